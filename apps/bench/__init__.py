@@ -1,0 +1,1 @@
+"""Commands that time methods against plain decoding and measure what they produce."""

@@ -1,0 +1,1 @@
+"""Commands that train the embedded models from data the project renders itself."""

@@ -1,0 +1,1 @@
+"""Data shipped with the package; reach it through importlib.resources.files('polydraft.assets')."""

@@ -1,0 +1,1 @@
+"""The draft, score, verify, commit loop and its parts; knows no modality."""

@@ -1,0 +1,1 @@
+"""Drafters, one file per family: cheap proposals for the target to score."""

@@ -1,0 +1,1 @@
+"""Training drafters: distilling a target into something cheaper."""

@@ -1,0 +1,1 @@
+"""Images: tokenizers, model adapters and the pipeline users call."""

@@ -1,0 +1,1 @@
+"""The emoji world: rendered scenes and captions whose truth is known."""

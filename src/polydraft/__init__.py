@@ -1,0 +1,67 @@
+"""The public face of polydraft: speculative generation of images and more on one draft/verify core.
+
+    from polydraft import generate_image
+    generate_image("a panda to the left of a rocket on a yellow background").image.save("panda.png")
+
+Names are imported when first used, so that `import polydraft` stays quick and loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polydraft.core.errors import (
+        DeviceUnavailable,
+        InvalidArgument,
+        OutputUnwritable,
+        PolydraftError,
+        PromptError,
+        UnknownMethod,
+        UnknownModel,
+        UnsupportedMethod,
+        WeightsError,
+    )
+    from polydraft.modalities.image.pipeline import generate_image
+    from polydraft.modalities.loading import load
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeviceUnavailable",
+    "InvalidArgument",
+    "OutputUnwritable",
+    "PolydraftError",
+    "PromptError",
+    "UnknownMethod",
+    "UnknownModel",
+    "UnsupportedMethod",
+    "WeightsError",
+    "__version__",
+    "generate_image",
+    "load",
+]
+
+# In a source checkout core/, modalities/, apps/ and assets/ lie at the root; in a wheel they lie beside this file.
+_here = Path(__file__).resolve().parent
+if not (_here / "core").is_dir():
+    __path__.append(str(_here.parents[1]))
+
+_HOMES = {
+    "generate_image": "polydraft.modalities.image.pipeline",
+    "load": "polydraft.modalities.loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:  # submodules and misspellings: the import system takes it from here
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "polydraft.core.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

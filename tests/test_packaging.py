@@ -1,0 +1,178 @@
+"""What users install: the wheel's content, a quick import, one-way imports, and a tree free of machine leftovers."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import polydraft
+
+ROOT = Path(__file__).resolve().parents[1]
+IMPORT_ROOT = Path(polydraft.__file__).resolve().parents[1]  # where `polydraft` lies: src/ or site-packages
+FOLDERS = ("core", "modalities", "apps", "assets")
+WHEEL_LIMIT = 100 * 1024 * 1024  # package registries refuse larger files
+MAY_IMPORT = {  # apps -> modalities -> core
+    "core": ("polydraft.core",),
+    "modalities": ("polydraft.core", "polydraft.modalities"),
+}
+
+
+def python(*arguments: str | Path, cwd: Path, path: Path | None = None) -> str:
+    """Run this interpreter in `cwd` with only `path` on PYTHONPATH; its stdout, or a failure that shows its stderr."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def sources(folder: str) -> list[Path]:
+    return [path for path in sorted((ROOT / folder).rglob("*.py")) if "__pycache__" not in path.parts]
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sdist")
+    python("-m", "hatchling", "build", "-t", "sdist", "-d", out, cwd=ROOT)
+    (archive,) = out.glob("polydraft-*.tar.gz")
+    return archive
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as built from the sdist, so that both are complete."""
+    unpacked, out = tmp_path_factory.mktemp("unpacked"), tmp_path_factory.mktemp("wheel")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(unpacked, filter="data")
+    (tree,) = unpacked.iterdir()
+    python("-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=tree)
+    (built,) = out.glob("polydraft-*.whl")
+    return built
+
+
+def test_sdist_carries_license_and_tests(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "NOTICE", "README.md", "pyproject.toml", "tests/test_packaging.py"} <= names
+    assert not any(name.startswith(("runs/", ".typepath/", "dist/")) for name in names)
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (info,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}
+        entry_points = archive.read(f"{info}/entry_points.txt").decode()
+    assert re.fullmatch(r"polydraft-[^/]+\.dist-info", info)
+    assert [name for name in sorted(names) if not name.startswith(("polydraft/", f"{info}/"))] == []
+    assert {"polydraft/__init__.py", "polydraft/py.typed"} <= names
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE"} <= names
+    assert "polydraft = polydraft.apps.cli:main" in entry_points
+    assert wheel.stat().st_size < WHEEL_LIMIT
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_wheel_holds_every_file_of(folder: str, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    files = [path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    wanted = {f"polydraft/{path.relative_to(ROOT).as_posix()}" for path in files}
+    assert len(wanted) > 1
+    assert wanted - names == set()
+
+
+def test_installed_wheel_runs_from_anywhere(wheel: Path, tmp_path: Path) -> None:
+    site, empty = tmp_path / "site", tmp_path / "empty"
+    empty.mkdir()
+    python("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel, cwd=empty)
+    where = python("-c", "import polydraft.core; print(polydraft.core.__file__)", cwd=empty, path=site)
+    assert Path(where.strip()).resolve().is_relative_to(site.resolve())
+    glyphs = "from importlib.resources import files; print((files('polydraft.assets') / 'world').is_dir())"
+    assert python("-c", glyphs, cwd=empty, path=site).strip() == "True"
+    assert "image" in python("-m", "polydraft.apps.cli", "--help", cwd=empty, path=site)
+
+
+def test_import_is_light(tmp_path: Path) -> None:
+    """`import polydraft`, its version and its errors load no heavy library."""
+    code = "import sys, polydraft; polydraft.__version__, polydraft.PolydraftError; print(*sys.modules)"
+    loaded = set(python("-c", code, cwd=tmp_path, path=IMPORT_ROOT).split())
+    assert "polydraft.core.errors" in loaded
+    assert loaded & {"torch", "transformers", "diffusers", "numpy", "PIL", "matplotlib"} == set()
+
+
+def test_errors_print_their_message() -> None:
+    """Also those that are OSError or LookupError, also after a trip through another process."""
+    from polydraft.core import errors
+
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert len(kinds) > 1
+    for kind in kinds:
+        assert getattr(polydraft, kind.__name__) is kind
+        error = kind("'x' is wrong; y is allowed; pass y")
+        assert isinstance(error, polydraft.PolydraftError)
+        assert str(error) == str(pickle.loads(pickle.dumps(error))) == "'x' is wrong; y is allowed; pass y"
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        polydraft.no_such_name  # noqa: B018
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names `path` imports, at any depth; a relative import yields its dots."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_point_one_way(folder: str) -> None:
+    wrong = []
+    for path in sources(folder):
+        for name in imported(path):
+            ours = name.partition(".")[0] in ("", "polydraft", *FOLDERS)
+            if ours and not any(f"{name}.".startswith(f"{allowed}.") for allowed in MAY_IMPORT[folder]):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert wrong == []
+
+
+LEFTOVERS = {
+    "a path of somebody's machine": re.compile(r"(?<![\w.:/*-])/(?:home|root|Users|work|opt|mnt)/\w"),
+    "a package registry's host": re.compile(r"pypi\.org|pythonhosted\.org|download\.pytorch\.org"),
+    "an unfinished spot": re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X])\b"),
+}
+TEXT = {".py", ".md", ".toml", ".json", ".jsonl", ".txt", ".yaml", ".yml", ".html", ".js", ".css", ".sh"}
+
+
+def text_files() -> Iterator[Path]:
+    for folder in ("src", *FOLDERS, "tests"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in TEXT and path.is_file() and "__pycache__" not in path.parts:
+                yield path
+    for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "NOTICE", ".ci/run"):
+        if (ROOT / name).is_file():  # an unpacked sdist has no .ci
+            yield ROOT / name
+
+
+@pytest.mark.parametrize("what", LEFTOVERS)
+def test_tree_is_free_of(what: str) -> None:
+    found = []
+    for path in text_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if LEFTOVERS[what].search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert found == []
