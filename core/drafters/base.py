@@ -1,0 +1,51 @@
+"""The seam of drafters. A drafter holds weights and settings; what belongs to requests is in its draft state."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from polydraft.core.draft import Draft
+from polydraft.core.sampling import Sampler
+from polydraft.core.state import State
+from polydraft.core.tape import NoiseTape
+from polydraft.core.target import Prompt
+from polydraft.core.verdict import Verdict
+
+
+class Drafter(Protocol):
+    """`reach` is the deepest node it drafts, in positions."""
+
+    reach: int
+
+    def begin(self, prompts: list[Prompt]) -> Any:
+        """The draft state of new rows."""
+
+    def draft(self, state: State, drafts: Any, sampler: Sampler, tape: NoiseTape) -> Draft:
+        """Guess what follows the root of every row."""
+
+    def observe(self, state: State, drafts: Any, draft: Draft, law: Tensor, verdict: Verdict) -> None:
+        """See what became of the draft; `state` has already committed the verdict."""
+
+    def select(self, drafts: Any, rows: list[int]) -> Any:
+        """The draft state of `rows`."""
+
+    def concat(self, drafts: list[Any]) -> Any:
+        """The draft state of all rows."""
+
+
+class Stateless:
+    """Mix-in for drafters that read everything from the committed rows."""
+
+    def begin(self, prompts: list[Prompt]) -> Any:
+        return None
+
+    def observe(self, state: State, drafts: Any, draft: Draft, law: Tensor, verdict: Verdict) -> None:
+        return None
+
+    def select(self, drafts: Any, rows: list[int]) -> Any:
+        return None
+
+    def concat(self, drafts: list[Any]) -> Any:
+        return None

@@ -1,0 +1,83 @@
+"""What a run cost and what drafting earned: counters and phase times, read off the steps."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Stopwatch:
+    """Names the phase that each stretch of time belongs to."""
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+        self.last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Count the time since the last lap as `phase`."""
+        now = time.perf_counter()
+        self.seconds[phase] += now - self.last  # type: ignore[assignment]
+        self.last = now
+
+
+@dataclass
+class DecodeStats:
+    """Statistics of one row, or of a whole run (`sum` over rows for counts).
+
+    tokens: committed; target_passes: scored passes the rows took part in (prefill apart); drafted and accepted: nodes.
+    accepted_at: how often depth i (from 1) was accepted. Seconds are wall time of the batch the row was in.
+    """
+
+    method: str
+    guarantee: str
+    tokens: int = 0
+    target_passes: int = 0
+    drafter_passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_at: Counter[int] = field(default_factory=Counter)
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    score_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    @property
+    def mean_accepted_length(self) -> float:
+        """τ: mean tokens committed per target pass, the target's own token included, prefill excluded."""
+        return self.tokens / self.target_passes if self.target_passes else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def accepted_per_position(self) -> list[float]:
+        """Share of passes that accepted at least i drafted tokens, i from 1."""
+        deepest = max(self.accepted_at, default=0)
+        return [self.accepted_at[i] / self.target_passes for i in range(1, deepest + 1)]
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.decode_seconds if self.decode_seconds else 0.0
+
+    @property
+    def exact(self) -> bool:
+        return self.guarantee != "lossy"
+
+    def count(self, drafted: int, accepted: int, tokens: int, drafter_passes: int) -> None:
+        """One target pass of one row."""
+        self.target_passes += 1
+        self.drafter_passes += drafter_passes
+        self.drafted += drafted
+        self.accepted += accepted
+        self.tokens += tokens
+        self.accepted_at.update(range(1, accepted + 1))
+
+    def to_dict(self) -> dict[str, Any]:
+        named = ("method", "guarantee", "exact", "tokens", "target_passes", "drafter_passes", "mean_accepted_length",
+                 "acceptance_rate", "accepted_per_position", "prefill_seconds", "draft_seconds", "score_seconds",
+                 "verify_seconds", "decode_seconds", "tokens_per_second")  # fmt: skip
+        return {name: getattr(self, name) for name in named}

@@ -1,0 +1,35 @@
+"""One vocabulary for captions and image codes: specials, then words, then the codebook.
+
+A sequence is `<bos> word … word <boi> code … code`; the unconditional branch of guidance is `<bos> <boi> code …`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+PAD, BOS, BOI, UNKNOWN = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<bos>", "<boi>", "<unk>")
+
+
+def build(words: list[str]) -> Tokenizer:
+    """A word-level tokenizer over `words`; ids of codes start at `code_offset(tokenizer)`."""
+    table = {word: index for index, word in enumerate((*SPECIALS, *words))}
+    tokenizer = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def load(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def code_offset(tokenizer: Tokenizer) -> int:
+    """Id of code 0: the first multiple of 64 after the words (aligned rows multiply faster)."""
+    return -(-tokenizer.get_vocab_size() // 64) * 64
+
+
+def prompt_ids(tokenizer: Tokenizer, caption: str) -> list[int]:
+    """`<bos> words <boi>`; an empty caption is the unconditional prompt."""
+    return [BOS, *tokenizer.encode(caption).ids, BOI]

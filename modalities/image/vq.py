@@ -1,0 +1,99 @@
+"""A small VQ image tokenizer: 128x128 pixels to 16x16 codes and back.
+
+Patchify early (4x4 pixels become channels), stay local (channel norms and replicate padding only, so a code depends on
+its neighbourhood and a flat background is one code), look codes up by direction (L2-normalised, Yu et al. 2022,
+"Vector-quantized Image Modeling with Improved VQGAN", section 3.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class VQConfig:
+    """Shape of the tokenizer; `image_size` pixels are `image_size // 8` codes a side."""
+
+    codebook_size: int = 2048
+    code_dim: int = 8
+    encoder_width: int = 128
+    decoder_width: int = 256
+    decoder_blocks: int = 3
+    patch: int = 4
+    image_size: int = 128
+    model_type: str = "polydraft-vq"
+
+    @property
+    def grid(self) -> int:
+        return self.image_size // (2 * self.patch)
+
+
+class ChannelNorm(nn.Module):
+    """RMS norm over channels at every pixel: no statistics travel across the picture."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.rsqrt(x.float().square().mean(1, keepdim=True) + 1e-6).to(x.dtype)
+        return x * scale * self.weight[:, None, None].to(x.dtype)
+
+
+def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, stride, 1, padding_mode="replicate")
+
+
+class ResBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = ChannelNorm(width), conv(width, width), conv(width, width)
+        nn.init.zeros_(self.second.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.silu(self.first(self.norm(x))))
+
+
+class VQTokenizer(nn.Module):
+    """Encoder, codebook and decoder. Pixels are `[B, 3, H, W]` in -1..1, codes `[B, H/8, W/8]`."""
+
+    codebook: Tensor
+
+    def __init__(self, config: VQConfig) -> None:
+        super().__init__()
+        self.config = config
+        narrow, wide, channels = config.encoder_width, config.decoder_width, 3 * config.patch**2
+        self.encoder = nn.Sequential(
+            nn.PixelUnshuffle(config.patch), conv(channels, narrow), ResBlock(narrow),
+            conv(narrow, 2 * narrow, stride=2), ResBlock(2 * narrow), ChannelNorm(2 * narrow),
+            nn.Conv2d(2 * narrow, config.code_dim, 1),
+        )  # fmt: skip
+        self.decoder = nn.Sequential(
+            conv(config.code_dim, wide), *(ResBlock(wide) for _ in range(config.decoder_blocks)),
+            ChannelNorm(wide), nn.Conv2d(wide, 2 * wide, 1), nn.PixelShuffle(2),
+            ResBlock(wide // 2), ResBlock(wide // 2), ChannelNorm(wide // 2),
+            conv(wide // 2, channels), nn.PixelShuffle(config.patch),
+        )  # fmt: skip
+        self.register_buffer("codebook", F.normalize(torch.randn(config.codebook_size, config.code_dim), dim=-1))
+
+    def latents(self, pixels: Tensor) -> Tensor:
+        """Unit latents `[B, H/8, W/8, C]` before quantisation."""
+        return F.normalize(self.encoder(pixels).permute(0, 2, 3, 1).float(), dim=-1)
+
+    def quantise(self, latents: Tensor) -> Tensor:
+        """The nearest code of every latent, `[...]` int64 (nearest in angle: both sides are unit vectors)."""
+        return (latents @ self.codebook.float().T).argmax(-1)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        return self.quantise(self.latents(pixels))
+
+    def decode(self, codes: Tensor) -> Tensor:
+        return self.reconstruct(self.codebook[codes])
+
+    def reconstruct(self, latents: Tensor) -> Tensor:
+        weight = self.decoder[0].weight
+        return self.decoder(latents.permute(0, 3, 1, 2).to(weight.dtype))

@@ -1,0 +1,72 @@
+"""The caption grammar of the emoji world: a composition in words, in several wordings.
+
+    a panda to the left of a rocket on a yellow background
+    two frogs on a blue background
+    pink background with a small cactus above a large sun
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polydraft.modalities.world.glyphs import KINDS
+from polydraft.modalities.world.scene import BACKGROUNDS, Composition, Group
+
+COUNTS: dict[int, tuple[str, ...]] = {1: ("a", "one"), 2: ("two",), 3: ("three",)}
+SIZE_WORDS: dict[str, tuple[str, ...]] = {"large": ("large", "big"), "small": ("small", "little")}
+RELATION_WORDS: dict[str, tuple[str, ...]] = {
+    "left": ("to the left of", "left of"),
+    "right": ("to the right of", "right of"),
+    "above": ("above", "over"),
+    "below": ("below", "under"),
+}
+IRREGULAR_PLURALS = {
+    "fox": "foxes", "monkey": "monkeys", "butterfly": "butterflies", "fish": "fish", "strawberry": "strawberries",
+    "grapes": "grapes", "cherries": "cherries", "bus": "buses", "cactus": "cacti", "octopus": "octopuses",
+}  # fmt: skip
+TEMPLATES = (
+    "{scene} on {background} background",
+    "{scene} on {background} background",
+    "{scene} against {background} background",
+    "{background} background with {scene}",
+)
+
+
+def plural(kind: str) -> str:
+    return IRREGULAR_PLURALS.get(kind, kind + "s")
+
+
+def describe_group(group: Group, rng: np.random.Generator) -> str:
+    count = COUNTS[group.count][rng.integers(len(COUNTS[group.count]))]
+    size = SIZE_WORDS[group.size][rng.integers(2)] if group.size else ""
+    noun = group.kind if group.count == 1 else plural(group.kind)
+    return with_article(" ".join(filter(None, [count, size, noun])))
+
+
+def with_article(phrase: str) -> str:
+    """ "a apple" as people write it; "a unicorn" stays."""
+    first, _, rest = phrase.partition(" ")
+    return f"an {rest}" if first == "a" and rest[0] in "aeiou" and not rest.startswith("uni") else phrase
+
+
+def describe(composition: Composition, rng: np.random.Generator) -> str:
+    """One caption of `composition`; `rng` picks the wording."""
+    scene = describe_group(composition.groups[0], rng)
+    if composition.relation is not None:
+        relation = RELATION_WORDS[composition.relation][rng.integers(2)]
+        scene = f"{scene} {relation} {describe_group(composition.groups[1], rng)}"
+    template = TEMPLATES[rng.integers(len(TEMPLATES))]
+    background = composition.background if template.startswith("{background}") else with_article(f"a {composition.background}")
+    return template.format(scene=scene, background=background)
+
+
+def vocabulary() -> list[str]:
+    """Every word the grammar can produce, in a fixed order."""
+    words: list[str] = ["a", "an", "on", "background", "with", "against"]
+    for group in (*COUNTS.values(), *SIZE_WORDS.values()):
+        words += group
+    for relation in RELATION_WORDS.values():
+        for wording in relation:
+            words += wording.split()
+    words += list(BACKGROUNDS) + list(KINDS) + [plural(kind) for kind in KINDS]
+    return list(dict.fromkeys(words))
