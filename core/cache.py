@@ -6,6 +6,8 @@ computes must not depend on how long its neighbours are (bf16 sums regroup when 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -15,6 +17,9 @@ class SlotLayer(CacheLayerMixin):
     """One layer's keys and values, stored `[rows, capacity, heads, dim]`."""
 
     is_sliding = False
+
+    keys: Tensor
+    values: Tensor
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()
@@ -26,11 +31,10 @@ class SlotLayer(CacheLayerMixin):
             setattr(self, name, states.new_zeros(rows, capacity, states.shape[1], states.shape[3]))
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write `[rows, heads, N, dim]` at the cache's current slots; return whole-capacity views."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.keys is not None and self.values is not None
         for store, states in ((self.keys, key_states), (self.values, value_states)):
             store.view(-1, *store.shape[2:]).index_copy_(0, self.cache.flat_slots, states.transpose(1, 2).flatten(0, 1))
         return self.keys.transpose(1, 2), self.values.transpose(1, 2)
@@ -47,6 +51,8 @@ class SlotLayer(CacheLayerMixin):
 
 class SlotCache(Cache):
     """Caches of all layers over `rows` physical rows (request rows times guidance branches)."""
+
+    layers: list[SlotLayer]  # type: ignore[assignment]
 
     def __init__(self, layers: int, rows: int, capacity: int) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])

@@ -92,7 +92,7 @@ def step(method: Method, batch: Batch) -> Step:
     """One target pass over every row of `batch`; rows that end leave it."""
     state, watch = batch.state, batch.watch
     before, requests = list(state.generated), list(state.ids)
-    watch.lap("rest")
+    watch.lap("idle")  # whoever reads the steps
     draft = method.drafter.draft(state, batch.drafts, method.sampler, batch.tape)
     watch.lap("draft")
     scores = method.target.score(state, draft)

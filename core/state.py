@@ -81,6 +81,7 @@ class State:
 
     def select(self, rows: list[int]) -> State:
         """Only `rows`, in that order, with all their branches."""
+
         def pick(values: list) -> list:
             return [values[row] for row in rows]
 

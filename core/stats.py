@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -75,6 +75,23 @@ class DecodeStats:
         self.accepted += accepted
         self.tokens += tokens
         self.accepted_at.update(range(1, accepted + 1))
+
+    def time(self, watch: Stopwatch) -> None:
+        """Take phase times over from the batch's watch; "rest" is committing, bookkeeping and events."""
+        phases = watch.seconds
+        self.prefill_seconds, self.draft_seconds = phases["prefill"], phases["draft"]
+        self.score_seconds, self.verify_seconds = phases["score"], phases["verify"]
+        self.decode_seconds = sum(phases[name] for name in ("draft", "score", "verify", "rest"))
+
+    @classmethod
+    def total(cls, rows: list[DecodeStats]) -> DecodeStats:
+        """Counts summed over rows of one batch; times, which the rows shared, taken once."""
+        total = replace(rows[0], accepted_at=Counter())
+        for name in ("tokens", "target_passes", "drafter_passes", "drafted", "accepted"):
+            setattr(total, name, sum(getattr(row, name) for row in rows))
+        for row in rows:
+            total.accepted_at.update(row.accepted_at)
+        return total
 
     def to_dict(self) -> dict[str, Any]:
         named = ("method", "guarantee", "exact", "tokens", "target_passes", "drafter_passes", "mean_accepted_length",

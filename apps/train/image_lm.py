@@ -1,6 +1,6 @@
 """Train the causal LM of `tiny-image` on rendered scenes: captions and VQ codes in one sequence.
 
-    python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target --minutes 40
+    python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
 
 A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW; one caption in ten is dropped
 for guidance (Ho and Salimans 2022). The learning rate follows the clock; a checkpoint every few minutes resumes.
@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train.vq import to_pixels
 from polydraft.modalities.image import vocabulary
-from polydraft.modalities.image.vq import VQConfig, VQTokenizer
+from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.captions import vocabulary as words
 from polydraft.modalities.world.scene import place, random_composition
@@ -35,10 +33,7 @@ class Batches:
     """Rendered and tokenised scenes: ids `[B, L]` (right padded) and labels (-100 off the codes)."""
 
     def __init__(self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1) -> None:
-        config = {k: v for k, v in json.loads((vq_folder / "config.json").read_text()).items() if k != "model_type"}
-        self.vq = VQTokenizer(VQConfig(**config)).to(torch.bfloat16)
-        self.vq.load_state_dict(load_file(vq_folder / "model.safetensors"))
-        self.vq = self.vq.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.vq = channels_last(VQTokenizer.from_folder(vq_folder).to(torch.bfloat16))
         self.text = vocabulary.build(words())
         self.offset = vocabulary.code_offset(self.text)
         self.rng, self.held_out, self.drop = np.random.default_rng(seed), held_out, drop
@@ -83,29 +78,23 @@ def split_parameters(model: LlamaForCausalLM) -> tuple[list[torch.nn.Parameter],
     return hidden, rest
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=90.0)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--eager", action="store_true", help="do not compile")
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    data = Batches(args.tokenizer, args.seed)
-    valid_ids, valid_labels = Batches(args.tokenizer, 99, held_out=True, drop=0.0).next(64)
+def run(
+    tokenizer: Path, out: Path, minutes: float, seed: int = 0, rows: int = 24, width: int = 256, layers: int = 12,
+    eager: bool = False,
+) -> None:  # fmt: skip
+    """Train for `minutes` and leave the target in `out`."""
+    torch.manual_seed(seed)
+    data = Batches(tokenizer, seed)
+    valid_ids, valid_labels = Batches(tokenizer, 99, held_out=True, drop=0.0).next(64)
     config = LlamaConfig(
-        vocab_size=data.vocab_size, hidden_size=args.width, num_hidden_layers=args.layers,
-        intermediate_size=args.width * 11 // 4, num_attention_heads=args.width // 64,
-        num_key_value_heads=args.width // 64, max_position_embeddings=512, tie_word_embeddings=True,
+        vocab_size=data.vocab_size, hidden_size=width, num_hidden_layers=layers,
+        intermediate_size=width * 11 // 4, num_attention_heads=width // 64,
+        num_key_value_heads=width // 64, max_position_embeddings=512, tie_word_embeddings=True,
         bos_token_id=vocabulary.BOS, eos_token_id=None, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
-    if not args.eager:
+    if not eager:
         model.model.compile()  # halves a step here; needs a C++ compiler
     hidden, rest = split_parameters(model)
     optimisers = [
@@ -113,14 +102,14 @@ def main() -> None:
         torch.optim.AdamW(rest, lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
     ]
     peaks = (3e-3, 3e-3)
-    args.out.mkdir(parents=True, exist_ok=True)
-    curve, saved, start, step, budget = [], time.time(), time.time(), 0, args.minutes * 60
-    while (elapsed := clock(args.out, start)) < budget:
+    out.mkdir(parents=True, exist_ok=True)
+    curve, saved, start, step, budget = [], time.time(), time.time(), 0, minutes * 60
+    while (elapsed := time.time() - start) < budget:
         # flat, then a linear descent over the last 60 %: what matters at a fixed budget is to end annealed
         factor = min(1.0, (step + 1) / 100) * min(1.0, max(0.01, (1 - elapsed / budget) / 0.6))
         for optimiser, peak in zip(optimisers, peaks, strict=True):
             optimiser.param_groups[0]["lr"] = peak * factor
-        loss = next_token_loss(model, *data.next(args.batch))
+        loss = next_token_loss(model, *data.next(rows))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser in optimisers:
@@ -135,15 +124,9 @@ def main() -> None:
             curve.append({"seconds": round(elapsed), "step": step, "train": loss.item(), "held_out": held_out})
             print(f"{elapsed:6.0f}s step {step} held-out loss {held_out:.4f}", flush=True)
         if time.time() - saved > 240:
-            save(model, args.out, curve)
+            save(model, out, curve)
             saved = time.time()
-    save(model, args.out, curve)
-
-
-def clock(folder: Path, start: float) -> float:
-    """Seconds of budget used; a number in `folder/skip` gives back seconds the run stood still."""
-    skip = folder / "skip"
-    return time.time() - start - (float(skip.read_text() or 0) if skip.exists() else 0.0)
+    save(model, out, curve)
 
 
 def save(model: LlamaForCausalLM, folder: Path, curve: list[dict[str, float]]) -> None:
@@ -153,4 +136,11 @@ def save(model: LlamaForCausalLM, folder: Path, curve: list[dict[str, float]]) -
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=90.0)
+    parser.add_argument("--rows", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--eager", action="store_true", help="do not compile")
+    run(**vars(parser.parse_args()))

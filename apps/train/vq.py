@@ -1,7 +1,7 @@
 """Train the emoji world's VQ tokenizer: `python -m polydraft.apps.train.vq --out runs/tiny-image --minutes 25`.
 
-Straight-through estimator, codebook by exponential moving averages, dead codes restarted on encoder outputs
-(van den Oord et al. 2017, "Neural Discrete Representation Learning", appendix A). Scenes are packed with glyphs: an
+Straight-through estimator, codebook by exponential moving averages (van den Oord et al. 2017, "Neural Discrete
+Representation Learning", appendix A), dead codes restarted on encoder outputs. Scenes are packed with glyphs: an
 empty background teaches nothing. The learning rate follows the clock, so any budget ends annealed.
 """
 
@@ -21,9 +21,18 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polydraft.modalities.image.vq import VQConfig, VQTokenizer
+from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, GRID, Placed, Scene, overlap, place, random_composition
+from polydraft.modalities.world.scene import (
+    BACKGROUNDS,
+    CANVAS,
+    GRID,
+    Placed,
+    Scene,
+    overlap,
+    place,
+    random_composition,
+)
 
 
 def packed_scene(rng: np.random.Generator, tries: int = 24) -> Scene:
@@ -56,7 +65,8 @@ def psnr(model: VQTokenizer, scenes: list[Scene]) -> tuple[float, float]:
         whole.append(error.mean())
         for scene, square in zip(part, error, strict=True):
             boxes += [square[o.y : o.y + o.side, o.x : o.x + o.side].mean() for o in scene.objects]
-    return tuple(-10 * math.log10(torch.stack(values).mean().item()) for values in (whole, boxes))  # type: ignore
+    decibels = [-10 * math.log10(torch.stack(values).mean().item()) for values in (whole, boxes)]
+    return decibels[0], decibels[1]
 
 
 class MovingCodebook:
@@ -84,29 +94,24 @@ class MovingCodebook:
         return len(dead)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=25.0)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(args.seed)
-    rng = np.random.default_rng(args.seed)
+def run(out: Path, minutes: float, seed: int = 0, rows: int = 8) -> None:
+    """Train for `minutes` and leave the tokenizer in `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
     held_out = np.random.default_rng(10_000)
     validation = [place(random_composition(held_out, True), held_out) for _ in range(100)]
 
-    model = VQTokenizer(VQConfig()).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = channels_last(VQTokenizer(VQConfig()))
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     moving = MovingCodebook(model)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4)
-    start, step, budget = time.time(), 0, args.minutes * 60
+    start, step, budget = time.time(), 0, minutes * 60
     while (elapsed := time.time() - start) < budget:
         rate = 2e-3 * min(1, (step + 1) / 100) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * elapsed / budget)))
         for group in optimiser.param_groups:
             group["lr"] = rate
-        pixels = to_pixels([packed_scene(rng).render() for _ in range(args.batch)])
+        pixels = to_pixels([packed_scene(rng).render() for _ in range(rows)])
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         with torch.autocast("cpu", torch.bfloat16):
             latents = model.latents(pixels)
@@ -128,8 +133,8 @@ def main() -> None:
             print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f} psnr {whole:.2f} in boxes {boxes:.2f} "
                   f"commit {commitment.item():.4f} codes {used} restarts {restarts}", flush=True)  # fmt: skip
         if step % 500 == 0:
-            save(model, args.out)
-    save(model, args.out)
+            save(model, out)
+    save(model, out)
     whole, boxes = psnr(model, validation)
     print(f"final psnr {whole:.2f} in boxes {boxes:.2f}", flush=True)
 
@@ -142,4 +147,8 @@ def save(model: VQTokenizer, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=25.0)
+    parser.add_argument("--seed", type=int, default=0)
+    run(**vars(parser.parse_args()))

@@ -17,7 +17,8 @@ from polydraft.core.verdict import Verdict
 class Drafter(Protocol):
     """`reach` is the deepest node it drafts, in positions."""
 
-    reach: int
+    @property
+    def reach(self) -> int: ...
 
     def begin(self, prompts: list[Prompt]) -> Any:
         """The draft state of new rows."""

@@ -1,9 +1,9 @@
 """Jacobi decoding on the noise tape: the target drafts for itself, without training.
 
-A window of guesses is scored in one pass; the tape says what the target would choose after each guess, and these choices
-are the next pass's guesses. Decoding on the tape is a deterministic map and this iterates it towards its fixed point
-(Song et al. 2021, "Accelerating Feedforward Computation via Parallel Nonlinear Equation Solving"; for images Teng et al.
-2024, "Speculative Jacobi Decoding", arXiv 2410.01699, here with Gumbel coupling instead of its ratio test).
+A window of guesses is scored in one pass; the tape says what the target would choose after each guess, and these
+choices are the next pass's guesses. Decoding on the tape is a deterministic map and this iterates it towards its fixed
+point (Song et al. 2021, "Accelerating Feedforward Computation via Parallel Nonlinear Equation Solving"; for images Teng
+et al. 2024, "Speculative Jacobi Decoding", arXiv 2410.01699, here with Gumbel coupling instead of its ratio test).
 """
 
 from __future__ import annotations

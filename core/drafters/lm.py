@@ -1,7 +1,8 @@
 """An independent small LM as drafter, its candidates ranked with the noise the target will use.
 
-A chain (width 1) or a tree. Ranking by `log q + g` is sampling without replacement that agrees with the target as often
-as q does (arXiv 2408.07978); the tree grows by the estimated acceptance of whole paths, so no child outranks its parent.
+A chain (width 1) or a tree. Ranking by `log q + g` is sampling without replacement that agrees with the target as
+often as q does (arXiv 2408.07978); the tree grows by the estimated acceptance of whole paths, so no child outranks its
+parent.
 Independent drafters: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318).
 """
 
@@ -41,9 +42,7 @@ class LMDrafter:
     def __init__(
         self, model: PreTrainedModel, target: CausalTarget, *, depth: int = 6, width: int = 1, spread: float = 1.0
     ) -> None:
-        self.network = CausalTarget(
-            model, capacity=target.capacity, guidance_scale=target.guidance_scale, narrowest=1
-        )
+        self.network = CausalTarget(model, capacity=target.capacity, guidance_scale=target.guidance_scale, narrowest=1)
         self.reach, self.width, self.spread = depth, width, spread
 
     def begin(self, prompts: list[Prompt]) -> OwnCache:
@@ -62,7 +61,7 @@ class LMDrafter:
         root = torch.tensor(own.lengths, device=own.tokens.device)[:, None] - 1
         columns = torch.arange(1 + max(behind), device=own.tokens.device)
         ids = own.tokens.gather(1, (root - late + columns).clamp(max=own.tokens.shape[1] - 1))
-        causal = torch.ones(len(columns), len(columns), dtype=torch.bool, device=ids.device).tril().expand(len(own), -1, -1)
+        causal = (columns[:, None] >= columns).expand(len(own), -1, -1)
         features = self.network.tree_pass(
             own.cache, own.branches, ids, causal, columns.expand(len(own), -1), own.cached() - late
         )
@@ -83,24 +82,26 @@ class LMDrafter:
 
     def tree(self, own: State, sampler: Sampler, law: Tensor, noise: Tensor) -> Draft:
         """`width` nodes a level: the best children of the live nodes by the path's estimated acceptance."""
-        rows, live = len(own), 1
-        nodes, parents = [own.roots()], []
+        rows = len(own)
+        nodes, parents = [own.roots()], list[Tensor]()
         path_score = law.new_zeros(rows, 1)
         for depth in range(self.reach):
             if depth:
-                tree = Draft(torch.cat(nodes[1:], 1), torch.cat(parents, 1), torch.ones_like(torch.cat(parents, 1)).bool())
-                law, live = self.extend(own, sampler, nodes, tree), self.width
+                law = self.extend(own, sampler, nodes, self.grown(nodes, parents))
             estimate = ((law + noise[:, depth : depth + 1]) / self.spread).log_softmax(-1)
             best, ids = estimate.topk(self.width, -1)
             score, picked = (path_score[..., None] + best).flatten(1).topk(self.width, 1)
-            first = 0 if depth == 0 else (depth - 1) * self.width
-            parent = torch.div(picked, self.width, rounding_mode="floor") + first if depth else torch.full_like(picked, -1)
+            above = (depth - 1) * self.width  # the first node of the level above; the root is -1
+            parents.append(above + picked // self.width if depth else torch.full_like(picked, -1))
             nodes.append(ids.flatten(1).gather(1, picked))
-            parents.append(parent)
             path_score = score
-        assert live <= self.width
-        tokens, links = torch.cat(nodes[1:], 1), torch.cat(parents, 1)
-        return Draft(tokens, links, torch.ones_like(tokens, dtype=torch.bool), passes=self.reach)
+        return self.grown(nodes, parents, passes=self.reach)
+
+    @staticmethod
+    def grown(nodes: list[Tensor], parents: list[Tensor], passes: int = 0) -> Draft:
+        """The tree so far; `nodes[0]` is the root."""
+        tokens = torch.cat(nodes[1:], 1)
+        return Draft(tokens, torch.cat(parents, 1), torch.ones_like(tokens, dtype=torch.bool), passes=passes)
 
     def extend(self, own: State, sampler: Sampler, nodes: list[Tensor], tree: Draft) -> Tensor:
         """Law `[B, C, V]` after the newest level of `tree`, whose tokens are `nodes[-1]` `[B, C]`."""

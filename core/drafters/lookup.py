@@ -1,4 +1,7 @@
-"""Prompt lookup: copy what followed the last few tokens when they last occurred (Saxena 2023, "Prompt Lookup Decoding")."""
+"""Prompt lookup: copy what followed the last few tokens when they last occurred.
+
+No network at all (Saxena 2023, "Prompt Lookup Decoding").
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The oracle: replays a recorded plain run, with errors planted by depth and branch.
 
-Random tiny models never agree with a drafter, so equality tests on them prove nothing without it; and it gives benches a
-prescribed acceptance.
+Random tiny models never agree with a drafter, so equality tests on them prove nothing without it; and it gives benches
+a prescribed acceptance.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class TapeVerifier:
         agrees = draft.valid & (draft.tokens == choices.gather(1, draft.parents + 1))
         agrees = torch.nn.functional.pad(agrees, (1, 0), value=True)  # the root is committed
         reached = ~(draft.lineage & ~agrees[:, None, :]).any(-1)
-        return follow(torch.where(reached, draft.depth, -1).argmax(1), draft.lineage, draft.depth, draft.tokens, choices)
+        deepest = torch.where(reached, draft.depth, -1).argmax(1)
+        return follow(deepest, draft.lineage, draft.depth, draft.tokens, choices)
 
 
 def perturbed(law: Tensor, noise: Tensor, draft: Draft) -> Tensor:

@@ -7,10 +7,13 @@ its neighbourhood and a flat background is one code), look codes up by direction
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 
@@ -80,6 +83,14 @@ class VQTokenizer(nn.Module):
         )  # fmt: skip
         self.register_buffer("codebook", F.normalize(torch.randn(config.codebook_size, config.code_dim), dim=-1))
 
+    @staticmethod
+    def from_folder(folder: Path) -> VQTokenizer:
+        """The tokenizer saved in `folder` (config.json, model.safetensors)."""
+        fields = json.loads((folder / "config.json").read_text())
+        tokenizer = VQTokenizer(VQConfig(**fields))
+        tokenizer.load_state_dict(load_file(folder / "model.safetensors"))
+        return tokenizer
+
     def latents(self, pixels: Tensor) -> Tensor:
         """Unit latents `[B, H/8, W/8, C]` before quantisation."""
         return F.normalize(self.encoder(pixels).permute(0, 2, 3, 1).float(), dim=-1)
@@ -95,5 +106,9 @@ class VQTokenizer(nn.Module):
         return self.reconstruct(self.codebook[codes])
 
     def reconstruct(self, latents: Tensor) -> Tensor:
-        weight = self.decoder[0].weight
-        return self.decoder(latents.permute(0, 3, 1, 2).to(weight.dtype))
+        return self.decoder(latents.permute(0, 3, 1, 2).to(self.codebook.dtype))
+
+
+def channels_last(model: VQTokenizer) -> VQTokenizer:
+    """The same model with weights laid out for fast CPU convolutions."""
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

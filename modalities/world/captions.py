@@ -1,8 +1,8 @@
 """The caption grammar of the emoji world: a composition in words, in several wordings.
 
-    a panda to the left of a rocket on a yellow background
-    two frogs on a blue background
-    pink background with a small cactus above a large sun
+a panda to the left of a rocket on a yellow background
+two frogs on a blue background
+pink background with a small cactus above a large sun
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def describe(composition: Composition, rng: np.random.Generator) -> str:
         relation = RELATION_WORDS[composition.relation][rng.integers(2)]
         scene = f"{scene} {relation} {describe_group(composition.groups[1], rng)}"
     template = TEMPLATES[rng.integers(len(TEMPLATES))]
-    background = composition.background if template.startswith("{background}") else with_article(f"a {composition.background}")
+    background = composition.background
+    if not template.startswith("{background}"):
+        background = with_article(f"a {background}")
     return template.format(scene=scene, background=background)
 
 

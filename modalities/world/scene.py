@@ -98,8 +98,8 @@ def random_composition(rng: np.random.Generator, held_out: bool = False) -> Comp
         background = list(BACKGROUNDS)[rng.integers(len(BACKGROUNDS))]
         sizes = [[None, "large", "small"][rng.integers(3)] for _ in range(2)]
         if rng.random() < 0.4:
-            groups = (Group(kinds[rng.integers(len(kinds))], int(rng.integers(1, 4)), sizes[0]),)
-            composition = Composition(background, groups)
+            alone = Group(kinds[rng.integers(len(kinds))], int(rng.integers(1, 4)), sizes[0])
+            composition = Composition(background, (alone,))
         else:
             first, second = rng.choice(len(kinds), 2, replace=False)
             counts = [(1, 1), (1, 1), (1, 1), (2, 1), (1, 2)][rng.integers(5)]

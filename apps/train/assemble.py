@@ -1,0 +1,49 @@
+"""Put trained parts together as a model folder.
+
+    python -m polydraft.apps.train.assemble runs/tiny-image assets/models/tiny-image
+
+The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/`, drafters, and a card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.world.captions import vocabulary as words
+
+KEPT = {"config.json", "model.safetensors"}
+DEFAULTS = {"method": "jacobi", "temperature": 1.0, "top_k": 0, "top_p": 1.0, "guidance_scale": 2.0}
+
+
+def assemble(runs: Path, out: Path) -> None:
+    """Copy the parts that exist in `runs`; measured settings in an existing manifest stay."""
+    out.mkdir(parents=True, exist_ok=True)
+    for part in ("tokenizer", "target", "drafter-lm"):
+        if (runs / part / "model.safetensors").exists():
+            (out / part).mkdir(exist_ok=True)
+            for name in KEPT:
+                shutil.copyfile(runs / part / name, out / part / name)
+    vocabulary.build(words()).save(str(out / "target" / "tokenizer.json"))
+    path = out / "polydraft.json"
+    manifest = {
+        "format": 1, "modality": "image", "summary": "128x128 scenes of the emoji world, one to three objects",
+        "defaults": DEFAULTS, "jacobi_committed": {"8": 2.3, "16": 3.2, "32": 4.2}, "fitted": {},
+    } | (json.loads(path.read_text()) if path.exists() else {})  # fmt: skip
+    manifest["drafters"] = {"lm": "drafter-lm"} if (out / "drafter-lm").is_dir() else {}
+    path.write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    assemble(args.runs, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Distil a drafter network from a target: match the target's law on sequences the target itself wrote.
+
+    examples = collect(method, prompts)                      # what the target says
+    distil(target_model, student, source, clock, folder)     # KL(target || student) on it, resumable
+
+On-policy labels are the largest lever there is (Zhou et al. 2024, DistillSpec, arXiv 2310.08461, section 4).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from polydraft.core.decode import Method, decode, start
+from polydraft.core.target import Prompt
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Token sequences: ids `[B, L]` right-padded, and which positions' next token counts, `[B, L]` bool."""
+
+    ids: Tensor
+    judged: Tensor
+
+    @staticmethod
+    def join(prompts: list[tuple[int, ...]], outputs: list[Tensor]) -> Examples:
+        """Prompts followed by what was generated for them; positions that judge generated tokens count."""
+        length = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs, strict=True))
+        ids = torch.zeros(len(prompts), length, dtype=torch.long)
+        judged = torch.zeros(len(prompts), length, dtype=torch.bool)
+        for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+            end = len(prompt) + len(output)
+            ids[row, : len(prompt)], ids[row, len(prompt) : end] = torch.tensor(prompt), output.cpu()
+            judged[row, len(prompt) - 1 : end - 1] = True
+        return Examples(ids, judged)
+
+
+def collect(method: Method, prompts: list[Prompt]) -> list[Tensor]:
+    """Generated ids of every prompt, drawn with `method` (an identical one costs nothing but time)."""
+    batch = start(method, prompts)
+    for _ in decode(method, batch):
+        pass
+    return batch.outputs()
+
+
+def divergence(target: PreTrainedModel, student: PreTrainedModel, examples: Examples) -> Tensor:
+    """Mean KL(target || student) in nats over the judged positions."""
+    with torch.no_grad():
+        hidden = target.base_model(input_ids=examples.ids).last_hidden_state[examples.judged]
+        law = target.get_output_embeddings()(hidden).float().log_softmax(-1)
+    with torch.autocast(examples.ids.device.type, torch.bfloat16):
+        hidden = student.base_model(input_ids=examples.ids).last_hidden_state[examples.judged]
+        guess = student.get_output_embeddings()(hidden)
+    return F.kl_div(guess.float().log_softmax(-1), law, log_target=True, reduction="batchmean")
+
+
+def distil(
+    target: PreTrainedModel, student: PreTrainedModel, source: Iterator[Examples], *, minutes: float, folder: Path,
+    rate: float = 1.5e-3, validate: Callable[[], Examples] | None = None,
+) -> list[dict[str, float]]:  # fmt: skip
+    """Train `student` for `minutes` of wall time in all, resuming from `folder` if a run was stopped there.
+
+    Returns the loss curve. Checkpoints are safetensors and JSON; the learning rate follows the clock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    optimiser = torch.optim.AdamW(student.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
+    progress = resume(folder, student, optimiser)
+    curve: list[dict[str, float]] = progress["curve"]
+    budget, before, begun, saved = minutes * 60, progress["seconds"], time.monotonic(), time.monotonic()
+    step, held = progress["step"], validate() if validate else None
+    with tqdm(total=round(budget), initial=round(before), unit="s", desc="distil") as bar:
+        while (elapsed := before + time.monotonic() - begun) < budget:
+            factor = min(1.0, (step + 1) / 50) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * elapsed / budget)))
+            optimiser.param_groups[0]["lr"] = rate * factor
+            loss = divergence(target, student, next(source))
+            optimiser.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+            optimiser.step()
+            step += 1
+            if step % 50 == 0:
+                with torch.no_grad():
+                    held_out = divergence(target, student, held).item() if held else float("nan")
+                curve.append({"seconds": round(elapsed), "step": step, "train": loss.item(), "held_out": held_out})
+            bar.set_postfix(kl=f"{loss.item():.4f}", refresh=False)
+            bar.update(min(round(elapsed), bar.total) - bar.n)
+            if time.monotonic() - saved > 60:
+                checkpoint(folder, student, optimiser, {"seconds": elapsed, "step": step, "curve": curve})
+                saved = time.monotonic()
+    checkpoint(folder, student, optimiser, {"seconds": budget, "step": step, "curve": curve})
+    return curve
+
+
+def checkpoint(folder: Path, student: PreTrainedModel, optimiser: torch.optim.Optimizer, progress: dict) -> None:
+    """Weights (bf16, what ships), master weights and moments, and how far the run is."""
+    shipped = {name: tensor.detach().to(torch.bfloat16) for name, tensor in student.state_dict().items()}
+    student.save_pretrained(folder, state_dict=shipped)
+    moments = {
+        f"{index}.{key}": value.detach().clone()
+        for index, state in optimiser.state_dict()["state"].items() for key, value in state.items()
+    }  # fmt: skip
+    masters = {f"master.{name}": p.detach().clone() for name, p in student.named_parameters()}
+    save_file(moments | masters, folder / "training.safetensors")
+    (folder / "progress.json").write_text(json.dumps(progress))
+
+
+def resume(folder: Path, student: PreTrainedModel, optimiser: torch.optim.Optimizer) -> dict:
+    """Restore what `checkpoint` wrote; a fresh start where there is nothing."""
+    if not (folder / "progress.json").exists():
+        return {"seconds": 0.0, "step": 0, "curve": []}
+    stored = load_file(folder / "training.safetensors")
+    with torch.no_grad():
+        for name, parameter in student.named_parameters():
+            parameter.copy_(stored.pop(f"master.{name}"))
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in stored.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    return json.loads((folder / "progress.json").read_text())
+
+
+def shallow_copy_of(target: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """A student of `layers` layers with the target's own embeddings, head, norm, and its first and last layers."""
+    config = target.config.__class__(**(target.config.to_dict() | {"num_hidden_layers": layers}))
+    student = target.__class__(config).float()
+    depth = target.config.num_hidden_layers
+    chosen = [round(index * (depth - 1) / max(1, layers - 1)) for index in range(layers)]
+    mine = student.state_dict()
+    for name, tensor in target.state_dict().items():
+        parts = name.split(".")
+        if "layers" in parts:
+            place = parts.index("layers") + 1
+            if int(parts[place]) not in chosen:
+                continue
+            parts[place] = str(chosen.index(int(parts[place])))
+        mine[".".join(parts)].copy_(tensor)
+    return student

@@ -1,0 +1,267 @@
+"""Text to image with an autoregressive model: what users call.
+
+    from polydraft import generate_image, load
+    generate_image("two frogs on a blue background").image.save("frogs.png")
+    pipe = load("tiny-image", method="jacobi")
+    for step in pipe.stream("a cat above a star on a navy background"): print(step.tokens_done)
+
+The same seed draws the same picture with every identical method, alone or in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polydraft.core.decode import Batch, Method, Step, decode, start
+from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.core.fit import best_window, pass_seconds
+from polydraft.core.methods import METHODS, Choice, Site, parse
+from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.stats import DecodeStats
+from polydraft.core.target import CausalTarget, Prompt
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.result import ImageResult
+from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.loading import ModelCard, causal_lm, load, read_weights
+from polydraft.modalities.world.parsing import normalise
+
+LONGEST_TEXT = 2000  # characters
+LONGEST_PROMPT = 62  # words the model reads
+DEEPEST_DRAFT = 48
+
+
+@dataclass(frozen=True)
+class ImageStep:
+    """One target pass: tokens committed so far and wanted, over all rows, and the core's own step."""
+
+    tokens_done: int
+    tokens_total: int
+    passes: int
+    step: Step
+
+
+def generate_image(
+    prompt: str | list[str], *, speculative: bool = True, model: str = "tiny-image", method: str | None = None,
+    n: int = 1, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
+    top_p: float | None = None, guidance_scale: float | None = None, device: str = "auto", dtype: str = "auto",
+    on_step: Callable[[ImageStep], None] | None = None,
+) -> ImageResult:  # fmt: skip
+    """Draw `prompt` (or each of a list), `n` pictures a prompt.
+
+    speculative: True uses the model's best identical method, False plain decoding; the picture is the same.
+    seed: picture i gets seed + i, or the i-th of a list. None everywhere else means the model's own default;
+    temperature 0 is greedy, guidance_scale 1 is off.
+    Raises a PolydraftError that says what to change.
+    """
+    return _cached_pipeline(model, device, dtype)(
+        prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
+        top_p=top_p, guidance_scale=guidance_scale, on_step=on_step,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _cached_pipeline(model: str, device: str, dtype: str) -> ImagePipeline:
+    return load(model, device=device, dtype=dtype)
+
+
+class ImagePipeline:
+    """A text-to-image model with its weights, ready to draw with any of its methods."""
+
+    def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        self.card, self.device, self.dtype = card, device, dtype
+        self.default_method = self.checked(method or card.defaults["method"])
+        self.text = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
+        self.code_offset = vocabulary.code_offset(self.text)
+        folder = card.path / "tokenizer"
+        self.vq = read_weights("tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(device, dtype).eval())
+        self.target_model = causal_lm(card.path / "target", device, dtype)
+        self.grid = (self.vq.config.grid, self.vq.config.grid)
+        self.capacity = LONGEST_PROMPT + 2 + self.image_tokens + 1 + DEEPEST_DRAFT
+        allowed = torch.arange(self.target_model.config.vocab_size, device=device) >= self.code_offset
+        self.allowed = allowed
+        self._drafters: dict[str, Any] = {}
+
+    @property
+    def image_tokens(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.card.defaults
+
+    def available_methods(self) -> list[str]:
+        return self.card.methods
+
+    def checked(self, method: str) -> Choice:
+        """The parsed method, refused here and not later if this model cannot use it."""
+        choice = parse(method)
+        if choice.spec.drafter and choice.spec.drafter not in self.card.drafters:
+            choice.build(Site(self.card.name, None, None))  # type: ignore[arg-type]  # raises, naming what fits
+        return choice
+
+    def __call__(
+        self, prompt: str | list[str], *, on_step: Callable[[ImageStep], None] | None = None, **options: Any
+    ) -> ImageResult:
+        """As `generate_image`, without model, device and dtype."""
+        stream = self.stream(prompt, **options)
+        for step in stream:
+            if on_step is not None:
+                on_step(step)
+        return stream.result()
+
+    def stream(
+        self, prompt: str | list[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
+        seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        top_p: float | None = None, guidance_scale: float | None = None,
+    ) -> ImageStream:  # fmt: skip
+        """An iterator of steps; leave it at any time, `result()` is what was drawn so far."""
+        choice = self.chosen(speculative, method)
+        if not isinstance(n, int) or n < 1:
+            raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")
+        texts = [prompt] if isinstance(prompt, str) else list(prompt)
+        captions, ignored = self.read(texts)
+        captions = [caption for caption in captions for _ in range(n)]
+        asked = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+        settings: dict[str, Any] = {name: self.defaults[name] if v is None else v for name, v in asked.items()}
+        scale = self.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
+        if not 0 <= scale < float("inf"):
+            raise InvalidArgument(f"guidance_scale={scale} is not possible; it must be 0 or more (1 is off).")
+        prompts = self.prompts_to_ids(captions, seeds(seed, len(captions)))
+        run = self.method(choice, Sampling(**settings), scale)
+        return ImageStream(self, run, prompts, [text for text in texts for _ in range(n)], ignored)
+
+    def chosen(self, speculative: bool, method: str | None) -> Choice:
+        """The method to use; plain decoding when `speculative` is off."""
+        if speculative:
+            return self.default_method if method is None else self.checked(method)
+        if method not in (None, "ar"):
+            raise InvalidArgument(f"speculative=False is plain decoding and method={method!r} is not; leave one out.")
+        return parse("ar")
+
+    def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
+        """Captions in the model's own words, and the words it does not know."""
+        if not texts:
+            raise PromptError("the list of prompts is empty; give at least one prompt.")
+        captions, ignored = [], []
+        for text in texts:
+            if not isinstance(text, str) or not text.strip():
+                raise PromptError("the prompt is empty; say what to draw, such as 'two frogs on a blue background'.")
+            if len(text) > LONGEST_TEXT:
+                raise PromptError(f"the prompt has {len(text)} characters; use at most {LONGEST_TEXT}.")
+            words, unknown = normalise(text)
+            if not words:
+                raise PromptError(
+                    f"{self.card.name} knows no word of this prompt; "
+                    f"`polydraft models {self.card.name}` lists what it can draw."
+                )
+            if len(words) > LONGEST_PROMPT:
+                raise PromptError(f"the prompt has {len(words)} words the model reads; use at most {LONGEST_PROMPT}.")
+            captions.append(" ".join(words))
+            ignored += unknown
+        return captions, tuple(dict.fromkeys(ignored))
+
+    def prompts_to_ids(self, captions: list[str], row_seeds: list[int] | None = None) -> list[Prompt]:
+        """Conditional and unconditional branches of every row."""
+        empty = tuple(vocabulary.prompt_ids(self.text, ""))
+        row_seeds = list(range(len(captions))) if row_seeds is None else row_seeds
+        return [
+            Prompt((tuple(vocabulary.prompt_ids(self.text, caption)), empty), self.image_tokens, seed)
+            for caption, seed in zip(captions, row_seeds, strict=True)
+        ]
+
+    def method(self, choice: Choice, sampling: Sampling, guidance_scale: float) -> Method:
+        """Everything `decode` needs."""
+        target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
+        kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
+        site = Site(self.card.name, target, self.allowed, self.grid[1], kinds, self.fitted)
+        drafter, verifier = choice.build(site)
+        return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.allowed[None]))
+
+    def drafter(self, kind: str) -> Any:
+        """The drafter network of `kind`, loaded when first used."""
+        if kind not in self._drafters:
+            folder = self.card.path / self.card.manifest["drafters"][kind]
+            self._drafters[kind] = causal_lm(folder, self.device, self.dtype)
+        return self._drafters[kind]
+
+    def fitted(self, method: str) -> dict[str, Any]:
+        """Parameters fitted to the model, and to this machine where they depend on it."""
+        values = dict(self.card.manifest.get("fitted", {}).get(method, {}))
+        if method == "jacobi":
+            values["window"] = self.window
+        return values
+
+    @cached_property
+    def window(self) -> int:
+        """The Jacobi window that commits most tokens a second here: the model's τ(N) over this machine's t(N)."""
+        committed = {int(nodes): tau for nodes, tau in self.card.manifest["jacobi_committed"].items()}
+        target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=2.0)
+        return best_window(committed, pass_seconds(target, self.prompts_to_ids(["a cat"]), list(committed)))
+
+    @torch.inference_mode()
+    def decode_images(self, codes: Tensor) -> list[Image.Image]:
+        """Pictures of codes `[n, T]`; missing ones (-1) are code 0."""
+        squares = codes.clamp(min=0).view(-1, *self.grid).to(self.device)
+        pixels = torch.cat([self.vq.decode(part) for part in squares.split(8)])
+        bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).to("cpu", torch.uint8)
+        return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
+
+
+class ImageStream(Iterator[ImageStep]):
+    """Steps of one call, and what has been drawn after them."""
+
+    def __init__(
+        self, pipe: ImagePipeline, method: Method, prompts: list[Prompt], texts: list[str], ignored: tuple[str, ...]
+    ) -> None:
+        self.pipe, self.method, self.prompts, self.texts, self.ignored = pipe, method, prompts, texts, ignored
+        self.batch: Batch = start(method, prompts)
+        self.steps = decode(method, self.batch)
+        self.done, self.count = 0, 0
+        self.passes = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
+
+    def __next__(self) -> ImageStep:
+        step = next(self.steps)
+        self.count += 1
+        for request, first, committed in zip(step.requests, step.generated, step.verdict.counts, strict=True):
+            self.passes[request, first : first + committed] = self.count
+            self.done += committed
+        return ImageStep(self.done, self.passes.numel(), self.count, step)
+
+    def close(self) -> None:
+        """Stop here."""
+        self.steps.close()  # type: ignore[attr-defined]
+
+    def result(self) -> ImageResult:
+        """Pictures, tokens and statistics of what was committed so far."""
+        codes = torch.full_like(self.passes, -1)
+        for row, ids in enumerate(self.batch.outputs()):
+            codes[row, : len(ids)] = ids.cpu() - self.pipe.code_offset
+        rows = [self.batch.stats[request] for request in sorted(self.batch.stats)]
+        for stats in rows:
+            stats.time(self.batch.watch)
+        return ImageResult(
+            self.pipe.decode_images(codes), codes, self.passes, DecodeStats.total(rows), rows,
+            self.batch.finish_reasons(), self.ignored, self.texts, [prompt.seed for prompt in self.prompts],
+            self.pipe.card.name, self.method.name, self.pipe.grid,
+        )  # fmt: skip
+
+
+def seeds(seed: int | list[int], rows: int) -> list[int]:
+    """One seed a row: consecutive from a number, or the given ones."""
+    given = [seed + row for row in range(rows)] if isinstance(seed, int) else list(seed)
+    if len(given) != rows or not all(isinstance(value, int) and 0 <= value < 2**63 for value in given):
+        raise InvalidArgument(
+            f"seed={seed} does not fit {rows} pictures; give a whole number from 0, or one a picture."
+        )
+    return given
+
+
+__all__ = ["METHODS", "ImagePipeline", "ImageResult", "ImageStep", "ImageStream", "generate_image"]

@@ -1,0 +1,106 @@
+"""What drawing returns: pictures, tokens, statistics, and the pass that committed every token."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, PngImagePlugin
+from torch import Tensor
+
+from polydraft.core.errors import OutputUnwritable
+from polydraft.core.stats import DecodeStats
+
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """Pictures of one call, prompt by prompt and `n` of each.
+
+    tokens: `[n, T]` int64 codes (0 … codebook size - 1; -1 where a cancelled row has none).
+    passes: `[n, T]` int64, which target pass (from 1) committed each token; 0 where none did.
+    """
+
+    images: list[Image.Image]
+    tokens: Tensor
+    passes: Tensor
+    stats: DecodeStats
+    row_stats: list[DecodeStats]
+    finish_reasons: list[str]
+    ignored_words: tuple[str, ...]
+    prompts: list[str]
+    seeds: list[int]
+    model: str
+    method: str
+    grid: tuple[int, int]
+
+    @property
+    def image(self) -> Image.Image:
+        """The first picture."""
+        return self.images[0]
+
+    @property
+    def finish_reason(self) -> str:
+        """Why drawing ended: "length" when complete, "cancelled" when stopped."""
+        return "cancelled" if "cancelled" in self.finish_reasons else self.finish_reasons[0]
+
+    def contact_sheet(self) -> Image.Image:
+        """All pictures on a near-square grid (the picture itself if there is one)."""
+        if len(self.images) == 1:
+            return self.image
+        columns = int(-(-(len(self.images) ** 0.5) // 1))
+        width, height, gap = *self.image.size, 4
+        rows = -(-len(self.images) // columns)
+        sheet = Image.new("RGB", (columns * (width + gap) - gap, rows * (height + gap) - gap), "white")
+        for index, picture in enumerate(self.images):
+            row, column = divmod(index, columns)
+            sheet.paste(picture, (column * (width + gap), row * (height + gap)))
+        return sheet
+
+    def save(self, path: str | Path) -> Path:
+        """Write the contact sheet as PNG, JPEG or WEBP, whole or not at all.
+
+        PNG text chunks carry prompt, model, method and seed.
+        """
+        path = check_output(path)
+        notes = {
+            "prompt": "\n".join(self.prompts), "model": self.model, "method": self.method,
+            "seed": ",".join(map(str, self.seeds)), "software": "polydraft",
+        }  # fmt: skip
+        return write_picture(self.contact_sheet(), path, notes)
+
+
+def check_output(path: str | Path) -> Path:
+    """`path` if a picture can be written there; raises OutputUnwritable, and touches nothing."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise OutputUnwritable(f"{path} has no picture format; end the name in {', '.join(FORMATS)}.")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise OutputUnwritable(f"{path} cannot be written; give a file name in a folder that exists and is writable.")
+    return path
+
+
+def write_picture(picture: Image.Image, path: Path, notes: dict[str, str]) -> Path:
+    """Write beside `path` first, then rename: nobody ever sees half a file."""
+    kind = FORMATS[path.suffix.lower()]
+    options: dict[str, Any] = {"quality": 95} if kind != "PNG" else {"pnginfo": PngImagePlugin.PngInfo()}
+    if kind == "PNG":
+        for key, value in notes.items():
+            options["pnginfo"].add_itxt(key, value)
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=path.suffix, delete=False) as file:
+            temporary = Path(file.name)
+            picture.save(file, kind, **options)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputUnwritable(f"{path} cannot be written ({error}); choose another place.") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,174 @@
+"""Find and load models: embedded ones by name, any folder of the same form by path.
+
+    pipe = load("tiny-image", method="jacobi")
+    pipe("two frogs on a blue background").image.save("frogs.png")
+
+A model is a folder with `polydraft.json` beside ordinary Hugging Face subfolders (config.json, safetensors). Loading
+reads tensors and JSON only: no code, no pickles.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+
+from polydraft.core.errors import DeviceUnavailable, UnknownModel, WeightsError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from polydraft.modalities.image.pipeline import ImagePipeline
+
+MANIFEST = "polydraft.json"
+T = TypeVar("T")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a model folder says about itself."""
+
+    name: str
+    path: Path
+    manifest: dict[str, Any]
+
+    @property
+    def modality(self) -> str:
+        return self.manifest["modality"]
+
+    @property
+    def summary(self) -> str:
+        return self.manifest["summary"]
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.manifest["defaults"]
+
+    @property
+    def drafters(self) -> list[str]:
+        return list(self.manifest["drafters"])
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods this model can use."""
+        from polydraft.core.methods import METHODS
+
+        return [name for name, spec in METHODS.items() if not spec.drafter or spec.drafter in self.manifest["drafters"]]
+
+    @property
+    def draws(self) -> dict[str, list[str]]:
+        """What it can draw, by category."""
+        from polydraft.modalities.world import captions, glyphs, scene
+
+        return {
+            "kinds": list(glyphs.KINDS), "backgrounds": list(scene.BACKGROUNDS),
+            "relations": [wording for wordings in captions.RELATION_WORDS.values() for wording in wordings],
+            "counts": [word for words in captions.COUNTS.values() for word in words],
+            "sizes": [word for words in captions.SIZE_WORDS.values() for word in words],
+        }  # fmt: skip
+
+
+def embedded() -> Path:
+    """The folder of embedded models."""
+    return Path(str(files("polydraft.assets"))) / "models"
+
+
+@cache
+def card(name: str) -> ModelCard:
+    """The card of an embedded model's name or of a folder's path."""
+    folder = embedded() / name if name.isidentifier() or "/" not in name else Path(name)
+    if not (folder / MANIFEST).is_file():
+        folder = Path(name)
+    if not name or not (folder / MANIFEST).is_file():
+        known = ", ".join(model.name for model in models())
+        raise UnknownModel(f"model {name!r} is unknown; embedded models are {known}, or give a folder with {MANIFEST}.")
+    return ModelCard(folder.name, folder, json.loads((folder / MANIFEST).read_text()))
+
+
+def models() -> list[ModelCard]:
+    """Cards of all embedded models."""
+    return [card(path.parent.name) for path in sorted(embedded().glob(f"*/{MANIFEST}"))]
+
+
+def load(
+    name: str = "tiny-image", *, method: str | None = None, device: str = "auto", dtype: str = "auto"
+) -> ImagePipeline:
+    """A pipeline whose weights stay loaded. `method` becomes its default; "auto" picks the best device and dtype here.
+
+    Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
+    """
+    from polydraft.modalities.image.pipeline import ImagePipeline
+
+    where = resolve_device(device)
+    return ImagePipeline(card(name), method=method, device=where, dtype=resolve_dtype(dtype, where))
+
+
+def resolve_device(name: str) -> torch.device:
+    """ "auto" or a torch device that exists here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device).add(1).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise DeviceUnavailable(f"device {name!r} cannot be used here; use auto, cpu, or cuda with a GPU.") from error
+    return device
+
+
+def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
+    """ "auto" is bf16 where the hardware multiplies it, fp32 elsewhere."""
+    if name == "auto":
+        return torch.bfloat16 if native_bf16(device) else torch.float32
+    name = ALIASES.get(name, name)
+    if name not in DTYPES:
+        raise DeviceUnavailable(f"dtype {name!r} is unknown; use auto, {', '.join(DTYPES)}.")
+    return DTYPES[name]
+
+
+def native_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return device.type == "cpu" and probe is not None and bool(probe())
+
+
+def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:
+    """Run `read`; whatever is wrong with a weight file becomes one typed sentence."""
+    try:
+        return read()
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).strip().splitlines()[-1][:160] if str(error).strip() else type(error).__name__
+        raise WeightsError(
+            f"the {what} in {folder} cannot be loaded ({reason.strip()}); "
+            "the files are damaged or of another model, install them again."
+        ) from error
+
+
+def causal_lm(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A transformers causal decoder from safetensors; missing, extra or misshapen tensors are errors."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+    def read() -> PreTrainedModel:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
+        model, report = loaded
+        wrong = [key for part in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in report[part]]
+        if wrong:
+            raise ValueError(f"{len(wrong)} tensors do not fit, the first is {sorted(map(str, wrong))[0]}")
+        return model.to(device).eval()
+
+    return read_weights("weights", folder, read)

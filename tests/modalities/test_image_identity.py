@@ -1,0 +1,106 @@
+"""The promise on the real model: same seed, same tokens, drafted or not, alone or in a batch, in fp32 and bf16.
+
+Runs are cut to the first tokens of a picture; the core's own tests go through every drafter and trick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+
+from polydraft.core.decode import Method, decode, start
+from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.methods import parse
+from polydraft.core.sampling import Sampling
+from polydraft.core.target import Prompt
+from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.loading import load
+
+CAPTIONS = [
+    "two frogs on a blue background",
+    "a small panda to the left of a large rocket on a yellow background",
+    "navy background with three stars",
+    "a cat above a fire on a pink background",
+    "one big sun on an orange background",
+]
+TOKENS = 48
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def pipe(request: pytest.FixtureRequest) -> ImagePipeline:
+    return load("tiny-image", dtype=request.param)
+
+
+def prompts(pipe: ImagePipeline, rows: int, budget: int = TOKENS) -> list[Prompt]:
+    return [replace(prompt, budget=budget) for prompt in pipe.prompts_to_ids(CAPTIONS[:rows])]
+
+
+def run(method: Method, rows: list[Prompt]) -> tuple[list[torch.Tensor], float]:
+    """Outputs and τ."""
+    batch = start(method, rows)
+    for _ in decode(method, batch):
+        pass
+    passes = sum(row.target_passes for row in batch.stats.values())
+    return batch.outputs(), sum(row.tokens for row in batch.stats.values()) / passes
+
+
+def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_method_draws_what_plain_decoding_draws(pipe: ImagePipeline, temperature: float, guidance: float) -> None:
+    sampling = Sampling(temperature=temperature)
+    for rows in (1, 2, 5):
+        asked = prompts(pipe, rows)
+        plain, _ = run(pipe.method(parse("ar"), sampling, guidance), asked)
+        alone, _ = run(pipe.method(parse("ar"), sampling, guidance), asked[-1:])
+        assert same(alone, plain[-1:]), "a row must not depend on its neighbours"
+        names = ["jacobi(window=7)", "jacobi(window=16,init=above)", "pld"]
+        if "lm" in pipe.card.drafters:
+            names += ["draft(depth=5)", "draft(depth=4,width=2)"]
+        for name in names:
+            drawn, _ = run(pipe.method(parse(name), sampling, guidance), asked)
+            assert same(drawn, plain), name
+        for width in (1, 3):
+            method = pipe.method(parse("ar"), sampling, guidance)
+            oracle = OracleDrafter(dict(enumerate(plain)), pipe.target_model.config.vocab_size, 4, width, 0.75)
+            drawn, committed = run(replace(method, drafter=oracle), asked)
+            assert committed > 1.5 and same(drawn, plain), f"oracle of width {width}"
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+def test_greedy_equals_transformers_generate(guidance: float) -> None:
+    """fp64 leaves no near-ties, so equality is strict."""
+    pipe = load("tiny-image", dtype="float64")
+    row = prompts(pipe, 2)[1]
+    plain, _ = run(pipe.method(parse("ar"), Sampling(temperature=0), guidance), [row])
+    drawn, committed = run(pipe.method(parse("jacobi(window=12)"), Sampling(temperature=0), guidance), [row])
+    words = list(range(pipe.code_offset))
+    options = (
+        {"negative_prompt_ids": torch.tensor([row.branches[1]]), "guidance_scale": guidance} if guidance > 1 else {}
+    )
+    theirs = pipe.target_model.generate(
+        torch.tensor([row.branches[0]]), do_sample=False, max_new_tokens=TOKENS, suppress_tokens=words, **options
+    )[0, len(row.branches[0]) :]
+    assert torch.equal(plain[0], theirs) and torch.equal(drawn[0], theirs) and committed > 1.5
+
+
+def test_plain_decoding_follows_the_law_over_seeds() -> None:
+    """χ² of the first token over 2,000 seeds against the model's own distribution; rare codes share a bin."""
+    pipe = load("tiny-image", dtype="float32")
+    sampling, rows = Sampling(temperature=1.0), 2000
+    method = pipe.method(parse("ar"), sampling, 1.0)
+    asked = [replace(prompts(pipe, 1, budget=1)[0], seed=10_000 + row) for row in range(rows)]
+    drawn = torch.cat([torch.cat(run(method, asked[first : first + 250])[0]) for first in range(0, rows, 250)])
+    with torch.no_grad():
+        logits = pipe.target_model(torch.tensor([asked[0].branches[0]])).logits[0, -1].double()
+    law = logits.masked_fill(~pipe.allowed, float("-inf")).softmax(-1)
+    expected, observed = law * rows, torch.bincount(drawn, minlength=len(law)).double()
+    common = expected >= 5
+    merged = [torch.cat([part[common], part[~common].sum()[None]]) for part in (observed, expected)]
+    assert stats.chisquare(merged[0].numpy(), merged[1].numpy() * rows / merged[1].sum().item()).pvalue > 1e-3

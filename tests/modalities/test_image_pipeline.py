@@ -1,0 +1,125 @@
+"""What users of `generate_image` and `load` rely on: results, seeds, cancelling, ignored words, typed errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import polydraft
+from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.loading import card, load
+
+PROMPT = "a cat above a star on a navy background"
+
+
+@pytest.fixture(scope="module")
+def pipe() -> ImagePipeline:
+    return load("tiny-image")
+
+
+def test_drafted_and_plain_pictures_are_the_same(pipe: ImagePipeline) -> None:
+    drafted, plain = pipe(PROMPT, seed=3), pipe(PROMPT, seed=3, speculative=False)
+    assert torch.equal(drafted.tokens, plain.tokens) and drafted.image.tobytes() == plain.image.tobytes()
+    assert drafted.stats.guarantee == "identical" and drafted.stats.mean_accepted_length > 1.5
+    assert plain.stats.mean_accepted_length == 1 and plain.stats.target_passes == 256
+    assert drafted.finish_reason == "length" and drafted.tokens.min() >= 0
+
+
+def test_rows_of_a_batch_are_the_pictures_of_their_seeds(pipe: ImagePipeline) -> None:
+    batch = pipe([PROMPT, "two frogs on a blue background"], n=2, seed=5)
+    assert [picture.size for picture in batch.images] == [(128, 128)] * 4 and batch.seeds == [5, 6, 7, 8]
+    assert torch.equal(batch.tokens[1], pipe(PROMPT, seed=6).tokens[0])
+    assert torch.equal(batch.tokens[3], pipe("two frogs on a blue background", seed=[8]).tokens[0])
+    assert batch.stats.tokens == 4 * 256 == sum(row.tokens for row in batch.row_stats)
+
+
+def test_passes_tell_when_every_token_was_committed(pipe: ImagePipeline) -> None:
+    result = pipe(PROMPT)
+    assert (result.passes[0].diff() >= 0).all() and result.passes[0, 0] == 1
+    assert result.passes[0, -1] == result.stats.target_passes
+
+
+def test_stream_can_be_left_in_the_middle(pipe: ImagePipeline) -> None:
+    stream = pipe.stream(PROMPT)
+    for step in stream:
+        if step.tokens_done > 40:
+            break
+    stream.close()
+    result = stream.result()
+    done = int((result.tokens >= 0).sum())
+    assert result.finish_reason == "cancelled" and 40 < done < 256
+    assert torch.equal(result.tokens[0, :done], pipe(PROMPT).tokens[0, :done])
+    assert list(stream) == []
+
+
+def test_unknown_words_are_ignored_and_named(pipe: ImagePipeline) -> None:
+    result = pipe("A majestic CAT above a star, on a navy background!")
+    assert result.ignored_words == ("majestic",)
+    assert torch.equal(result.tokens, pipe(PROMPT).tokens)
+
+
+def test_png_carries_how_it_was_made(pipe: ImagePipeline, tmp_path: Path) -> None:
+    path = pipe(PROMPT, seed=9).save(tmp_path / "cat.png")
+    with Image.open(path) as picture:
+        notes = picture.text  # type: ignore[attr-defined]
+    assert (notes["prompt"], notes["model"], notes["seed"]) == (PROMPT, "tiny-image", "9") and notes["method"]
+    assert [file.name for file in tmp_path.iterdir()] == ["cat.png"]
+
+
+BAD_CALLS = [
+    ({"prompt": ""}, polydraft.PromptError), ({"prompt": []}, polydraft.PromptError),
+    ({"prompt": "cat " * 25_000}, polydraft.PromptError), ({"prompt": "xyzzy"}, polydraft.PromptError),
+    ({"model": "tiny-imge"}, polydraft.UnknownModel), ({"method": "warp"}, polydraft.UnknownMethod),
+    ({"method": "jacobi(windoow=3)"}, polydraft.UnknownMethod), ({"method": "jacobi(window=0)"}, polydraft.InvalidArgument),
+    ({"method": "jacobi(init=magic)"}, polydraft.InvalidArgument), ({"n": 0}, polydraft.InvalidArgument),
+    ({"temperature": -1.0}, polydraft.InvalidArgument), ({"top_p": 0.0}, polydraft.InvalidArgument),
+    ({"top_p": 1.5}, polydraft.InvalidArgument), ({"top_k": -1}, polydraft.InvalidArgument),
+    ({"guidance_scale": -1.0}, polydraft.InvalidArgument), ({"seed": -1}, polydraft.InvalidArgument),
+    ({"seed": [1, 2]}, polydraft.InvalidArgument), ({"device": "abacus"}, polydraft.DeviceUnavailable),
+    ({"dtype": "int3"}, polydraft.DeviceUnavailable), ({"speculative": False, "method": "jacobi"}, polydraft.InvalidArgument),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "error"), BAD_CALLS)
+def test_bad_calls_raise_typed_one_sentence_errors(wrong: dict, error: type[polydraft.PolydraftError]) -> None:
+    with pytest.raises(error) as caught:
+        polydraft.generate_image(**({"prompt": PROMPT} | wrong))
+    assert "\n" not in str(caught.value) and str(caught.value).endswith(".") and len(str(caught.value)) < 400
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A copy of the model to damage."""
+    folder = tmp_path / "broken"
+    shutil.copytree(card("tiny-image").path, folder)
+    return folder
+
+
+@pytest.mark.parametrize("part", ["target", "tokenizer"])
+def test_truncated_weights_are_named(broken: Path, part: str) -> None:
+    path = broken / part / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(polydraft.WeightsError, match=part):
+        load(str(broken))
+
+
+@pytest.mark.parametrize(("part", "field"), [("target", "num_hidden_layers"), ("tokenizer", "decoder_width")])
+def test_weights_of_another_shape_are_named(broken: Path, part: str, field: str) -> None:
+    path = broken / part / "config.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | {field: fields[field] // 2}))
+    with pytest.raises(polydraft.WeightsError, match=part):
+        load(str(broken))
+
+
+def test_a_method_without_its_drafter_names_what_fits(broken: Path) -> None:
+    manifest = json.loads((broken / "polydraft.json").read_text()) | {"drafters": {}}
+    manifest["defaults"]["method"] = "jacobi"
+    (broken / "polydraft.json").write_text(json.dumps(manifest))
+    with pytest.raises(polydraft.UnsupportedMethod, match="jacobi"):
+        load(str(broken), method="draft")
