@@ -75,13 +75,15 @@ BAD_CALLS = [
     ({"prompt": ""}, polydraft.PromptError), ({"prompt": []}, polydraft.PromptError),
     ({"prompt": "cat " * 25_000}, polydraft.PromptError), ({"prompt": "xyzzy"}, polydraft.PromptError),
     ({"model": "tiny-imge"}, polydraft.UnknownModel), ({"method": "warp"}, polydraft.UnknownMethod),
-    ({"method": "jacobi(windoow=3)"}, polydraft.UnknownMethod), ({"method": "jacobi(window=0)"}, polydraft.InvalidArgument),
+    ({"method": "jacobi(windoow=3)"}, polydraft.UnknownMethod),
+    ({"method": "jacobi(window=0)"}, polydraft.InvalidArgument),
     ({"method": "jacobi(init=magic)"}, polydraft.InvalidArgument), ({"n": 0}, polydraft.InvalidArgument),
     ({"temperature": -1.0}, polydraft.InvalidArgument), ({"top_p": 0.0}, polydraft.InvalidArgument),
     ({"top_p": 1.5}, polydraft.InvalidArgument), ({"top_k": -1}, polydraft.InvalidArgument),
     ({"guidance_scale": -1.0}, polydraft.InvalidArgument), ({"seed": -1}, polydraft.InvalidArgument),
     ({"seed": [1, 2]}, polydraft.InvalidArgument), ({"device": "abacus"}, polydraft.DeviceUnavailable),
-    ({"dtype": "int3"}, polydraft.DeviceUnavailable), ({"speculative": False, "method": "jacobi"}, polydraft.InvalidArgument),
+    ({"dtype": "int3"}, polydraft.DeviceUnavailable),
+    ({"speculative": False, "method": "jacobi"}, polydraft.InvalidArgument),
 ]  # fmt: skip
 
 

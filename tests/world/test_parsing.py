@@ -101,6 +101,7 @@ def test_variants_lead_into_the_grammar() -> None:
     assert not set(VARIANTS) & words
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_read(caption: str) -> None:
     known, ignored = normalise(caption)

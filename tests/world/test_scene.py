@@ -38,6 +38,7 @@ def test_placed_scenes_satisfy_their_composition(seed: int, held_out: bool) -> N
         assert not any(overlap(item, other) for other in scene.objects[:index])
 
 
+@settings(deadline=None)
 @given(seeds)
 def test_relations_mirror_and_exclude_each_other(seed: int) -> None:
     rng = np.random.default_rng(seed)
