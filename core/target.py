@@ -19,8 +19,9 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
 
-NARROWEST = 4  # below four positions CPU kernels sum in another order, and bit-equality with wider passes ends
-PREFILL = 64  # positions a prefill pass, for the same reason
+# CPU kernels regroup bf16 sums outside this range of positions a pass (all rows together), and bit-equality ends:
+# oneDNN's matrix product with 704 inputs splits them from 96 positions on.
+NARROWEST, WIDEST = 4, 64
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ class CausalTarget:
         padded = torch.zeros(len(branches), -(-longest // 8) * 8, dtype=torch.long, device=self.device)
         for row, branch in enumerate(branches):
             padded[row, : len(branch)] = torch.tensor(branch)
-        for start in range(0, max(1, longest - 1), PREFILL):
-            part = padded[:, start : start + PREFILL]
+        for start in range(0, max(1, longest - 1), WIDEST):
+            part = padded[:, start : start + WIDEST]
             places = torch.arange(start, start + part.shape[1], device=self.device).expand_as(part)
             causal = torch.arange(self.capacity, device=self.device) <= places[..., None]
             self.forward(part, state.cache, places, places, causal, places.new_tensor(range(self.capacity))[None])
@@ -158,12 +159,20 @@ class CausalTarget:
         self, ids: Tensor, cache: SlotCache, slots: Tensor, positions: Tensor, visible: Tensor, key_positions: Tensor
     ) -> Tensor:
         """The model's own forward: ids, slots and positions `[rows, C]`, visible `[rows, C, capacity]` → features."""
-        cache.aim(slots)
-        output = self.backbone(
-            input_ids=ids, attention_mask=self.masks(visible, positions, key_positions), position_ids=positions,
-            past_key_values=cache, use_cache=True,
-        )  # fmt: skip
-        return output.last_hidden_state
+        mask, features = self.masks(visible, positions, key_positions), []
+        for rows in self.groups(*ids.shape):
+            cache.aim(rows, slots[rows])
+            output = self.backbone(
+                input_ids=ids[rows], position_ids=positions[rows], past_key_values=cache, use_cache=True,
+                attention_mask={kind: m[rows] for kind, m in mask.items()} if isinstance(mask, dict) else mask[rows],
+            )  # fmt: skip
+            features.append(output.last_hidden_state)
+        return torch.cat(features) if len(features) > 1 else features[0]
+
+    def groups(self, rows: int, columns: int) -> list[slice]:
+        """Rows that share a pass: all of them, but on CPUs no more than keeps kernels summing in one order."""
+        together = max(1, WIDEST // columns) if self.device.type == "cpu" else rows
+        return [slice(first, min(first + together, rows)) for first in range(0, rows, together)]
 
     def masks(self, visible: Tensor, positions: Tensor, key_positions: Tensor) -> Any:
         """The 4-D additive mask the model expects, or one a layer type where some layers slide."""

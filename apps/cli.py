@@ -1,0 +1,79 @@
+"""The `polydraft` command.
+
+    polydraft image "a panda to the left of a rocket on a yellow background" -o panda.png --compare
+    polydraft models tiny-image
+    python -m polydraft.apps.cli --help
+
+Results go to stdout; progress, notes and errors to stderr. Exit status: 0 fine, 1 a promise or a part is broken, 2 bad
+arguments (one sentence says what to change), 130 stopped with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import polydraft
+from polydraft.apps.commands import bench, doctor, image, methods, models, train
+from polydraft.core.errors import PolydraftError
+
+STOPPED = 130
+
+
+class Commands(TyperGroup):
+    """Turns errors meant for users, and Ctrl-C, into one line and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PolydraftError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(STOPPED) from error
+
+
+app = typer.Typer(
+    name="polydraft", cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"polydraft {polydraft.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def polydraft_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Speculative generation beyond text: same seed, same picture, drafted or not."""
+
+
+app.command("image")(image.image)
+app.command("models")(models.models)
+app.command("methods")(methods.methods)
+app.command("doctor")(doctor.doctor)
+app.add_typer(bench.app, name="bench")
+app.add_typer(train.app, name="train")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a τ must not break a terminal or pipe that cannot write it
+            stream.reconfigure(errors="replace")
+    app(prog_name="polydraft")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""`polydraft doctor`: is this machine fit? Exit status 1 if something needed is broken.
+
+    polydraft doctor
+    polydraft doctor --json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from typing import Annotated
+
+import typer
+
+from polydraft.apps.commands.terminal import print_json, print_table
+
+# As in pyproject.toml; a test holds the two together.
+LEAST_VERSIONS = {
+    "torch": "2.11", "transformers": "5.23", "diffusers": "0.36", "safetensors": "0.6", "tokenizers": "0.22",
+    "numpy": "2.0", "pillow": "11",
+}  # fmt: skip
+IMPORT_NAMES = {"pillow": "PIL"}
+OK, BROKEN, WARNING = "ok", "broken", "warning"
+IMPORT_FAILURES = (ImportError, OSError, RuntimeError, AttributeError, ValueError, TypeError)
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    status: str
+    detail: str
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+    """Check Python, libraries, device and embedded models."""
+    checks = [check_python(), *map(check_package, LEAST_VERSIONS), check_torchaudio()]
+    if not any(check.status == BROKEN for check in checks):
+        checks += [check_device(), check_threads(), check_glyphs(), *check_models()]
+    fit = not any(check.status == BROKEN for check in checks)
+    if as_json:
+        print_json({"fit": fit, "checks": [asdict(check) for check in checks]})
+    else:
+        print_table(["", "status", ""], [[check.name, check.status, check.detail] for check in checks])
+        typer.echo("\nfit" if fit else "\nnot fit: repair what is broken, then run polydraft doctor again")
+    if not fit:
+        raise typer.Exit(1)
+
+
+def check_python() -> Check:
+    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", OK if sys.version_info >= (3, 11) else BROKEN, detail)
+
+
+def check_package(name: str) -> Check:
+    """Whether a needed package imports, and is new enough."""
+    try:
+        import_module(IMPORT_NAMES.get(name, name))
+        version = metadata.version(name)
+    except IMPORT_FAILURES as error:
+        return Check(name, BROKEN, f"cannot be imported: {first_line(error)}; install it again")
+    least = LEAST_VERSIONS[name]
+    if numbers(version) < numbers(least):
+        return Check(name, BROKEN, f"{version} is too old; install {least} or newer")
+    return Check(name, OK, version)
+
+
+def check_torchaudio() -> Check:
+    """Pictures need no torchaudio, but one built for another torch breaks other libraries' imports."""
+    try:
+        version = metadata.version("torchaudio")
+    except metadata.PackageNotFoundError:
+        return Check("torchaudio", OK, "absent, not needed")
+    # a child process, for a library built for another torch may take the interpreter down with it
+    child = subprocess.run([sys.executable, "-c", "import torchaudio"], capture_output=True, text=True, check=False)
+    if child.returncode == 0:
+        return Check("torchaudio", OK, f"{version}, not needed")
+    reason = child.stderr.strip().splitlines()[-1:] or [f"status {child.returncode}"]
+    detail = f"{version} is broken, it cannot be imported ({reason[0][:120]}); not needed, uninstall it"
+    return Check("torchaudio", WARNING, detail)
+
+
+def check_device() -> Check:
+    import torch
+
+    from polydraft.modalities.loading import native_bf16, resolve_device, resolve_dtype
+
+    device = resolve_device("auto")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    dtype = str(resolve_dtype("auto", device)).removeprefix("torch.")
+    support = "multiplies bf16" if native_bf16(device) else "does not multiply bf16"
+    return Check("device", OK, f"{device} ({name}), {support}, uses {dtype}")
+
+
+def check_threads() -> Check:
+    import torch
+
+    return Check("threads", OK, f"{torch.get_num_threads()} for torch")
+
+
+def check_glyphs() -> Check:
+    """The rasters that draw and score scenes of the emoji world."""
+    from polydraft.modalities.world.glyphs import SIZES, sheet
+
+    try:
+        kinds = {size: len(sheet(size)) for size in SIZES}
+    except (OSError, ValueError) as error:
+        return Check("glyphs", BROKEN, f"{first_line(error)}; install polydraft again")
+    return Check("glyphs", OK, ", ".join(f"{count} {size}" for size, count in kinds.items()))
+
+
+def check_models() -> list[Check]:
+    """Every embedded model is loaded whole; the hash tells two installations apart."""
+    from polydraft.core.errors import PolydraftError
+    from polydraft.modalities.loading import load, models
+
+    checks = []
+    for card in models():
+        files = sorted(path for path in card.path.rglob("*") if path.is_file())
+        digest = hashlib.sha256()
+        for path in files:
+            digest.update(path.relative_to(card.path).as_posix().encode() + path.read_bytes())
+        size = sum(path.stat().st_size for path in files) / 1e6
+        try:
+            pipe = load(card.name)
+            for kind in card.drafters:
+                pipe.drafter(kind)
+        except PolydraftError as error:
+            checks.append(Check(card.name, BROKEN, str(error)))
+        else:
+            drafters = ", ".join(card.drafters) or "none"
+            detail = f"{size:.1f} MB, sha256 {digest.hexdigest()[:12]}, drafters: {drafters}"
+            checks.append(Check(card.name, OK, detail))
+    return checks or [Check("models", BROKEN, "none is embedded; install polydraft again")]
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """ "2.13.0+cpu" as (2, 13)."""
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

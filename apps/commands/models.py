@@ -1,0 +1,52 @@
+"""`polydraft models`: what is embedded, and what a model can draw.
+
+    polydraft models
+    polydraft models tiny-image --json
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polydraft.apps.commands.terminal import print_json, print_table
+
+if TYPE_CHECKING:
+    from polydraft.modalities.loading import ModelCard
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(help="Embedded model or a model folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """List the models, or show what NAME can draw."""
+    from polydraft.modalities import loading
+
+    cards = loading.models() if name is None else [loading.card(name)]
+    if as_json:
+        found = [describe(card) for card in cards]
+        print_json(found if name is None else found[0])
+    elif name is None:
+        rows = [[card.name, card.modality, ", ".join(card.methods), card.summary] for card in cards]
+        print_table(["model", "modality", "methods", "summary"], rows)
+    else:
+        show(cards[0])
+
+
+def describe(card: ModelCard) -> dict[str, Any]:
+    return {
+        "name": card.name, "modality": card.modality, "summary": card.summary, "path": str(card.path),
+        "defaults": card.defaults, "methods": card.methods, "drafters": card.drafters, "draws": card.draws,
+    }  # fmt: skip
+
+
+def show(card: ModelCard) -> None:
+    """Everything a prompt for this model may say."""
+    defaults = ", ".join(f"{key} {value}" for key, value in card.defaults.items())
+    facts = {
+        card.name: card.summary, "path": str(card.path), "defaults": defaults, "methods": ", ".join(card.methods),
+        "drafters": ", ".join(card.drafters) or "none",
+    } | {category: ", ".join(words) for category, words in card.draws.items()}  # fmt: skip
+    print_table(["", ""], [[key, value] for key, value in facts.items()])
+    typer.echo(f'\npolydraft image "a {card.draws["kinds"][0]} on a {card.draws["backgrounds"][0]} background"')

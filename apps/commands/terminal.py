@@ -1,0 +1,86 @@
+"""How commands speak: results on stdout, notes and progress on stderr.
+
+    with progress("drawing") as advance:
+        advance(done, total, passes)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+Advance = Callable[[int, int, int], None]
+QUARTERS = 4
+
+
+def note(text: str) -> None:
+    """One line for the person watching."""
+    typer.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """A result for machines."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(headers: list[str], rows: list[list[str]]) -> None:
+    """A result for people; cells wrap to the width of the terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+@contextmanager
+def busy(text: str) -> Iterator[None]:
+    """A turning sign on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Advance]:
+    """A bar of tokens and passes on a terminal, a line a quarter elsewhere; gone when done."""
+    if not sys.stderr.isatty():
+        yield quarters(label)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} tokens, {task.fields[passes]} passes"), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=1, passes=0)
+        yield lambda done, total, passes: bar.update(task, completed=done, total=total, passes=passes)
+
+
+def quarters(label: str) -> Advance:
+    """Notes at 25, 50, 75 and 100 %."""
+    told = 0
+
+    def advance(done: int, total: int, passes: int) -> None:
+        nonlocal told
+        if done * QUARTERS // total > told:
+            told = done * QUARTERS // total
+            note(f"{label}: {done}/{total} tokens, {passes} passes")
+
+    return advance
