@@ -32,13 +32,12 @@ class SlotLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write `[rows, heads, N, dim]` at the cache's current slots; return those rows' whole-capacity views."""
+        """Write `[rows, heads, N, dim]` at the cache's current slots; return whole-capacity views."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         for store, states in ((self.keys, key_states), (self.values, value_states)):
             store.view(-1, *store.shape[2:]).index_copy_(0, self.cache.flat_slots, states.transpose(1, 2).flatten(0, 1))
-        rows = self.cache.aimed
-        return self.keys[rows].transpose(1, 2), self.values[rows].transpose(1, 2)
+        return self.keys.transpose(1, 2), self.values.transpose(1, 2)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.cache.capacity, 0
@@ -58,12 +57,12 @@ class SlotCache(Cache):
     def __init__(self, layers: int, rows: int, capacity: int) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
         self.rows, self.capacity = rows, capacity
-        self.aimed, self.flat_slots = slice(0, rows), torch.empty(0, dtype=torch.long)
+        self.flat_slots = torch.empty(0, dtype=torch.long)
 
-    def aim(self, rows: slice, slots: Tensor) -> None:
-        """Where the next pass reads and writes: consecutive `rows`, and `[rows, N]` slots, one a position."""
-        base = torch.arange(rows.start, rows.stop, device=slots.device)[:, None] * self.capacity
-        self.aimed, self.flat_slots = rows, (base + slots).flatten()
+    def aim(self, slots: Tensor) -> None:
+        """Where the next pass writes: `[rows, N]` slots, one a position."""
+        base = torch.arange(self.rows, device=slots.device)[:, None] * self.capacity
+        self.flat_slots = (base + slots).flatten()
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots `source` to `target`, both `[rows, M]`; every source is read before any target is written."""

@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.kernels import fix_order
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
 
-# CPU kernels regroup bf16 sums outside this range of positions a pass (all rows together), and bit-equality ends:
-# oneDNN's matrix product with 704 inputs splits them from 96 positions on.
-NARROWEST, WIDEST = 4, 64
+NARROWEST = 4  # columns a row; below, CPU kernels sum in other orders and bit-equality would end
+PREFILL = 64  # positions of a prompt a pass
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class CausalTarget:
     ) -> None:
         self.model, self.capacity, self.guidance_scale = model.eval(), capacity, guidance_scale
         self.narrowest = narrowest
+        fix_order(model)
         self.backbone: nn.Module = model.base_model
         self.config = model.config.get_text_config()
         self.windows = sliding_windows(self.config)
@@ -113,8 +114,8 @@ class CausalTarget:
         padded = torch.zeros(len(branches), -(-longest // 8) * 8, dtype=torch.long, device=self.device)
         for row, branch in enumerate(branches):
             padded[row, : len(branch)] = torch.tensor(branch)
-        for start in range(0, max(1, longest - 1), WIDEST):
-            part = padded[:, start : start + WIDEST]
+        for start in range(0, max(1, longest - 1), PREFILL):
+            part = padded[:, start : start + PREFILL]
             places = torch.arange(start, start + part.shape[1], device=self.device).expand_as(part)
             causal = torch.arange(self.capacity, device=self.device) <= places[..., None]
             self.forward(part, state.cache, places, places, causal, places.new_tensor(range(self.capacity))[None])
@@ -159,20 +160,12 @@ class CausalTarget:
         self, ids: Tensor, cache: SlotCache, slots: Tensor, positions: Tensor, visible: Tensor, key_positions: Tensor
     ) -> Tensor:
         """The model's own forward: ids, slots and positions `[rows, C]`, visible `[rows, C, capacity]` → features."""
-        mask, features = self.masks(visible, positions, key_positions), []
-        for rows in self.groups(*ids.shape):
-            cache.aim(rows, slots[rows])
-            output = self.backbone(
-                input_ids=ids[rows], position_ids=positions[rows], past_key_values=cache, use_cache=True,
-                attention_mask={kind: m[rows] for kind, m in mask.items()} if isinstance(mask, dict) else mask[rows],
-            )  # fmt: skip
-            features.append(output.last_hidden_state)
-        return torch.cat(features) if len(features) > 1 else features[0]
-
-    def groups(self, rows: int, columns: int) -> list[slice]:
-        """Rows that share a pass: all of them, but on CPUs no more than keeps kernels summing in one order."""
-        together = max(1, WIDEST // columns) if self.device.type == "cpu" else rows
-        return [slice(first, min(first + together, rows)) for first in range(0, rows, together)]
+        cache.aim(slots)
+        output = self.backbone(
+            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True,
+            attention_mask=self.masks(visible, positions, key_positions),
+        )  # fmt: skip
+        return output.last_hidden_state
 
     def masks(self, visible: Tensor, positions: Tensor, key_positions: Tensor) -> Any:
         """The 4-D additive mask the model expects, or one a layer type where some layers slide."""
