@@ -18,7 +18,7 @@ BLOCK = 32  # the most rows oneDNN sums in one order (one AMX tile pair)
 class BlockedLinear(nn.Linear):
     """`nn.Linear` whose inference is done in blocks of rows; training is left as it was."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name nn.Linear gave it
+    def forward(self, input: Tensor) -> Tensor:  # named as in nn.Linear
         rows = input.shape[:-1].numel()
         if rows <= BLOCK or not torch.is_inference_mode_enabled():
             return super().forward(input)

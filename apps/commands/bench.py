@@ -1,6 +1,6 @@
 """`polydraft bench`: time methods against plain decoding, in one process on the same weights.
 
-    polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
+polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
 """
 
 from __future__ import annotations

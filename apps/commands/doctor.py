@@ -1,7 +1,7 @@
 """`polydraft doctor`: is this machine fit? Exit status 1 if something needed is broken.
 
-    polydraft doctor
-    polydraft doctor --json
+polydraft doctor
+polydraft doctor --json
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`polydraft methods`: every way to draft, what it promises and needs, and the paper it comes from.
 
-    polydraft methods
-    polydraft methods --json
+polydraft methods
+polydraft methods --json
 """
 
 from __future__ import annotations

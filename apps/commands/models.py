@@ -1,7 +1,7 @@
 """`polydraft models`: what is embedded, and what a model can draw.
 
-    polydraft models
-    polydraft models tiny-image --json
+polydraft models
+polydraft models tiny-image --json
 """
 
 from __future__ import annotations

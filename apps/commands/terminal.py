@@ -1,7 +1,7 @@
 """How commands speak: results on stdout, notes and progress on stderr.
 
-    with progress("drawing") as advance:
-        advance(done, total, passes)
+with progress("drawing") as advance:
+    advance(done, total, passes)
 """
 
 from __future__ import annotations

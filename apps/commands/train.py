@@ -1,7 +1,7 @@
 """`polydraft train`: make the embedded models, or a drafter for one, from data the project renders itself.
 
-    polydraft train tiny-image --out runs/tiny-image --minutes 120
-    polydraft train drafter --target tiny-image --kind lm --out runs/drafter-lm
+polydraft train tiny-image --out runs/tiny-image --minutes 120
+polydraft train drafter --target tiny-image --kind lm --out runs/drafter-lm
 """
 
 from __future__ import annotations

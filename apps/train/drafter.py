@@ -57,10 +57,11 @@ def draw(pipe: ImagePipeline, out: Path, minutes: float, seed: int) -> tuple[lis
     settings = Sampling(**{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p")})
     method = pipe.method(parse("ar"), settings, pipe.defaults["guidance_scale"])
     begun = time.monotonic()
-    with tqdm(total=round(minutes * 60), unit="s", desc="draw with the target") as bar:
+    budget = round(minutes * 60)
+    with tqdm(total=budget, unit="s", desc="draw with the target") as bar:
         for index in itertools.count():
             path = folder / f"{index:04d}.safetensors"
-            spent = len(list(folder.glob("*.json"))) >= 2 and time.monotonic() - begun > minutes * 60
+            spent = len(list(folder.glob("*.json"))) >= 2 and time.monotonic() - begun > budget
             if not path.exists():
                 if spent:
                     break
@@ -69,7 +70,7 @@ def draw(pipe: ImagePipeline, out: Path, minutes: float, seed: int) -> tuple[lis
                 rows = pipe.prompts_to_ids(captions, [10**6 + index * ROWS + row for row in range(ROWS)])
                 save_file({"ids": torch.stack(collect(method, rows)).to(torch.int32)}, path)
                 path.with_suffix(".json").write_text(json.dumps([list(row.branches[0]) for row in rows]))
-            bar.update(min(bar.total, round(time.monotonic() - begun)) - bar.n)
+            bar.update(min(budget, round(time.monotonic() - begun)) - round(bar.n))
     files = sorted(folder.glob("*.json"))
     prompts = [prompt for file in files for prompt in json.loads(file.read_text())]
     return prompts, torch.cat([load_file(file.with_suffix(".safetensors"))["ids"].long() for file in files])

@@ -3,7 +3,8 @@
     python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
 
 A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW; one caption in ten is dropped
-for guidance (Ho and Salimans 2022). The learning rate follows the clock; a checkpoint every few minutes resumes.
+for guidance (Ho and Salimans 2022). The learning rate follows the clock. Weights already in `--out` are trained on,
+with a schedule of their own; they are saved every few minutes.
 """
 
 from __future__ import annotations
@@ -82,9 +83,11 @@ def run(
     tokenizer: Path, out: Path, minutes: float, seed: int = 0, rows: int = 24, width: int = 256, layers: int = 12,
     eager: bool = False,
 ) -> None:  # fmt: skip
-    """Train for `minutes` and leave the target in `out`."""
-    torch.manual_seed(seed)
-    data = Batches(tokenizer, seed)
+    """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
+    before = json.loads((out / "curve.json").read_text()) if (out / "curve.json").exists() else []
+    past = before[-1] if before else {"seconds": 0, "step": 0}
+    torch.manual_seed(seed + past["step"])  # other scenes than before
+    data = Batches(tokenizer, seed + past["step"])
     valid_ids, valid_labels = Batches(tokenizer, 99, held_out=True, drop=0.0).next(64)
     config = LlamaConfig(
         vocab_size=data.vocab_size, hidden_size=width, num_hidden_layers=layers,
@@ -92,7 +95,7 @@ def run(
         num_key_value_heads=width // 64, max_position_embeddings=512, tie_word_embeddings=True,
         bos_token_id=vocabulary.BOS, eos_token_id=None, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if before else LlamaForCausalLM(config)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     if not eager:
         model.model.compile()  # halves a step here; needs a C++ compiler
@@ -103,7 +106,7 @@ def run(
     ]
     peaks = (3e-3, 3e-3)
     out.mkdir(parents=True, exist_ok=True)
-    curve, saved, start, step, budget = [], time.time(), time.time(), 0, minutes * 60
+    curve, saved, start, step, budget = before, time.time(), time.time(), 0, minutes * 60
     while (elapsed := time.time() - start) < budget:
         # flat, then a linear descent over the last 60 %: what matters at a fixed budget is to end annealed
         factor = min(1.0, (step + 1) / 100) * min(1.0, max(0.01, (1 - elapsed / budget) / 0.6))
@@ -121,7 +124,8 @@ def run(
         if step % 200 == 0:
             with torch.no_grad():
                 held_out = next_token_loss(model, valid_ids, valid_labels).item()
-            curve.append({"seconds": round(elapsed), "step": step, "train": loss.item(), "held_out": held_out})
+            seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
+            curve.append({"seconds": seconds, "step": steps, "train": loss.item(), "held_out": held_out})
             print(f"{elapsed:6.0f}s step {step} held-out loss {held_out:.4f}", flush=True)
         if time.time() - saved > 240:
             save(model, out, curve)

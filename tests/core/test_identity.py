@@ -1,0 +1,76 @@
+"""Same seed, same tokens: every drafter against plain decoding, in every setting that could make a difference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.sampling import Sampling
+
+VOCAB = 61
+SETTINGS = {
+    "greedy": Sampling(temperature=0),
+    "sampled": Sampling(),
+    "warped": Sampling(temperature=0.8, top_k=30, top_p=0.95, min_p=0.001, repetition_penalty=1.3),
+}
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.5])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_every_drafter_equals_plain_decoding(lab, run, dtype, setting, guidance):
+    made, sampling = lab(dtype), SETTINGS[setting]
+    for rows in (1, 2, 5):
+        prompts = made.prompts[-rows:]
+        plain = run(made.method(None, sampling, guidance), prompts)
+        assert plain.tau == 1
+        alone = run(made.method(None, sampling, guidance), prompts[-1:])
+        assert torch.equal(alone.outputs[0], plain.outputs[-1]), "a row depends on its neighbours"
+        for name, drafter in made.drafters(plain.outputs).items():
+            drafted = run(made.method(drafter, sampling, guidance), prompts)
+            assert drafted.same(plain), f"{name}, {rows} rows"
+            if name.startswith(("oracle", "lm")):
+                assert drafted.tau > 1.5, f"{name} accepted too little for equality to mean anything"
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_sliding_layers_see_what_they_see_in_plain_decoding(lab, run, family, setting):
+    made, sampling = lab(torch.float32, family), SETTINGS[setting]
+    plain = run(made.method(None, sampling), made.prompts)
+    for name, drafter in made.drafters(plain.outputs).items():
+        assert run(made.method(drafter, sampling), made.prompts).same(plain), name
+
+
+def test_errors_were_planted_at_every_depth_and_branch(lab, run):
+    """What the equality above rests on: the oracle is wrong, and right, everywhere."""
+    made = lab()
+    plain = run(made.method(), made.prompts)
+    oracle = OracleDrafter(dict(enumerate(plain.outputs)), VOCAB, reach=4, width=3, acceptance=0.8)
+    accepted, rejected = set(), set()
+
+    class Watched(OracleDrafter):
+        def observe(self, state, drafts, draft, law, verdict):
+            for row, path in enumerate(verdict.path.tolist()):
+                kept = [node for node in path if node >= 0][: verdict.accepted[row]]
+                accepted.update((node // 3, node % 3) for node in kept)
+                if len(kept) < 4:
+                    rejected.add(len(kept))
+
+    watched = Watched(**vars(oracle))
+    assert run(made.method(watched), made.prompts).same(plain)
+    assert accepted == {(depth, branch) for depth in range(4) for branch in range(3)}
+    assert rejected == {0, 1, 2, 3}
+
+
+def test_a_mask_table_by_slot_is_obeyed_and_identical(lab, run):
+    """Odd slots of the grammar allow the upper half of the vocabulary, even ones the lower."""
+    made = lab()
+    ids = torch.arange(VOCAB)
+    mask = torch.stack([ids < 30, ids >= 30])
+    plain = run(made.method(mask=mask), made.prompts)
+    for row in plain.outputs:
+        assert ((row >= 30) == (torch.arange(len(row)) % 2 == 1)).all()
+    for name, drafter in made.drafters(plain.outputs).items():
+        assert run(made.method(drafter, mask=mask), made.prompts).same(plain), name

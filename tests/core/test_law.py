@@ -1,0 +1,85 @@
+"""Decoding on the tape draws from the model's own law: enumeration of every sequence of a tiny vocabulary."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+
+from polydraft.core.decode import Method, decode, start
+from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.plain import NoDrafter
+from polydraft.core.sampling import History, Sampler, Sampling
+from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.verify.tape import TapeVerifier
+
+VOCAB, LENGTH, RUNS, BATCH = 4, 3, 6000, 500
+
+
+@pytest.fixture
+def tiny(lab):
+    return type(lab().model)(lab().model.config.__class__(**(lab().model.config.to_dict() | {"vocab_size": VOCAB})))
+
+
+def enumerate_law(model, sampler: Sampler, prompt: tuple[int, ...]) -> torch.Tensor:
+    """Probability of each of V^T continuations, by plain forward passes."""
+    law = []
+    for sequence in itertools.product(range(VOCAB), repeat=LENGTH):
+        ids, probability = list(prompt), 1.0
+        for token in sequence:
+            with torch.no_grad():
+                logits = model(torch.tensor([ids])).logits[:, -1:]
+            seen = torch.tensor([ids])
+            root = History(
+                seen, torch.ones_like(seen, dtype=torch.bool), seen[:, -1:], torch.ones(1, 1, 1, dtype=torch.bool),
+                torch.zeros(1, 1, dtype=torch.long),
+            )  # fmt: skip
+            probability *= sampler(logits, root)[0, 0, token].exp().item()
+            ids.append(token)
+        law.append(probability)
+    return torch.tensor(law, dtype=torch.double)
+
+
+def drawn(method: Method, prompt: tuple[int, ...], seeds: range) -> torch.Tensor:
+    """How often each continuation was drawn."""
+    counts = torch.zeros(VOCAB**LENGTH, dtype=torch.double)
+    weights = VOCAB ** torch.arange(LENGTH - 1, -1, -1)
+    for first in seeds[::BATCH]:
+        rows = [replace(Prompt((prompt,), LENGTH), seed=seed) for seed in range(first, first + BATCH)]
+        batch = start(method, rows)
+        for _ in decode(method, batch):
+            pass
+        counts += torch.bincount((torch.stack(batch.outputs()) * weights).sum(1), minlength=len(counts))
+    return counts
+
+
+def fits(counts: torch.Tensor, law: torch.Tensor) -> bool:
+    """χ² at 0.1 %, rare sequences together, impossible ones never drawn."""
+    if counts[law == 0].sum() > 0:
+        return False
+    common = law * counts.sum() >= 5
+    pairs = [torch.cat([part[common], part[~common].sum()[None]]) for part in (counts, law * counts.sum())]
+    pairs = [part[pairs[1] > 0] for part in pairs]
+    return bool(stats.chisquare(pairs[0].numpy(), pairs[1].numpy(), sum_check=False).pvalue > 1e-3)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=1.5, top_p=0.9, repetition_penalty=1.5), Sampling(top_k=3, min_p=0.02)],
+    ids=["plain", "nucleus and penalty", "top-k and min-p"],
+)
+@pytest.mark.parametrize("drafter", [NoDrafter(), JacobiDrafter(3, "random", torch.ones(VOCAB, dtype=torch.bool))])
+def test_sequences_follow_the_enumerated_law(tiny, sampling, drafter):
+    prompt, sampler = (1, 2, 3), Sampler(sampling)
+    method = Method("m", CausalTarget(tiny, capacity=16), drafter, TapeVerifier(), sampler)
+    assert fits(drawn(method, prompt, range(RUNS)), enumerate_law(tiny, sampler, prompt))
+
+
+def test_another_law_is_told_apart(tiny):
+    """The test above can fail: a temperature a tenth too high is noticed."""
+    prompt = (1, 2, 3)
+    method = Method("m", CausalTarget(tiny, capacity=16), NoDrafter(), TapeVerifier(), Sampler(Sampling(1.1)))
+    assert not fits(drawn(method, prompt, range(RUNS)), enumerate_law(tiny, Sampler(Sampling()), prompt))

@@ -1,0 +1,84 @@
+"""Methods by name, their parameters, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
+from polydraft.core.fit import best_window, pass_seconds
+from polydraft.core.methods import METHODS, Site, parse
+from polydraft.core.stats import DecodeStats, Stopwatch
+
+
+def test_parameters_are_read_and_kept_in_the_name():
+    choice = parse(" jacobi( window=12 , init=above ) ")
+    assert choice.given == {"window": 12, "init": "above"} and choice.name == "jacobi(window=12,init=above)"
+    assert parse("ar").name == "ar" and parse(choice.name) == choice
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        ("warp", UnknownMethod, "use one of ar"),
+        ("jacobi(speed=3)", UnknownMethod, "window, init"),
+        ("ar(window=3)", UnknownMethod, "none"),
+        ("jacobi(window=0)", InvalidArgument, "from 1 to 48"),
+        ("jacobi(window=many)", InvalidArgument, "whole number"),
+        ("jacobi(init=up)", InvalidArgument, "left-law"),
+        ("draft(spread=0)", InvalidArgument, "from 0.01"),
+        ("jacobi(window=3", UnknownMethod, "polydraft methods"),
+        ("", UnknownMethod, "polydraft methods"),
+    ],
+)
+def test_a_wrong_name_gets_a_sentence_with_the_way_out(text, error, says):
+    with pytest.raises(error, match=says):
+        parse(text)
+
+
+def test_given_parameters_beat_fitted_ones_which_beat_defaults(lab):
+    everything = torch.ones(61, dtype=torch.bool)
+    site = Site("m", lab().target(), everything, row=4, fitted=lambda method: {"window": 5})
+    assert parse("jacobi").build(site)[0].window == 5
+    assert parse("jacobi(window=7)").build(site)[0].window == 7
+    assert parse("jacobi").build(Site("m", lab().target(), everything))[0].window == 16
+
+
+def test_a_method_without_its_drafter_says_which_can_be_used(lab):
+    with pytest.raises(UnsupportedMethod, match="use one of ar, pld, jacobi"):
+        parse("draft").build(Site("m", lab().target(), torch.ones(61, dtype=torch.bool)))
+
+
+def test_every_method_states_its_guarantee():
+    assert {spec.guarantee for spec in METHODS.values()} <= {"identical", "exact", "lossy"}
+
+
+def test_the_window_balances_tokens_against_time():
+    committed = {4: 2.0, 8: 3.0, 16: 3.5}
+    assert best_window(committed, {4: 1.0, 8: 1.1, 16: 1.2}) == 16
+    assert best_window(committed, {4: 1.0, 8: 1.2, 16: 2.0}) == 8
+    assert best_window(committed, {4: 1.0, 8: 2.0, 16: 4.0}) == 4
+
+
+def test_a_pass_is_timed_for_every_size(lab):
+    made = lab()
+    seconds = pass_seconds(made.target(), made.prompts[:1], [1, 5], repeats=2)
+    assert set(seconds) == {1, 5} and min(seconds.values()) > 0
+
+
+def test_statistics_add_up():
+    stats = [DecodeStats("m", "identical"), DecodeStats("m", "identical")]
+    stats[0].count(drafted=4, accepted=2, tokens=3, drafter_passes=1)
+    stats[0].count(drafted=4, accepted=0, tokens=1, drafter_passes=1)
+    stats[1].count(drafted=4, accepted=4, tokens=5, drafter_passes=1)
+    assert stats[0].mean_accepted_length == 2 and stats[0].acceptance_rate == 0.25
+    assert stats[0].accepted_per_position == [0.5, 0.5]
+    total = DecodeStats.total(stats)
+    assert (total.tokens, total.target_passes, total.mean_accepted_length) == (9, 3, 3)
+    assert total.accepted_per_position == [2 / 3, 2 / 3, 1 / 3, 1 / 3]
+    watch = Stopwatch()
+    for phase in ("prefill", "draft", "score", "verify", "rest", "idle"):
+        watch.lap(phase)
+    total.time(watch)
+    split = total.draft_seconds + total.score_seconds + total.verify_seconds
+    assert total.decode_seconds == pytest.approx(split + watch.seconds["rest"])

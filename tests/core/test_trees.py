@@ -1,0 +1,145 @@
+"""Drafts, verdicts and the cache on random trees, each against the slow obvious way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from polydraft.core.cache import SlotCache
+from polydraft.core.draft import Draft
+from polydraft.core.target import keep_path
+from polydraft.core.verdict import cut_at_end
+from polydraft.core.verify.tape import TapeVerifier
+
+VOCAB = 5
+
+
+@some.composite
+def trees(draw, rows: int = 3) -> Draft:
+    """Random tokens, parents and gaps; siblings may repeat a token."""
+    nodes = draw(some.integers(1, 10))
+    parents = torch.tensor([[draw(some.integers(-1, i - 1)) for i in range(nodes)] for _ in range(rows)])
+    tokens = torch.tensor([[draw(some.integers(0, VOCAB - 1)) for _ in range(nodes)] for _ in range(rows)])
+    valid = torch.tensor([[draw(some.integers(0, 4)) > 0 for _ in range(nodes)] for _ in range(rows)])
+    return Draft(tokens, parents, valid)
+
+
+def ancestors(draft: Draft, row: int, node: int) -> list[int]:
+    """The node and its ancestors, deepest first."""
+    line = []
+    while node >= 0:
+        line.append(node)
+        node = int(draft.parents[row, node])
+    return line
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees())
+def test_lineage_and_depth(draft):
+    for row in range(len(draft.tokens)):
+        assert draft.lineage[row, 0].tolist() == [True] + [False] * draft.size
+        for node in range(draft.size):
+            line = ancestors(draft, row, node)
+            assert draft.lineage[row, node + 1].nonzero().flatten().tolist() == sorted([0] + [n + 1 for n in line])
+            assert draft.depth[row, node + 1] == len(line)
+
+
+@settings(max_examples=200, deadline=None)
+@given(trees(), some.integers(0, 10**6))
+def test_the_walk_goes_where_a_walk_by_hand_goes(draft, seed):
+    torch.manual_seed(seed)
+    rows, nodes = draft.tokens.shape
+    law = torch.randn(rows, nodes + 1, VOCAB).log_softmax(-1)
+    noise = torch.randn(rows, nodes + 1, VOCAB)
+    verdict = TapeVerifier().verify(draft, law, noise)
+    for row in range(rows):
+        at, path, tokens = -1, [], []
+        while True:
+            choice = int((law[row, at + 1] + noise[row, len(path)]).argmax())
+            tokens.append(choice)
+            same = [
+                node for node in range(nodes)
+                if draft.parents[row, node] == at and draft.valid[row, node] and draft.tokens[row, node] == choice
+            ]  # fmt: skip
+            if not same:
+                break
+            # of twins any will do for the tokens; the longest continuation is what a walk should take
+            at = max(same, key=lambda node: reach_from(draft, law, noise, row, node, len(path) + 1))
+            path.append(at)
+        assert verdict.accepted[row] == len(path) and verdict.counts[row] == len(tokens)
+        assert verdict.tokens[row, : len(tokens)].tolist() == tokens
+        kept = [node for node in verdict.path[row].tolist() if node >= 0]
+        assert [int(draft.tokens[row, node]) for node in kept] == tokens[:-1]
+
+
+def reach_from(draft: Draft, law, noise, row: int, at: int, depth: int) -> int:
+    """How many more nodes a walk from `at` accepts."""
+    choice = int((law[row, at + 1] + noise[row, depth]).argmax())
+    same = [
+        node for node in range(draft.size)
+        if draft.parents[row, node] == at and draft.valid[row, node] and draft.tokens[row, node] == choice
+    ]  # fmt: skip
+    return max((1 + reach_from(draft, law, noise, row, node, depth + 1) for node in same), default=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(rows=2), some.integers(0, 10**6), some.integers(1, 2))
+def test_only_the_accepted_path_stays_behind_the_root(draft, seed, branches):
+    torch.manual_seed(seed)
+    rows, nodes = draft.tokens.shape
+    capacity = 4 + nodes + 2
+    cache = SlotCache(2, rows * branches, capacity)
+    for layer in cache.layers:
+        cache.aim(torch.arange(capacity).expand(rows * branches, -1))
+        layer.update(*torch.randn(2, rows * branches, 3, capacity, 4))
+    before = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
+    law, noise = torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB)
+    verdict = TapeVerifier().verify(draft, law, noise)
+    cached = torch.randint(1, 4, (rows, branches))
+    keep_path(cache, branches, cached, verdict.path)
+    for layer, stores in zip(cache.layers, before, strict=True):
+        for now, old in zip((layer.keys, layer.values), stores, strict=True):
+            for row in range(rows):
+                for branch in range(branches):
+                    line, first = row * branches + branch, int(cached[row, branch])
+                    assert torch.equal(now[line, : first + 1], old[line, : first + 1])
+                    for depth, node in enumerate(verdict.path[row].tolist()):
+                        if node >= 0:
+                            assert torch.equal(now[line, first + 1 + depth], old[line, first + 1 + node])
+
+
+@dataclass
+class Rows:
+    """What ending looks at."""
+
+    generated: list[int]
+    budget: list[int]
+    finish: list[str | None]
+
+    @property
+    def active(self) -> list[bool]:
+        return [reason is None for reason in self.finish]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    trees(), some.integers(0, 10**6), some.lists(some.integers(1, 6), min_size=3, max_size=3), some.integers(0, VOCAB)
+)
+def test_rows_end_once_and_at_the_first_reason(draft, seed, left, eos):
+    torch.manual_seed(seed)
+    rows, nodes = draft.tokens.shape
+    law, noise = torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB)
+    verdict = TapeVerifier().verify(draft, law, noise)
+    state = Rows([2] * rows, [2 + room for room in left], [None] * (rows - 1) + ["length"])
+    cut = cut_at_end(verdict, state, frozenset({eos}))
+    assert cut.counts[-1] == 0, "an ended row commits nothing"
+    for row in range(rows - 1):
+        whole = verdict.tokens[row, : verdict.counts[row]].tolist()
+        ending = whole.index(eos) + 1 if eos in whole else 10**6
+        assert cut.counts[row] == min(len(whole), ending, left[row])
+        expected = "eos" if ending <= min(len(whole), left[row]) else "length" if len(whole) >= left[row] else None
+        assert state.finish[row] == expected
+        assert cut.accepted[row] <= cut.counts[row]
