@@ -104,12 +104,12 @@ def run(
         torch.optim.Muon(hidden, lr=1.0, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(rest, lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    peaks = (3e-3, 3e-3)
+    peaks = (2e-3, 2e-3) if before else (3e-3, 3e-3)
     out.mkdir(parents=True, exist_ok=True)
     curve, saved, start, step, budget = before, time.time(), time.time(), 0, minutes * 60
     while (elapsed := time.time() - start) < budget:
-        # flat, then a linear descent over the last 60 %: what matters at a fixed budget is to end annealed
-        factor = min(1.0, (step + 1) / 100) * min(1.0, max(0.01, (1 - elapsed / budget) / 0.6))
+        # a linear descent from a tenth of the budget on: what matters at a fixed budget is to end annealed
+        factor = min(1.0, (step + 1) / 100) * min(1.0, max(0.01, (1 - elapsed / budget) / 0.9))
         for optimiser, peak in zip(optimisers, peaks, strict=True):
             optimiser.param_groups[0]["lr"] = peak * factor
         loss = next_token_loss(model, *data.next(rows))
