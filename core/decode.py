@@ -76,7 +76,7 @@ def start(method: Method, prompts: list[Prompt], ids: list[int] | None = None) -
     """Prefill target and drafter. Request `ids` default to 0, 1, …"""
     watch = Stopwatch()
     reach = method.drafter.reach
-    state = method.target.prefill(prompts, ids, reach)
+    state = method.target.prefill(prompts, ids, method.drafter.nodes)
     drafts = method.drafter.begin(prompts)
     tape = NoiseTape(
         [prompt.seed for prompt in prompts], method.target.vocab, reach + 1, greedy=method.sampler.sampling.greedy,

@@ -38,6 +38,17 @@ class Draft:
         return Draft(tokens, parents, valid, chain=True, passes=passes)
 
     @staticmethod
+    def of_chains(chains: list[Tensor]) -> Draft:
+        """Several chains `[B, N_i]` under one root, one after another."""
+        tokens = torch.cat(chains, 1)
+        ends = [0]
+        for chain in chains:
+            ends.append(ends[-1] + chain.shape[1])
+        parents = torch.arange(-1, tokens.shape[1] - 1, device=tokens.device)
+        parents[ends[:-1]] = -1
+        return Draft(tokens, parents.expand_as(tokens), torch.ones_like(tokens, dtype=torch.bool))
+
+    @staticmethod
     def empty(rows: int, device: torch.device | str = "cpu") -> Draft:
         """Nothing drafted: plain decoding."""
         return Draft.of_chain(torch.empty(rows, 0, dtype=torch.long, device=device))
@@ -54,9 +65,9 @@ class Draft:
             square = torch.ones(nodes + 1, nodes + 1, dtype=torch.bool, device=self.tokens.device).tril()
             return square.expand(rows, -1, -1)
         lineage = torch.eye(nodes + 1, dtype=torch.bool, device=self.tokens.device).repeat(rows, 1, 1)
-        everyone = torch.arange(rows, device=self.tokens.device)
-        for node in range(nodes):  # parents come first, so one sweep closes the relation
-            lineage[:, node + 1] |= lineage[everyone, self.parents[:, node] + 1]
+        lineage[:, 1:].scatter_(2, (self.parents + 1)[..., None], True)
+        for _ in range(nodes.bit_length()):  # doubling: parents, grandparents, …
+            lineage = torch.bmm(lineage.float(), lineage.float()) > 0
         return lineage
 
     @cached_property

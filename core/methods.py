@@ -138,7 +138,7 @@ def _lookup(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
 
 def _jacobi(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
     row = site.row or 1  # without a grid the token above is the token before
-    return JacobiDrafter(values["window"], values["init"], site.allowed, row), TapeVerifier()
+    return JacobiDrafter(allowed=site.allowed, row=row, **values), TapeVerifier()
 
 
 def _lm(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
@@ -172,6 +172,7 @@ METHODS: dict[str, MethodSpec] = {
             parameters={
                 "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 48),
                 "init": Parameter("left-law", "what fills new places", choices=INITIALISATIONS, kind=str),
+                "restart": Parameter(0, "nodes of a second chain that starts afresh", 0, 16),
             },
         ),
     )

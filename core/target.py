@@ -90,15 +90,15 @@ class CausalTarget:
         return unconditional + self.guidance_scale * (conditional - unconditional)
 
     @torch.inference_mode()
-    def prefill(self, prompts: list[Prompt], ids: list[int] | None = None, reach: int = 0) -> State:
-        """A state whose rows hold all but the last id of every branch's prompt."""
+    def prefill(self, prompts: list[Prompt], ids: list[int] | None = None, nodes: int = 0) -> State:
+        """A state whose rows hold all but the last id of every branch's prompt, with room for drafts of `nodes`."""
         branches = [list(branch) for prompt in prompts for branch in prompt.branches[: self.branches]]
         longest = max(map(len, branches))
-        needed = longest + max(prompt.budget for prompt in prompts) + reach
+        needed = longest + max(prompt.budget for prompt in prompts) + max(nodes, self.narrowest - 1)
         if needed > self.capacity:
             raise InvalidArgument(
                 f"prompt, budget and draft need {needed} positions but this target holds {self.capacity}; "
-                "shorten the prompt, ask for fewer tokens or load it with a larger capacity."
+                "shorten the prompt, ask for fewer tokens, draft less or load it with a larger capacity."
             )
         # sized to the target, not to these prompts: rows that join later fit
         tokens = torch.zeros(len(prompts), self.capacity, dtype=torch.long, device=self.device)

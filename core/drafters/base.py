@@ -15,10 +15,13 @@ from polydraft.core.verdict import Verdict
 
 
 class Drafter(Protocol):
-    """`reach` is the deepest node it drafts, in positions."""
+    """`reach` is the deepest node it drafts, in positions; `nodes` is the most it drafts a pass."""
 
     @property
     def reach(self) -> int: ...
+
+    @property
+    def nodes(self) -> int: ...
 
     def begin(self, prompts: list[Prompt]) -> Any:
         """The draft state of new rows."""
@@ -37,7 +40,13 @@ class Drafter(Protocol):
 
 
 class Stateless:
-    """Mix-in for drafters that read everything from the committed rows."""
+    """Mix-in for drafters that read everything from the committed rows; a chain unless they say otherwise."""
+
+    reach: int
+
+    @property
+    def nodes(self) -> int:
+        return self.reach
 
     def begin(self, prompts: list[Prompt]) -> Any:
         return None

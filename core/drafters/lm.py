@@ -45,6 +45,10 @@ class LMDrafter:
         self.network = CausalTarget(model, capacity=target.capacity, guidance_scale=target.guidance_scale, narrowest=1)
         self.reach, self.width, self.spread = depth, width, spread
 
+    @property
+    def nodes(self) -> int:
+        return self.reach * self.width
+
     def begin(self, prompts: list[Prompt]) -> OwnCache:
         state = self.network.prefill(prompts)
         return OwnCache(state.cache, state.offsets, [0] * len(prompts))

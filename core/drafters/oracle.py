@@ -36,6 +36,10 @@ class OracleDrafter(Stateless):
     acceptance: float = 0.8
     seed: int = 0
 
+    @property
+    def nodes(self) -> int:
+        return self.reach * self.width
+
     def begin(self, prompts: list[Prompt]) -> Any:
         return None
 

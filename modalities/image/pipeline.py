@@ -35,7 +35,7 @@ from polydraft.modalities.world.parsing import normalise
 
 LONGEST_TEXT = 2000  # characters
 LONGEST_PROMPT = 62  # words the model reads
-DEEPEST_DRAFT = 48
+DEEPEST_DRAFT = 64
 
 
 @dataclass(frozen=True)
@@ -201,10 +201,13 @@ class ImagePipeline:
 
     @cached_property
     def window(self) -> int:
-        """The Jacobi window that commits most tokens a second here: the model's τ(N) over this machine's t(N)."""
-        committed = {int(nodes): tau for nodes, tau in self.card.manifest["jacobi_committed"].items()}
+        """The Jacobi window that commits most tokens a second here: the model's τ(window) over this machine's t(N)."""
+        committed = {int(window): tau for window, tau in self.card.manifest["jacobi_committed"].items()}
+        restart = self.card.manifest["fitted"].get("jacobi", {}).get("restart", 0)
+        nodes = {window: window + min(restart, window) for window in committed}
         target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=2.0)
-        return best_window(committed, pass_seconds(target, self.prompts_to_ids(["a cat"]), list(committed)))
+        seconds = pass_seconds(target, self.prompts_to_ids(["a cat"]), list(nodes.values()))
+        return best_window(committed, {window: seconds[count] for window, count in nodes.items()})
 
     @torch.inference_mode()
     def decode_images(self, codes: Tensor) -> list[Image.Image]:

@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from polydraft.core.decode import decode, join, keep, start, step
+from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.target import CausalTarget
 
-NAMES = ["oracle chain", "oracle tree", "lookup", "jacobi left-law", "jacobi random", "lm chain", "lm tree"]
+NAMES = [
+    "oracle chain", "oracle tree", "lookup", "jacobi left-law", "jacobi random", "jacobi restart", "lm chain",
+    "lm tree",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,3 +106,19 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(lab):
     made = lab()
     with pytest.raises(InvalidArgument, match="positions but this target holds 96"):
         start(made.method(), [replace(made.prompts[0], budget=95)])
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.5])
+def test_trees_at_the_end_of_the_room_overwrite_nobody(lab, run, guidance):
+    """The widest tree in a target that holds not one position more; one fewer is refused."""
+    made = lab()
+    plain = run(made.method(None, None, guidance), made.prompts)
+    oracle = OracleDrafter(dict(enumerate(plain.outputs)), 61, reach=5, width=4)
+    for drafter, nodes in ((oracle, 20), (None, 3)):  # a pass has four columns at least
+        exact, short = (
+            replace(made.method(drafter), target=CausalTarget(made.model, capacity=room, guidance_scale=guidance))
+            for room in (10 + 30 + nodes, 10 + 30 + nodes - 1)
+        )
+        assert run(exact, made.prompts).same(plain)
+        with pytest.raises(InvalidArgument, match="draft less"):
+            run(short, made.prompts)
