@@ -64,6 +64,11 @@ class DecodeStats:
         return self.tokens / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
+    def rest_seconds(self) -> float:
+        """Committing, bookkeeping and events."""
+        return self.decode_seconds - self.draft_seconds - self.score_seconds - self.verify_seconds
+
+    @property
     def exact(self) -> bool:
         return self.guarantee != "lossy"
 
@@ -91,6 +96,14 @@ class DecodeStats:
             setattr(total, name, sum(getattr(row, name) for row in rows))
         for row in rows:
             total.accepted_at.update(row.accepted_at)
+        return total
+
+    @classmethod
+    def in_sequence(cls, runs: list[DecodeStats]) -> DecodeStats:
+        """Counts and times of runs one after another."""
+        total = cls.total(runs)
+        for name in ("prefill_seconds", "draft_seconds", "score_seconds", "verify_seconds", "decode_seconds"):
+            setattr(total, name, sum(getattr(run, name) for run in runs))
         return total
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""`polydraft bench`: time methods against plain decoding, in one process on the same weights.
+"""`polydraft bench`: speed, prompt fidelity and costs, each measured in one process.
 
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
+polydraft bench fidelity --n 200
+polydraft bench costs
 """
 
 from __future__ import annotations
@@ -10,26 +12,69 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Time methods against plain decoding.")
+app = typer.Typer(no_args_is_help=True, help="Measure speed, prompt fidelity and costs.")
+
+Model = Annotated[str, typer.Option(help="Embedded model or a model folder.")]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and pictures.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
 
 @app.callback()
 def bench() -> None:
-    """Time methods against plain decoding."""
+    """Measure speed, prompt fidelity and costs."""
 
 
 @app.command("image")
 def image(
     prompts: Annotated[int, typer.Option(min=1, help="Prompts drawn by every method.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of every prompt; medians are reported.")] = 3,
-    methods: Annotated[str, typer.Option(help="Names as in `polydraft methods`, separated by commas.")] = "jacobi",
-    model: Annotated[str, typer.Option(help="Embedded model or a model folder.")] = "tiny-image",
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and plots.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts drawn together.")] = 1,
+    methods: Annotated[str | None, typer.Option(help="Names separated by commas. Default: all the model has.")] = None,
+    model: Model = "tiny-image",
+    temperature: Temperature = None,
+    peers: Annotated[bool, typer.Option(help="Time transformers' own generate too.")] = True,
+    output: Output = None,
+    as_json: Json = False,
 ) -> None:
     """Speed of image methods: S, τ, and whether the tokens are identical. Run it on an otherwise idle machine."""
     from polydraft.apps.bench.image import run
 
-    run(prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature, output=output,
-        json=as_json)  # fmt: skip
+    run(
+        prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
+        peers=peers, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("fidelity")
+def fidelity(
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Held-out captions drawn.")] = 200,
+    method: Annotated[str | None, typer.Option(help="As in `polydraft methods`.")] = None,
+    model: Model = "tiny-image",
+    temperature: Temperature = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass; 1 is off.")] = None,
+    guidance_scale: Annotated[float | None, typer.Option(help="How strictly the prompt guides; 1 is off.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Picture i gets seed + i.")] = 0,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Share of pictures that show what was asked, on compositions no model was trained on."""
+    from polydraft.apps.bench.fidelity import run
+
+    run(
+        n=n, method=method, model=model, temperature=temperature, top_p=top_p, guidance_scale=guidance_scale,
+        seed=seed, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("costs")
+def costs(
+    prompts: Annotated[int, typer.Option(min=1, help="Training captions that τ is measured on.")] = 16,
+    model: Model = "tiny-image",
+    write: Annotated[bool, typer.Option("--write", help="Store τ by window in the model's manifest.")] = False,
+    as_json: Json = False,
+) -> None:
+    """What a pass of N nodes costs on this machine, and τ by Jacobi window."""
+    from polydraft.apps.bench.costs import run
+
+    run(prompts=prompts, model=model, write=write, json=as_json)

@@ -1,0 +1,70 @@
+"""What a figure was taken on: versions, machine, revision, command line.
+
+python -c "from polydraft.apps.bench.environment import environment; print(environment('cpu', 'bfloat16'))"
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import polydraft
+
+BUSY = 0.5  # load a core beyond which figures are not to be trusted
+
+
+def environment(device: str, dtype: str) -> dict[str, Any]:
+    """Everything needed to take the figure again."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "polydraft": polydraft.__version__, "revision": revision(),
+        "python": platform.python_version(), "torch": torch.__version__,
+        "transformers": metadata.version("transformers"),
+        "machine": accelerator() if device.startswith("cuda") else cpu(), "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(), "device": device, "dtype": dtype, "load": round(os.getloadavg()[0], 2),
+    }  # fmt: skip
+
+
+def warning() -> str | None:
+    """Said when something else seems to run."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load < BUSY * cores:
+        return None
+    return f"note: load {load:.1f} on {cores} cores; figures taken now are too slow, stop what else runs"
+
+
+def accelerator() -> str:
+    return torch.cuda.get_device_name()
+
+
+def cpu() -> str:
+    """The processor's own name where the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def revision() -> str | None:
+    """The commit of the checkout this runs from, with + where files differ; None outside of one."""
+    folder = Path(__file__).resolve().parent
+    try:
+        commit = git(folder, "rev-parse", "--short", "HEAD")
+        return commit + ("+" if git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
+    ).stdout.strip()

@@ -1,0 +1,95 @@
+"""`polydraft bench image`: every method, plain decoding and transformers' `generate`, in turns, in one process.
+
+polydraft bench image --prompts 8 --repeats 3 -o runs/bench
+
+Two blocks, with the model's guidance and without. S is plain decode time over the method's, round by round; τ is tokens
+a target pass; prefill is apart (transformers' seconds include theirs, one short pass).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.peers import generate
+from polydraft.apps.bench.prompts import held_out
+from polydraft.apps.bench.timing import Contender, Run, take_turns
+from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.core.decode import decode, start
+from polydraft.core.methods import parse
+from polydraft.core.sampling import Sampling
+from polydraft.core.stats import DecodeStats
+from polydraft.core.target import Prompt
+from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.loading import load
+
+
+def run(
+    *, prompts: int, repeats: int, batch: int, methods: str | None, model: str, temperature: float | None, peers: bool,
+    output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """Measure, print and, given a folder, save."""
+    output = None if output is None else report.check_folder(output)
+    pipe = load(model)
+    names = [table.PLAIN, *(name for name in split(methods) or pipe.available_methods() if name != table.PLAIN)]
+    for name in names:
+        pipe.checked(name)
+    sampling = Sampling(pipe.defaults["temperature"] if temperature is None else temperature)
+    asked = pipe.prompts_to_ids(held_out(prompts)[0])
+    if told := warning():
+        note(told)
+    blocks = []
+    for scale in (pipe.defaults["guidance_scale"], 1.0):
+        contenders = [Contender(name, partial(draw, pipe, name, sampling, scale, asked, batch)) for name in names]
+        if peers:
+            contenders.append(Contender(table.PEER, partial(generate, pipe, asked, sampling, scale)))
+        runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
+        blocks.append(table.Block.of(scale, runs))
+    value = {
+        "model": pipe.card.name,
+        "prompts": prompts,
+        "repeats": repeats,
+        "batch": batch,
+        "sampling": asdict(sampling),
+        "environment": environment(str(pipe.device), str(pipe.dtype).removeprefix("torch.")),
+        "blocks": [
+            {"guidance_scale": block.guidance_scale, "rows": [row.to_dict() for row in block.rows]} for block in blocks
+        ],
+    }
+    if json:
+        print_json(value)
+    else:
+        for block in blocks:
+            note(f"\n{block.title}, temperature {sampling.temperature:g}, batch {batch}")
+            print_table(table.HEADERS, [row.cells() for row in block.rows])
+    if output is not None:
+        report.save(output, "image", value, table.markdown(blocks), plots.bars(blocks))
+
+
+def split(methods: str | None) -> list[str]:
+    """Names between commas that stand outside parentheses: `jacobi(window=8,init=left),pld` is two."""
+    names, depth = [""], 0
+    for character in methods or "":
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            names.append("")
+        else:
+            names[-1] += character
+    return [name.strip() for name in names if name.strip()]
+
+
+def draw(pipe: ImagePipeline, name: str, sampling: Sampling, scale: float, prompts: list[Prompt], batch: int) -> Run:
+    """All prompts, `batch` at a time."""
+    method = pipe.method(parse(name), sampling, scale)
+    outputs, parts, passes = [], [], 0
+    for first in range(0, len(prompts), batch):
+        rows = start(method, prompts[first : first + batch])
+        passes += sum(1 for _ in decode(method, rows))
+        parts.append(DecodeStats.total([rows.stats[request] for request in sorted(rows.stats)]))
+        parts[-1].time(rows.watch)
+        outputs += rows.outputs()
+    stats = DecodeStats.in_sequence(parts)
+    return Run(stats.decode_seconds, stats.tokens, outputs, stats, passes)

@@ -1,0 +1,53 @@
+"""Pictures of benches, as PIL images.
+
+bars(blocks).show()
+"""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib
+from matplotlib.figure import Figure
+from PIL import Image
+
+from polydraft.apps.bench.table import PHASES, Block
+
+matplotlib.use("Agg")
+COLOURS = {"S": "#2d6ec8", "tau": "#c9d6ea"}
+SHADES = {"draft": "#f5be32", "score": "#2d6ec8", "verify": "#3cb478", "rest": "#8a8f98"}
+
+
+def bars(blocks: list[Block]) -> Image.Image:
+    """A row a block: S inside τ on the left, where a pass spends its time on the right."""
+    tallest = max(len(block.rows) for block in blocks)
+    figure = Figure(figsize=(11, len(blocks) * (1.1 + 0.42 * tallest)), layout="constrained")
+    grid = figure.subplots(len(blocks), 2, squeeze=False)
+    for (left, right), block in zip(grid, blocks, strict=True):
+        names = [row.method for row in block.rows]
+        left.barh(names, [row.tau or 0 for row in block.rows], 0.75, color=COLOURS["tau"], label="τ, tokens a pass")
+        left.barh(names, [row.speedup.median for row in block.rows], 0.4, color=COLOURS["S"], label="S, times plain")
+        left.axvline(1, color="#8a8f98", linewidth=1)
+        left.set_title(block.title, loc="left")
+        left.invert_yaxis()
+        ours = [row for row in block.rows if row.pass_ms is not None and row.split]
+        start = [0.0] * len(ours)
+        for phase in PHASES:
+            widths = [row.split[phase] * (row.pass_ms or 0) for row in ours]
+            right.barh([row.method for row in ours], widths, 0.6, left=start, color=SHADES[phase], label=phase)
+            start = [a + b for a, b in zip(start, widths, strict=True)]
+        right.set_title("ms a pass", loc="left")
+        right.invert_yaxis()
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+    grid[0][0].legend(frameon=False, loc="lower right")
+    grid[0][1].legend(frameon=False, loc="lower right", ncols=2)
+    return rendered(figure)
+
+
+def rendered(figure: Figure) -> Image.Image:
+    """The figure as a picture."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    buffer.seek(0)
+    return Image.open(buffer).convert("RGB")

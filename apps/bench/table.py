@@ -1,0 +1,100 @@
+"""What a bench says about every contender, as numbers, cells and markdown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from polydraft.apps.bench.timing import Run, Spread, seconds, speedup
+
+PLAIN, PEER = "ar", "transformers generate"
+PHASES = ("draft", "score", "verify", "rest")
+HEADERS = [
+    "method", "guarantee", "same tokens", "s", "tokens/s", "S", "τ", "S/τ", "× transformers", "ms a pass",
+    "draft / score / verify / rest %",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender in one block. Peers have no τ, no split and no promise."""
+
+    method: str
+    guarantee: str
+    seconds: Spread
+    speedup: Spread
+    over_peer: Spread | None
+    tokens_per_second: float
+    tau: float | None = None
+    identical: bool | None = None
+    pass_ms: float | None = None
+    split: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def efficiency(self) -> float | None:
+        """S/τ: the share of what was accepted that arrives as speed."""
+        return None if self.tau is None else self.speedup.median / self.tau
+
+    def cells(self) -> list[str]:
+        same = "" if self.identical is None else "yes" if self.identical else "no"
+        return [
+            self.method, self.guarantee, same, f"{self.seconds.median:.2f}", f"{self.tokens_per_second:.0f}",
+            f"{self.speedup.median:.2f} ({self.speedup.low:.2f}-{self.speedup.high:.2f})", figure(self.tau),
+            figure(self.efficiency), "" if self.over_peer is None else f"{self.over_peer.median:.2f}",
+            figure(self.pass_ms), " / ".join(f"{100 * self.split[phase]:.1f}" for phase in PHASES if self.split),
+        ]  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"efficiency": self.efficiency}
+
+
+@dataclass(frozen=True)
+class Block:
+    """All contenders under one guidance scale."""
+
+    guidance_scale: float
+    rows: list[Row]
+
+    @staticmethod
+    def of(guidance_scale: float, runs: dict[str, list[Run]]) -> Block:
+        plain, peer = runs[PLAIN], runs.get(PEER)
+        return Block(guidance_scale, [judge(name, turns, plain, peer) for name, turns in runs.items()])
+
+    @property
+    def title(self) -> str:
+        return f"guidance {self.guidance_scale:g}" if self.guidance_scale != 1 else "no guidance"
+
+
+def judge(name: str, turns: list[Run], plain: list[Run], peer: list[Run] | None) -> Row:
+    """One contender's turns beside plain decoding's and the peer's."""
+    time, over_peer = seconds(turns), None if peer is None else speedup(peer, turns)
+    rate = turns[0].tokens / time.median
+    spent = [run.stats for run in turns if run.stats is not None]
+    if not spent:
+        return Row(name, "", time, speedup(plain, turns), over_peer, rate)
+    whole = sum(stats.decode_seconds for stats in spent)
+    return Row(
+        name, spent[0].guarantee, time, speedup(plain, turns), over_peer, rate, spent[0].mean_accepted_length,
+        identical=all(torch.equal(a, b) for a, b in zip(turns[0].outputs, plain[0].outputs, strict=True)),
+        pass_ms=1000 * time.median / turns[0].passes,
+        split={phase: sum(getattr(stats, f"{phase}_seconds") for stats in spent) / whole for phase in PHASES},
+    )  # fmt: skip
+
+
+def markdown(blocks: list[Block]) -> str:
+    """Every block as a table."""
+    lines = []
+    for block in blocks:
+        lines += [f"**{block.title}**", "", row_of(HEADERS), row_of(["---"] * len(HEADERS))]
+        lines += [row_of(row.cells()) for row in block.rows] + [""]
+    return "\n".join(lines)
+
+
+def row_of(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

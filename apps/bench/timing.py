@@ -1,0 +1,72 @@
+"""Time contenders in turns, in one process: whatever slows the machine for a while slows all of them.
+
+rounds = take_turns([Contender("ar", draw_plainly), Contender("jacobi", draw)], repeats=3)
+speedup(rounds["ar"], rounds["jacobi"])
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from polydraft.core.stats import DecodeStats
+
+
+@dataclass(frozen=True)
+class Run:
+    """One turn: decode seconds, and what was drawn. Peers have no statistics."""
+
+    seconds: float
+    tokens: int
+    outputs: list[Tensor] = field(default_factory=list, repr=False)
+    stats: DecodeStats | None = None
+    passes: int = 0
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something that does the whole work once when called."""
+
+    name: str
+    work: Callable[[], Run]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the lowest and highest value."""
+
+    median: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Iterable[float]) -> Spread:
+        ordered = sorted(values)
+        return Spread(statistics.median(ordered), ordered[0], ordered[-1])
+
+
+def take_turns(
+    contenders: list[Contender], repeats: int, tell: Callable[[str], None] = lambda name: None
+) -> dict[str, list[Run]]:
+    """Every contender once to warm up, then `repeats` rounds in which another one begins each time."""
+    runs: dict[str, list[Run]] = {contender.name: [] for contender in contenders}
+    for turn in range(-1, repeats):
+        first = max(turn, 0) % len(contenders)
+        for contender in contenders[first:] + contenders[:first]:
+            tell(contender.name)
+            run = contender.work()
+            if turn >= 0:
+                runs[contender.name].append(run)
+    return runs
+
+
+def seconds(runs: list[Run]) -> Spread:
+    return Spread.of(run.seconds for run in runs)
+
+
+def speedup(baseline: list[Run], runs: list[Run]) -> Spread:
+    """How many times faster than the baseline of the same round."""
+    return Spread.of(slow.seconds / fast.seconds for slow, fast in zip(baseline, runs, strict=True))

@@ -1,0 +1,115 @@
+"""Benches: turns and medians on fixed figures, and one true run of each command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from polydraft.apps.bench.environment import environment
+from polydraft.apps.bench.image import split
+from polydraft.apps.bench.prompts import held_out
+from polydraft.apps.bench.table import Block, markdown
+from polydraft.apps.bench.timing import Contender, Run, speedup, take_turns
+from polydraft.apps.cli import app
+from polydraft.core.stats import DecodeStats
+
+runner = CliRunner()
+
+
+def test_contenders_take_turns_and_another_begins_each_round():
+    order: list[str] = []
+
+    def contender(name: str) -> Contender:
+        return Contender(name, lambda: order.append(name) or Run(1.0, 1))  # type: ignore[func-returns-value]
+
+    runs = take_turns([contender(name) for name in "abc"], repeats=3)
+    assert "".join(order) == "abc" + "abc" + "bca" + "cab"
+    assert {name: len(turns) for name, turns in runs.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_speed_is_compared_within_a_round():
+    """A machine twice as slow in the last round changes nothing."""
+    plain = [Run(seconds, 1) for seconds in (2.0, 2.2, 4.0)]
+    fast = [Run(seconds, 1) for seconds in (1.0, 1.0, 2.0)]
+    assert speedup(plain, fast).median == 2.0
+    assert (speedup(plain, fast).low, speedup(plain, fast).high) == (2.0, 2.2)
+
+
+def stats(tokens: int, passes: int, score: float) -> DecodeStats:
+    made = DecodeStats("m", "identical", tokens=tokens, target_passes=passes)
+    made.draft_seconds, made.score_seconds, made.verify_seconds, made.decode_seconds = 0.1, score, 0.1, score + 0.3
+    return made
+
+
+def test_a_block_tells_who_broke_a_promise():
+    tokens, other = [torch.tensor([1, 2, 3, 4])], [torch.tensor([1, 2, 3, 5])]
+    block = Block.of(
+        2.0,
+        {
+            "ar": [Run(2.0, 4, tokens, stats(4, 4, 1.7), 4)],
+            "good": [Run(1.0, 4, tokens, stats(4, 2, 0.7), 2)],
+            "bad": [Run(0.5, 4, other, stats(4, 1, 0.2), 1)],
+            "transformers generate": [Run(4.0, 4, tokens)],
+        },
+    )
+    plain, good, bad, peer = block.rows
+    assert (plain.identical, good.identical, bad.identical, peer.identical) == (True, True, False, None)
+    assert good.speedup.median == 2 and good.tau == 2 and good.efficiency == 1 and good.pass_ms == 500
+    assert good.over_peer is not None and good.over_peer.median == 4 and peer.tau is None
+    assert good.split == pytest.approx({"draft": 0.1, "score": 0.7, "verify": 0.1, "rest": 0.1})
+    assert "| good | identical | yes |" in markdown([block]) and "| bad | identical | no |" in markdown([block])
+
+
+def test_names_with_commas_stay_whole():
+    assert split("ar, jacobi(window=8,init=left) ,pld") == ["ar", "jacobi(window=8,init=left)", "pld"]
+    assert split(None) == [] and split("") == []
+
+
+def test_the_environment_names_what_is_needed_to_measure_again():
+    told = environment("cpu", "bfloat16")
+    assert told["torch"] == torch.__version__ and told["machine"] and told["cores"] >= 1 and told["argv"]
+
+
+def test_held_out_captions_are_one_list_and_truly_held_out():
+    captions, compositions = held_out(12)
+    assert held_out(5)[0] == captions[:5] and all(composition.held_out for composition in compositions)
+
+
+def test_speed_end_to_end(tmp_path: Path):
+    arguments = ["--prompts", "1", "--repeats", "1", "--methods", "jacobi(window=8)", "-o", str(tmp_path / "bench")]
+    done = runner.invoke(app, ["bench", "image", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert value == json.loads((tmp_path / "bench" / "image.json").read_text())
+    for block in value["blocks"]:
+        rows = {row["method"]: row for row in block["rows"]}
+        assert set(rows) == {"ar", "jacobi(window=8)", "transformers generate"}
+        assert rows["ar"]["tau"] == 1 and rows["jacobi(window=8)"]["tau"] > 1.2
+        assert rows["jacobi(window=8)"]["identical"] is True
+        assert sum(rows["ar"]["split"].values()) == pytest.approx(1)
+    assert {path.name for path in (tmp_path / "bench").iterdir()} == {"image.json", "image.md", "image.png"}
+
+
+def test_fidelity_end_to_end(tmp_path: Path):
+    done = runner.invoke(app, ["bench", "fidelity", "--n", "2", "-o", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert set(value["shares"]) >= {"ok", "objects", "count", "relation", "background"}
+    assert len(value["missed"]) == round(2 * (1 - value["shares"]["ok"]))
+    assert (tmp_path / "fidelity.png").exists()
+
+
+@pytest.mark.parametrize("wrong", [["--methods", "warp"], ["--temperature", "-1"], ["--prompts", "0"]])
+def test_bad_arguments_leave_nothing(tmp_path: Path, wrong: list[str]):
+    done = runner.invoke(app, ["bench", "image", "--prompts", "1", *wrong, "-o", str(tmp_path / "out")])
+    assert done.exit_code == 2 and not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_way_is_refused_before_measuring(tmp_path: Path):
+    (tmp_path / "file").write_text("mine")
+    done = runner.invoke(app, ["bench", "image", "-o", str(tmp_path / "file")])
+    assert done.exit_code == 2 and (tmp_path / "file").read_text() == "mine"
