@@ -24,7 +24,7 @@ from polydraft.core.state import State
 from polydraft.core.stats import DecodeStats, Stopwatch
 from polydraft.core.tape import NoiseTape
 from polydraft.core.target import CausalTarget, Prompt
-from polydraft.core.verdict import Verdict, cut_at_end
+from polydraft.core.verdict import Verdict, cut_at_end, in_place
 from polydraft.core.verify.base import Verifier
 
 
@@ -38,6 +38,11 @@ class Method:
     verifier: Verifier
     sampler: Sampler
     eos: frozenset[int] = frozenset()
+
+    @property
+    def bits_count(self) -> bool:
+        """Whether identity hangs on the last bits: the promise is made, and the target computes in 16 bits."""
+        return self.verifier.guarantee == "identical" and self.target.model.dtype.itemsize == 2
 
 
 @dataclass
@@ -99,7 +104,10 @@ def step(method: Method, batch: Batch) -> Step:
     watch.lap("score")
     law = method.sampler(scores.logits, history(state, draft))
     noise = batch.tape.window(state.generated, draft.size + 1)
-    verdict = cut_at_end(method.verifier.verify(draft, law, noise), state, method.eos)
+    verdict = method.verifier.verify(draft, law, noise)
+    if method.bits_count and not draft.chain:
+        verdict = in_place(verdict)
+    verdict = cut_at_end(verdict, state, method.eos)
     watch.lap("verify")
     method.target.commit(state, draft, verdict)
     method.drafter.observe(state, batch.drafts, draft, law, verdict)

@@ -38,20 +38,19 @@ class Draft:
         return Draft(tokens, parents, valid, chain=True, passes=passes)
 
     @staticmethod
-    def of_chains(chains: list[Tensor]) -> Draft:
-        """Several chains `[B, N_i]` under one root, one after another."""
-        tokens = torch.cat(chains, 1)
-        ends = [0]
-        for chain in chains:
-            ends.append(ends[-1] + chain.shape[1])
-        parents = torch.arange(-1, tokens.shape[1] - 1, device=tokens.device)
-        parents[ends[:-1]] = -1
-        return Draft(tokens, parents.expand_as(tokens), torch.ones_like(tokens, dtype=torch.bool))
-
-    @staticmethod
     def empty(rows: int, device: torch.device | str = "cpu") -> Draft:
         """Nothing drafted: plain decoding."""
         return Draft.of_chain(torch.empty(rows, 0, dtype=torch.long, device=device))
+
+    def led_by(self, leaf: Tensor) -> tuple[Draft, Tensor]:
+        """The same trees with the path to node `leaf` `[B]` in front, and `[B, N]` where each node was before."""
+        rows, nodes = self.tokens.shape
+        path = self.lineage[torch.arange(rows, device=leaf.device), leaf + 1, 1:]
+        places = torch.arange(nodes, device=leaf.device)
+        order = torch.where(path, places, places + nodes).argsort(1)  # ancestors come first, in their order
+        parents = self.parents.gather(1, order)
+        parents = torch.where(parents < 0, -1, order.argsort(1).gather(1, parents.clamp(min=0)))
+        return Draft(self.tokens.gather(1, order), parents, self.valid.gather(1, order), passes=self.passes), order
 
     @property
     def size(self) -> int:

@@ -138,7 +138,8 @@ def _lookup(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
 
 def _jacobi(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
     row = site.row or 1  # without a grid the token above is the token before
-    return JacobiDrafter(allowed=site.allowed, row=row, **values), TapeVerifier()
+    restart = values["restart"] == "yes"
+    return JacobiDrafter(values["window"], values["init"], site.allowed, row, restart), TapeVerifier()
 
 
 def _lm(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
@@ -170,9 +171,9 @@ METHODS: dict[str, MethodSpec] = {
             "jacobi", "identical", "the target drafts for itself: Jacobi iteration on the tape, no training",
             "Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", _jacobi,
             parameters={
-                "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 48),
+                "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 32),
                 "init": Parameter("left-law", "what fills new places", choices=INITIALISATIONS, kind=str),
-                "restart": Parameter(0, "nodes of a second chain that starts afresh", 0, 16),
+                "restart": Parameter("yes", "forget guesses a fresh start would beat", choices=("yes", "no"), kind=str),
             },
         ),
     )

@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.kernels import fix_order
+from polydraft.core.kernels import prepare
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
 
-NARROWEST = 4  # columns a row; below, CPU kernels sum in other orders and bit-equality would end
+NARROWEST = 2  # columns a row; a single query takes another attention kernel, and bit-equality would end
 PREFILL = 64  # positions of a prompt a pass
 
 
@@ -58,7 +58,7 @@ class CausalTarget:
     ) -> None:
         self.model, self.capacity, self.guidance_scale = model.eval(), capacity, guidance_scale
         self.narrowest = narrowest
-        fix_order(model)
+        prepare(model)
         self.backbone: nn.Module = model.base_model
         self.config = model.config.get_text_config()
         self.windows = sliding_windows(self.config)

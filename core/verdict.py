@@ -49,6 +49,20 @@ def follow(path_end: Tensor, lineage: Tensor, depth: Tensor, drafted: Tensor, ch
     return Verdict(path, tokens, accepted, [number + 1 for number in accepted], choices)
 
 
+def in_place(verdict: Verdict) -> Verdict:
+    """Commit only nodes that stand where plain decoding would put them: node i at depth i + 1, and what follows them.
+
+    Sums over keys round differently in another order, and 16-bit features show it; where ancestors are in place the
+    bits are plain decoding's own. The token after the last such node is the target's choice there either way.
+    """
+    depth = torch.arange(verdict.path.shape[1], device=verdict.path.device)
+    kept = (verdict.path == depth).cumprod(1).bool()
+    accepted = [min(few, all_) for few, all_ in zip(kept.sum(1).tolist(), verdict.accepted, strict=True)]
+    return replace(
+        verdict, path=verdict.path.masked_fill(~kept, -1), accepted=accepted, counts=[number + 1 for number in accepted]
+    )
+
+
 def cut_at_end(verdict: Verdict, state: State, eos: frozenset[int]) -> Verdict:
     """Cut rows at their first EOS or at their budget, and note why; ended rows commit nothing.
 

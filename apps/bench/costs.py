@@ -1,6 +1,6 @@
 """`polydraft bench costs`: what a pass of N nodes costs here, and what Jacobi windows commit.
 
-polydraft bench costs --model tiny-image
+polydraft bench costs --model tiny-image -o runs/bench
 polydraft bench costs --model assets/models/tiny-image --write
 
 The second line stores τ by window in the model's manifest; with t(N), measured when a model is first used, it decides
@@ -10,62 +10,106 @@ the window. τ is measured on training compositions, so that benches on held-out
 from __future__ import annotations
 
 import json as json_module
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
 
-from polydraft.apps.bench.environment import environment
-from polydraft.apps.bench.image import draw
+from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.image import draw, sampling_of
 from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.core.errors import OutputUnwritable
 from polydraft.core.fit import pass_seconds
-from polydraft.core.sampling import Sampling
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.image.pipeline import ImagePipeline
-from polydraft.modalities.loading import load
+from polydraft.modalities.loading import MANIFEST, load
 from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.scene import random_composition
 
 NODES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48)
 WINDOWS = (4, 8, 12, 16, 24, 32)
+CAPTION_SEED, REPEATS = 7, 20
 
 
-def run(*, prompts: int, model: str, write: bool, json: bool) -> None:
-    """Measure, print and, if asked, store τ in the manifest."""
+def run(*, prompts: int, model: str, write: bool, output: Path | None, json: bool) -> None:
+    """Measure, print and, if asked, save and store τ in the manifest."""
+    output = None if output is None else report.check_folder(output)
     pipe = load(model)
+    if write:
+        report.check_folder(pipe.card.path)
+    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    if told := warning():
+        note(told)
     costs = {f"{scale:g}": milliseconds(pipe, scale) for scale in (1.0, pipe.defaults["guidance_scale"])}
-    committed = committed_by_window(pipe, prompts)
+    taus = {str(window): round(tau, 3) for window, tau in committed(pipe, WINDOWS, prompts).items()}
     value = {
-        "model": pipe.card.name, "pass_ms": costs, "jacobi_committed": committed,
-        "environment": environment(str(pipe.device), str(pipe.dtype).removeprefix("torch.")),
+        "model": pipe.card.name, "prompts": prompts, "pass_ms": costs, "jacobi_committed": taus,
+        "environment": taken_on,
     }  # fmt: skip
+    passes = ["nodes", *(f"ms, guidance {scale}" for scale in costs)]
+    pass_rows = [[str(nodes), *(f"{column[nodes]:.2f}" for column in costs.values())] for nodes in NODES]
+    windows, window_rows = ["window", "τ"], [[window, f"{tau:.2f}"] for window, tau in taus.items()]
     if json:
         print_json(value)
     else:
-        print_table(
-            ["nodes", *(f"ms, guidance {scale}" for scale in costs)],
-            [[str(nodes), *(f"{column[nodes]:.2f}" for column in costs.values())] for nodes in NODES],
+        print_table(passes, pass_rows)
+        print_table(windows, window_rows)
+    if output is not None:
+        tables = ((passes, pass_rows), (windows, window_rows))
+        text = "\n\n".join(
+            "\n".join(map(table.row_of, [headers, ["---"] * len(headers), *rows])) for headers, rows in tables
         )
-        print_table(["window", "τ"], [[window, f"{tau:.2f}"] for window, tau in committed.items()])
+        report.save(output, "costs", value, text + "\n", curves(costs, taus))
     if write:
-        path = pipe.card.path / "polydraft.json"
-        path.write_text(json_module.dumps(pipe.card.manifest | {"jacobi_committed": committed}, indent=2) + "\n")
+        store(pipe.card.path / MANIFEST, taus)
 
 
 def milliseconds(pipe: ImagePipeline, scale: float) -> dict[int, float]:
     """t(N)."""
     target = CausalTarget(pipe.target_model, capacity=pipe.capacity, guidance_scale=scale)
-    seconds = pass_seconds(target, pipe.prompts_to_ids(["a cat"]), list(NODES), repeats=20)
+    seconds = pass_seconds(target, pipe.prompts_to_ids(["a cat"]), list(NODES), repeats=REPEATS)
     return {nodes: 1000 * value for nodes, value in seconds.items()}
 
 
-def committed_by_window(pipe: ImagePipeline, prompts: int) -> dict[str, float]:
-    """τ of the model's Jacobi settings by window, at its default sampling."""
-    rng = np.random.default_rng(7)
-    captions = [describe(random_composition(rng), rng) for _ in range(prompts)]
-    sampling = Sampling(**{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p")})
-    asked, taus = pipe.prompts_to_ids(captions), {}
-    for window in WINDOWS:
-        drawn: Any = draw(pipe, f"jacobi(window={window})", sampling, pipe.defaults["guidance_scale"], asked, prompts)
-        taus[str(window)] = round(drawn.stats.mean_accepted_length, 3)
-        note(f"window {window}: τ {taus[str(window)]:.2f}")
+def committed(pipe: ImagePipeline, windows: Sequence[int], prompts: int) -> dict[int, float]:
+    """τ of the model's Jacobi settings by window, at its default sampling, over that many training captions."""
+    rng = np.random.default_rng(CAPTION_SEED)
+    asked = pipe.prompts_to_ids([describe(random_composition(rng), rng) for _ in range(prompts)])
+    taus = {}
+    for window in windows:
+        method = f"jacobi(window={window})"
+        stats = draw(pipe, method, sampling_of(pipe), pipe.defaults["guidance_scale"], asked, prompts).stats
+        assert stats is not None  # only peers have none
+        taus[window] = stats.mean_accepted_length
+        note(f"window {window}: τ {taus[window]:.2f}")
     return taus
+
+
+def store(path: Path, taus: dict[str, float]) -> None:
+    """Only this key of the manifest as it is on disk now changes; written beside it first, then renamed."""
+    try:
+        manifest = json_module.loads(path.read_text()) | {"jacobi_committed": taus}
+        temporary = path.with_name(f".{path.name}")
+        temporary.write_text(json_module.dumps(manifest, indent=2) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputUnwritable(f"{path} cannot be written ({error}); leave --write out or copy the model.") from error
+
+
+def curves(costs: dict[str, dict[int, float]], taus: dict[str, float]) -> Image.Image:
+    """t(N) on the left, τ(window) on the right."""
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for scale, column in costs.items():
+        left.plot(list(column), list(column.values()), marker="o", label=f"guidance {scale}")
+    left.legend(frameon=False)
+    left.set(xlabel="nodes", ylabel="ms a pass")
+    right.plot([int(window) for window in taus], list(taus.values()), marker="o", color=plots.COLOURS["S"])
+    right.set(xlabel="Jacobi window", ylabel="τ, tokens a pass")
+    for axes in (left, right):
+        axes.set_ylim(0, 1.1 * axes.dataLim.ymax)  # from zero, or small differences would look large
+        axes.spines[["top", "right"]].set_visible(False)
+    return plots.rendered(figure)

@@ -22,7 +22,7 @@ BUSY = 0.5  # load a core beyond which figures are not to be trusted
 
 
 def environment(device: str, dtype: str) -> dict[str, Any]:
-    """Everything needed to take the figure again."""
+    """Everything needed to take the figure again. Ask before measuring: afterwards the load is one's own."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -30,16 +30,21 @@ def environment(device: str, dtype: str) -> dict[str, Any]:
         "python": platform.python_version(), "torch": torch.__version__,
         "transformers": metadata.version("transformers"),
         "machine": accelerator() if device.startswith("cuda") else cpu(), "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(), "device": device, "dtype": dtype, "load": round(os.getloadavg()[0], 2),
+        "threads": torch.get_num_threads(), "device": device, "dtype": dtype, "load": load(),
     }  # fmt: skip
 
 
 def warning() -> str | None:
     """Said when something else seems to run."""
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load < BUSY * cores:
+    now, cores = load(), os.cpu_count() or 1
+    if now is None or now < BUSY * cores:
         return None
-    return f"note: load {load:.1f} on {cores} cores; figures taken now are too slow, stop what else runs"
+    return f"note: load {now:.1f} on {cores} cores; figures taken now are too slow, stop what else runs"
+
+
+def load() -> float | None:
+    """Processes that ran over the last minute, on average; None where the system does not count them."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def accelerator() -> str:

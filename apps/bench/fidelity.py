@@ -34,6 +34,7 @@ def run(
         "method": method, "temperature": temperature, "top_p": top_p, "guidance_scale": guidance_scale,
     }  # fmt: skip
     captions, compositions = held_out(n)
+    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     pictures: list[Image.Image] = []
     verdicts: list[Verdict] = []
     for first in range(0, n, TOGETHER):
@@ -45,11 +46,11 @@ def run(
         note(f"{len(verdicts)}/{n} pictures, {right / len(verdicts):.3f} show what was asked")
     shares = {part: sum(getattr(verdict, part) for verdict in verdicts) / n for part in PARTS}
     defaults = {name: value for name, value in pipe.defaults.items() if name in asked or name in asdict(Sampling())}
+    missed = [caption for caption, verdict in zip(captions, verdicts, strict=True) if not verdict.ok]
     value = {
         "model": pipe.card.name, "n": n, "seed": seed, "shares": shares,
         "settings": defaults | {name: value for name, value in asked.items() if value is not None},
-        "environment": environment(str(pipe.device), str(pipe.dtype).removeprefix("torch.")),
-        "missed": [caption for caption, verdict in zip(captions, verdicts, strict=True) if not verdict.ok],
+        "environment": taken_on, "missed": missed,
     }  # fmt: skip
     rows = [[part, f"{share:.3f}"] for part, share in shares.items()]
     if json:
@@ -58,6 +59,7 @@ def run(
         print_table(["of what was asked", "share right"], rows)
     if output is not None:
         text = "".join(f"| {part} | {share} |\n" for part, share in [["part", "share right"], ["---", "---"], *rows])
+        text += "\nMissed:\n\n" + "".join(f"- {caption}\n" for caption in missed) if missed else ""
         report.save(output, "fidelity", value, text, sheet(pictures[:SHOWN], [verdict.ok for verdict in verdicts]))
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from polydraft.apps.bench import plots, report, table
 from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.peers import generate
+from polydraft.apps.bench.peers import generate, untouched
 from polydraft.apps.bench.prompts import held_out
 from polydraft.apps.bench.timing import Contender, Run, take_turns
 from polydraft.apps.commands.terminal import note, print_json, print_table
@@ -26,10 +27,12 @@ from polydraft.core.target import Prompt
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
+PEER_NOTE = f"{table.PEER}: seconds of the whole call, prefill (one short pass) included; one prompt at a time"
+
 
 def run(
-    *, prompts: int, repeats: int, batch: int, methods: str | None, model: str, temperature: float | None, peers: bool,
-    output: Path | None, json: bool,
+    *, prompts: int, repeats: int, batch: int, methods: str | None, model: str, temperature: float | None,
+    guidance_scale: float | None, peers: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
@@ -37,24 +40,31 @@ def run(
     names = [table.PLAIN, *(name for name in split(methods) or pipe.available_methods() if name != table.PLAIN)]
     for name in names:
         pipe.checked(name)
-    sampling = Sampling(pipe.defaults["temperature"] if temperature is None else temperature)
-    asked = pipe.prompts_to_ids(held_out(prompts)[0])
+    captions = held_out(prompts)[0]
+    # refuses what drawing refuses, by the same rules
+    pipe.stream(captions[0], method=table.PLAIN, temperature=temperature, guidance_scale=guidance_scale).close()
+    sampling = sampling_of(pipe, temperature)
+    guided = pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
+    asked = pipe.prompts_to_ids(captions)
+    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     if told := warning():
         note(told)
-    blocks = []
-    for scale in (pipe.defaults["guidance_scale"], 1.0):
+    peer, blocks = untouched(pipe), []
+    for scale in dict.fromkeys((guided, 1.0)):
         contenders = [Contender(name, partial(draw, pipe, name, sampling, scale, asked, batch)) for name in names]
         if peers:
-            contenders.append(Contender(table.PEER, partial(generate, pipe, asked, sampling, scale)))
+            contenders.append(Contender(table.PEER, partial(generate, pipe, peer, asked, sampling, scale)))
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
         blocks.append(table.Block.of(scale, runs))
+    notes = [PEER_NOTE] if peers else []
     value = {
         "model": pipe.card.name,
         "prompts": prompts,
         "repeats": repeats,
         "batch": batch,
         "sampling": asdict(sampling),
-        "environment": environment(str(pipe.device), str(pipe.dtype).removeprefix("torch.")),
+        "notes": notes,
+        "environment": taken_on,
         "blocks": [
             {"guidance_scale": block.guidance_scale, "rows": [row.to_dict() for row in block.rows]} for block in blocks
         ],
@@ -65,8 +75,10 @@ def run(
         for block in blocks:
             note(f"\n{block.title}, temperature {sampling.temperature:g}, batch {batch}")
             print_table(table.HEADERS, [row.cells() for row in block.rows])
+        for line in notes:
+            note(line)
     if output is not None:
-        report.save(output, "image", value, table.markdown(blocks), plots.bars(blocks))
+        report.save(output, "image", value, table.markdown(blocks) + "\n".join([*notes, ""]), plots.bars(blocks))
 
 
 def split(methods: str | None) -> list[str]:
@@ -79,6 +91,12 @@ def split(methods: str | None) -> list[str]:
         else:
             names[-1] += character
     return [name.strip() for name in names if name.strip()]
+
+
+def sampling_of(pipe: ImagePipeline, temperature: float | None = None) -> Sampling:
+    """The model's own sampling, at another temperature if one is given."""
+    own: dict[str, Any] = {name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p")}
+    return Sampling(**own | ({} if temperature is None else {"temperature": temperature}))
 
 
 def draw(pipe: ImagePipeline, name: str, sampling: Sampling, scale: float, prompts: list[Prompt], batch: int) -> Run:

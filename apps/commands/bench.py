@@ -16,6 +16,10 @@ app = typer.Typer(no_args_is_help=True, help="Measure speed, prompt fidelity and
 
 Model = Annotated[str, typer.Option(help="Embedded model or a model folder.")]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")]
+Guidance = Annotated[
+    float | None,
+    typer.Option("--guidance-scale", "--guidance", help="How strictly the prompt guides; 1 is off."),
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and pictures.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
@@ -33,6 +37,7 @@ def image(
     methods: Annotated[str | None, typer.Option(help="Names separated by commas. Default: all the model has.")] = None,
     model: Model = "tiny-image",
     temperature: Temperature = None,
+    guidance_scale: Guidance = None,
     peers: Annotated[bool, typer.Option(help="Time transformers' own generate too.")] = True,
     output: Output = None,
     as_json: Json = False,
@@ -42,7 +47,7 @@ def image(
 
     run(
         prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
-        peers=peers, output=output, json=as_json,
+        guidance_scale=guidance_scale, peers=peers, output=output, json=as_json,
     )  # fmt: skip
 
 
@@ -53,7 +58,7 @@ def fidelity(
     model: Model = "tiny-image",
     temperature: Temperature = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass; 1 is off.")] = None,
-    guidance_scale: Annotated[float | None, typer.Option(help="How strictly the prompt guides; 1 is off.")] = None,
+    guidance_scale: Guidance = None,
     seed: Annotated[int, typer.Option(min=0, help="Picture i gets seed + i.")] = 0,
     output: Output = None,
     as_json: Json = False,
@@ -72,9 +77,10 @@ def costs(
     prompts: Annotated[int, typer.Option(min=1, help="Training captions that τ is measured on.")] = 16,
     model: Model = "tiny-image",
     write: Annotated[bool, typer.Option("--write", help="Store τ by window in the model's manifest.")] = False,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """What a pass of N nodes costs on this machine, and τ by Jacobi window."""
     from polydraft.apps.bench.costs import run
 
-    run(prompts=prompts, model=model, write=write, json=as_json)
+    run(prompts=prompts, model=model, write=write, output=output, json=as_json)

@@ -8,7 +8,7 @@ et al. 2024, "Speculative Jacobi Decoding", arXiv 2410.01699, here with Gumbel c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -28,12 +28,15 @@ INITIALISATIONS = ("random", "left", "above", "left-law")
 class Window:
     """Guesses `[B, window]` for the positions after the root; the first `known[b]` come from the last pass.
 
-    edge: `[B, V]` log p behind the deepest known guess, what "left-law" draws from; ahead: `[B, V]` log p at the end of
-    the accepted path, what a restart draws from.
+    edge: `[B, V]` log p behind the deepest known guess, what "left-law" draws from. ahead: `[B, V]` log p at the end of
+    the accepted path, what a restart draws from; again: `[B]` the first token it would have guessed last time;
+    restart: `[B, 1]` bool, rows that forget their window.
     """
 
     guesses: Tensor
     known: Tensor
+    restart: Tensor
+    again: Tensor
     edge: Tensor | None = None
     ahead: Tensor | None = None
 
@@ -44,9 +47,8 @@ class JacobiDrafter:
 
     random: any allowed id; left: the token before; above: the token one row up (`row` tokens back); left-law: drawn on
     the tape from the distribution of the place before.
-    restart: nodes of a second chain under the root, drawn on the tape from the last law that holds. Guesses behind a
-    wrong one keep each other alive for many passes (an object that was rejected, on a plain background); the second
-    chain is what a fresh start would guess.
+    restart: forget the window where its first guess was wrong and a fresh one would have been right. Guesses behind a
+    wrong one keep each other alive for many passes (an object that was rejected, on a plain background).
     allowed: `[V]` bool, ids an initialisation may use.
     """
 
@@ -54,19 +56,14 @@ class JacobiDrafter:
     init: str
     allowed: Tensor
     row: int = 16
-    restart: int = 0
+    restart: bool = True
 
     def __post_init__(self) -> None:
         if self.init not in INITIALISATIONS:
             raise InvalidArgument(f"init={self.init!r} is unknown; it must be one of {', '.join(INITIALISATIONS)}.")
         if self.window < 1:
             raise InvalidArgument(f"window={self.window} is too small; it must be 1 or more.")
-        self.restart = min(self.restart, self.window)
         self.choices = self.allowed.nonzero().squeeze(-1)
-        places = torch.arange(self.window + 1, device=self.allowed.device)
-        again = torch.where(places > 0, places + self.window, 0).clamp(max=self.window + self.restart)
-        self.columns = torch.stack([places, again])  # of the window's chain and of the restart's
-        self.lengths = torch.tensor([self.window, self.restart], device=self.allowed.device)
 
     @property
     def reach(self) -> int:
@@ -74,18 +71,20 @@ class JacobiDrafter:
 
     @property
     def nodes(self) -> int:
-        return self.window + self.restart
+        return self.window
 
     def begin(self, prompts: list[Prompt]) -> Window:
-        empty = torch.zeros(len(prompts), self.window, dtype=torch.long, device=self.allowed.device)
-        return Window(empty, torch.zeros(len(prompts), 1, dtype=torch.long, device=self.allowed.device))
+        rows, device = len(prompts), self.allowed.device
+        known = torch.zeros(rows, 1, dtype=torch.long, device=device)
+        return Window(known.expand(-1, self.window), known, known.bool(), known[:, 0] - 1)
 
     def draft(self, state: State, drafts: Window, sampler: Sampler, tape: NoiseTape) -> Draft:
         filled = torch.where(self.fresh(drafts), self.permitted(self.fill(state, drafts, tape)), drafts.guesses)
-        if not self.restart:
-            return Draft.of_chain(filled)
-        again = filled if drafts.ahead is None else self.permitted(self.drawn(state, drafts.ahead, tape))
-        return Draft.of_chains([filled, again[:, : self.restart]])
+        if self.restart and drafts.ahead is not None:
+            again = self.permitted(self.drawn(state, drafts.ahead, tape))
+            filled = torch.where(drafts.restart, again, filled)
+            drafts.again = again[:, 0]
+        return Draft.of_chain(filled)
 
     def fresh(self, drafts: Window) -> Tensor:
         """`[B, window]` bool: places no pass has guessed."""
@@ -127,28 +126,25 @@ class JacobiDrafter:
         return torch.where(self.allowed[ids], ids, self.choices[0])
 
     def observe(self, state: State, drafts: Window, draft: Draft, law: Tensor, verdict: Verdict) -> None:
-        """Follow the chain that was accepted; every choice past it is the next guess of its own position."""
+        """Shift by what was committed; every choice past it is the next guess of its own position."""
         rows = torch.arange(len(state), device=law.device)
-        restarted = (verdict.path[:, 0] >= self.window).long()
-        columns, length = self.columns[restarted], self.lengths[restarted]
         accepted = torch.tensor(verdict.accepted, device=law.device)
         counts = torch.tensor(verdict.counts, device=law.device)[:, None]
         places = torch.arange(self.window, device=law.device) + counts
-        drafts.guesses = verdict.choices.gather(1, columns).gather(1, places.clamp(max=self.window))
-        drafts.known = (length[:, None] + 1 - counts).clamp(min=0)
-        drafts.edge = law[rows, columns[rows, length]]
-        drafts.ahead = law[rows, columns[rows, accepted]]
+        drafts.guesses = verdict.choices.gather(1, places.clamp(max=self.window))
+        drafts.known = (self.window + 1 - counts).clamp(min=0)
+        drafts.edge, drafts.ahead = law[:, -1], law[rows, accepted]
+        drafts.restart = ((accepted == 0) & (drafts.again == verdict.choices[:, 0]))[:, None]
 
     def select(self, drafts: Window, rows: list[int]) -> Window:
-        laws = (None if law is None else law[rows] for law in (drafts.edge, drafts.ahead))
-        return Window(drafts.guesses[rows], drafts.known[rows], *laws)
+        return Window(*(None if part is None else part[rows] for part in vars(drafts).values()))  # type: ignore[arg-type]
 
     def concat(self, drafts: list[Window]) -> Window:
         # a row that joins has no law yet: uniform logits draw from the tape alone
-        def joined(name: str) -> Tensor:
-            flat = self.allowed.float().log()
-            laws = [(getattr(d, name), len(d.known)) for d in drafts]
-            return torch.cat([flat.expand(rows, -1) if law is None else law for law, rows in laws])
+        flat = self.allowed.float().log()
 
-        guesses, known = torch.cat([d.guesses for d in drafts]), torch.cat([d.known for d in drafts])
-        return Window(guesses, known, joined("edge"), joined("ahead"))
+        def joined(name: str) -> Tensor:
+            parts = [(getattr(d, name), len(d.known)) for d in drafts]
+            return torch.cat([flat.expand(rows, -1) if part is None else part for part, rows in parts])
+
+        return Window(*(joined(field.name) for field in fields(Window)))

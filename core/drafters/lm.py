@@ -25,11 +25,15 @@ from polydraft.core.verdict import Verdict
 
 @dataclass
 class OwnCache:
-    """The drafter's keys and values; `behind[b]` is 1 where the token before the root has none yet."""
+    """The drafter's keys and values; `behind[b]` is 1 where the token before the root has none yet.
+
+    grown: `[B, N]`, in which order the nodes of the last tree were grown, and so cached; None after a chain.
+    """
 
     cache: SlotCache
     offsets: Tensor
     behind: list[int]
+    grown: Tensor | None = None
 
 
 class LMDrafter:
@@ -57,7 +61,12 @@ class LMDrafter:
         noise = tape.window(state.generated, self.reach)
         own = replace(state, cache=drafts.cache, offsets=drafts.offsets)
         law = self.law_at_root(own, drafts.behind, sampler)
-        return self.chain(own, sampler, law, noise) if self.width == 1 else self.tree(own, sampler, law, noise)
+        if self.width == 1:
+            return self.chain(own, sampler, law, noise)
+        tree = self.tree(own, sampler, law, noise)
+        likeliest = torch.full((len(state),), (self.reach - 1) * self.width, device=state.tokens.device)
+        tree, drafts.grown = tree.led_by(likeliest)  # in front, where its bits are plain decoding's
+        return tree
 
     def law_at_root(self, own: State, behind: list[int], sampler: Sampler) -> Tensor:
         """`[B, 1, V]` after the root; rows that are a token behind catch up in the same pass."""
@@ -125,7 +134,9 @@ class LMDrafter:
         """Keep the keys and values of the accepted path; the deepest node never had any."""
         if not draft.chain:
             counts = torch.tensor(verdict.counts, device=drafts.offsets.device)[:, None]
-            keep_path(drafts.cache, state.branches, state.cached() - counts, verdict.path)
+            assert drafts.grown is not None
+            path = torch.where(verdict.path < 0, -1, drafts.grown.gather(1, verdict.path.clamp(min=0)))
+            keep_path(drafts.cache, state.branches, state.cached() - counts, path)
         drafts.behind = [int(accepted == self.reach) for accepted in verdict.accepted]
 
     def select(self, drafts: OwnCache, rows: list[int]) -> OwnCache:

@@ -65,4 +65,9 @@ class OracleDrafter(Stateless):
         # children hang under the branch where the truth is, or would be
         above = torch.nn.functional.pad((steps * self.width + place)[:, :-1], (1, 0), value=-1)
         parents = above[..., None].expand(-1, -1, self.width).flatten(1)
-        return Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool))
+        tree = Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool))
+        led, _ = tree.led_by((self.reach - 1) * self.width + place[:, -1])
+        # mostly the truth leads, sometimes it is a side branch
+        leads = uniform(key + 2, ids, t[:, :1]) < 0.75
+        tokens, parents = torch.where(leads, led.tokens, tokens), torch.where(leads, led.parents, parents)
+        return Draft(tokens, parents, tree.valid)

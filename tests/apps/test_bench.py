@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from polydraft.apps.bench import costs
 from polydraft.apps.bench.environment import environment
-from polydraft.apps.bench.image import split
+from polydraft.apps.bench.image import sampling_of, split
 from polydraft.apps.bench.prompts import held_out
 from polydraft.apps.bench.table import Block, markdown
 from polydraft.apps.bench.timing import Contender, Run, speedup, take_turns
 from polydraft.apps.cli import app
+from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
+from polydraft.modalities.loading import embedded
 
 runner = CliRunner()
 
@@ -69,6 +75,12 @@ def test_names_with_commas_stay_whole():
     assert split(None) == [] and split("") == []
 
 
+def test_a_model_is_measured_at_its_own_sampling():
+    own = Sampling(0.9, top_k=50, top_p=0.95)
+    pipe = SimpleNamespace(defaults={"temperature": 0.9, "top_k": 50, "top_p": 0.95, "guidance_scale": 2.0})
+    assert sampling_of(pipe) == own and sampling_of(pipe, 0.0) == replace(own, temperature=0.0)  # type: ignore[arg-type]
+
+
 def test_the_environment_names_what_is_needed_to_measure_again():
     told = environment("cpu", "bfloat16")
     assert told["torch"] == torch.__version__ and told["machine"] and told["cores"] >= 1 and told["argv"]
@@ -88,6 +100,7 @@ def test_speed_end_to_end(tmp_path: Path):
     for block in value["blocks"]:
         rows = {row["method"]: row for row in block["rows"]}
         assert set(rows) == {"ar", "jacobi(window=8)", "transformers generate"}
+        assert "prefill" in value["notes"][0]
         assert rows["ar"]["tau"] == 1 and rows["jacobi(window=8)"]["tau"] > 1.2
         assert rows["jacobi(window=8)"]["identical"] is True
         assert sum(rows["ar"]["split"].values()) == pytest.approx(1)
@@ -103,7 +116,26 @@ def test_fidelity_end_to_end(tmp_path: Path):
     assert (tmp_path / "fidelity.png").exists()
 
 
-@pytest.mark.parametrize("wrong", [["--methods", "warp"], ["--temperature", "-1"], ["--prompts", "0"]])
+def test_costs_end_to_end_change_one_key_of_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(costs, "NODES", (0, 4))
+    monkeypatch.setattr(costs, "WINDOWS", (8,))
+    monkeypatch.setattr(costs, "REPEATS", 1)
+    model = shutil.copytree(embedded() / "tiny-image", tmp_path / "model")
+    before = json.loads((model / "polydraft.json").read_text())
+    arguments = ["--model", str(model), "--prompts", "1", "--write", "-o", str(tmp_path / "out"), "--json"]
+    done = runner.invoke(app, ["bench", "costs", *arguments])
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert list(value["jacobi_committed"]) == ["8"] and value["jacobi_committed"]["8"] > 1.2
+    assert set(value["pass_ms"]) == {"1", "2"} and set(value["pass_ms"]["2"]) == {"0", "4"}
+    after = json.loads((model / "polydraft.json").read_text())
+    assert after == before | {"jacobi_committed": value["jacobi_committed"]} and list(after) == list(before)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"costs.json", "costs.md", "costs.png"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--methods", "warp"], ["--temperature", "-1"], ["--guidance", "nan"], ["--prompts", "0"]]
+)
 def test_bad_arguments_leave_nothing(tmp_path: Path, wrong: list[str]):
     done = runner.invoke(app, ["bench", "image", "--prompts", "1", *wrong, "-o", str(tmp_path / "out")])
     assert done.exit_code == 2 and not (tmp_path / "out").exists()

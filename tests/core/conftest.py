@@ -84,7 +84,7 @@ class Lab:
             "oracle tree": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
             "lookup": LookupDrafter(),
             **{f"jacobi {init}": JacobiDrafter(6, init, everything, row=4) for init in INITIALISATIONS},
-            "jacobi restart": JacobiDrafter(6, "above", everything, row=4, restart=5),
+            "jacobi for ever": JacobiDrafter(6, "above", everything, row=4, restart=False),
             "lm chain": lambda target: LMDrafter(self.student, target, depth=4),
             "lm tree": lambda target: LMDrafter(self.student, target, depth=4, width=3),
         }

@@ -23,7 +23,7 @@ def test_parameters_are_read_and_kept_in_the_name():
         ("warp", UnknownMethod, "use one of ar"),
         ("jacobi(speed=3)", UnknownMethod, "window, init"),
         ("ar(window=3)", UnknownMethod, "none"),
-        ("jacobi(window=0)", InvalidArgument, "from 1 to 48"),
+        ("jacobi(window=0)", InvalidArgument, "from 1 to 32"),
         ("jacobi(window=many)", InvalidArgument, "whole number"),
         ("jacobi(init=up)", InvalidArgument, "left-law"),
         ("draft(spread=0)", InvalidArgument, "from 0.01"),

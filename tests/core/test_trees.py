@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
 from polydraft.core.target import keep_path
-from polydraft.core.verdict import cut_at_end
+from polydraft.core.verdict import cut_at_end, in_place
 from polydraft.core.verify.tape import TapeVerifier
 
 VOCAB = 5
@@ -83,6 +83,38 @@ def reach_from(draft: Draft, law, noise, row: int, at: int, depth: int) -> int:
         if draft.parents[row, node] == at and draft.valid[row, node] and draft.tokens[row, node] == choice
     ]  # fmt: skip
     return max((1 + reach_from(draft, law, noise, row, node, depth + 1) for node in same), default=0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(trees(), some.integers(0, 10**6))
+def test_only_nodes_in_place_are_kept_and_what_follows_them(draft, seed):
+    torch.manual_seed(seed)
+    rows, nodes = draft.tokens.shape
+    whole = TapeVerifier().verify(draft, torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB))
+    kept = in_place(whole)
+    for row in range(rows):
+        path = [node for node in whole.path[row].tolist() if node >= 0]
+        straight = next((depth for depth, node in enumerate(path) if node != depth), len(path))
+        assert kept.accepted[row] == straight and kept.counts[row] == straight + 1
+        assert kept.path[row].tolist() == list(range(straight)) + [-1] * (kept.path.shape[1] - straight)
+        assert torch.equal(kept.tokens[row, : straight + 1], whole.tokens[row, : straight + 1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), some.integers(0, 9))
+def test_a_tree_led_by_a_leaf_is_the_same_tree(draft, leaf):
+    chosen = torch.full((len(draft.tokens),), leaf % draft.size)
+    led, order = draft.led_by(chosen)
+
+    def paths(tree: Draft, row: int) -> list:
+        """Token and validity along every root-to-node path."""
+        lines = (ancestors(tree, row, node) for node in range(tree.size))
+        return sorted([(int(tree.tokens[row, n]), bool(tree.valid[row, n])) for n in line] for line in lines)
+
+    for row in range(len(draft.tokens)):
+        front = ancestors(draft, row, int(chosen[row]))[::-1]
+        assert order[row, : len(front)].tolist() == front and paths(led, row) == paths(draft, row)
+        assert all(int(led.parents[row, node]) < node for node in range(led.size))
 
 
 @settings(max_examples=60, deadline=None)
