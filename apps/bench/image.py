@@ -27,7 +27,7 @@ from polydraft.core.target import Prompt
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-PEER_NOTE = f"{table.PEER}: seconds of the whole call, prefill (one short pass) included; one prompt at a time"
+PEER_NOTE = f"{table.PEER}: seconds of the whole call, prefill (one short pass) included"
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
     for scale in dict.fromkeys((guided, 1.0)):
         contenders = [Contender(name, partial(draw, pipe, name, sampling, scale, asked, batch)) for name in names]
         if peers:
-            contenders.append(Contender(table.PEER, partial(generate, pipe, peer, asked, sampling, scale)))
+            contenders.append(Contender(table.PEER, partial(generate, pipe, peer, asked, sampling, scale, batch)))
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
         blocks.append(table.Block.of(scale, runs))
     notes = [PEER_NOTE] if peers else []
@@ -77,8 +77,12 @@ def run(
             print_table(table.HEADERS, [row.cells() for row in block.rows])
         for line in notes:
             note(line)
+    broken = sorted({name for block in blocks for name in block.broken})
     if output is not None:
         report.save(output, "image", value, table.markdown(blocks) + "\n".join([*notes, ""]), plots.bars(blocks))
+    if broken:
+        note(f"{', '.join(broken)} promised identical tokens and drew others; please report the command line")
+        raise SystemExit(1)
 
 
 def split(methods: str | None) -> list[str]:

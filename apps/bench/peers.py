@@ -6,6 +6,7 @@ run = generate(pipe, untouched(pipe), prompts, sampling, guidance_scale=2.0)
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from polydraft.apps.bench.timing import Run
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
+from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import causal_lm
 
@@ -35,24 +37,37 @@ def untouched(pipe: ImagePipeline) -> PreTrainedModel:
 
 @torch.inference_mode()
 def generate(
-    pipe: ImagePipeline, model: PreTrainedModel, prompts: list[Prompt], sampling: Sampling, guidance_scale: float
+    pipe: ImagePipeline, model: PreTrainedModel, prompts: list[Prompt], sampling: Sampling, scale: float, batch: int = 1
 ) -> Run:
-    """Prompt by prompt. Guidance is theirs: a second forward a token, on a cache of its own.
+    """`batch` prompts at a time, padded left. Guidance is theirs: a second forward a token, on a cache of its own.
 
     Seconds include their prefill, one short pass.
     """
-    options: dict = {"do_sample": not sampling.greedy}
+    options: dict[str, Any] = {"do_sample": not sampling.greedy}
     if not sampling.greedy:
         options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
-    outputs, begun = [], time.perf_counter()
-    for prompt in prompts:
-        ids = torch.tensor([prompt.branches[0]], device=pipe.device)
-        if guidance_scale != 1:
-            negative = torch.tensor([prompt.branches[1]], device=pipe.device)
-            options |= {"guidance_scale": guidance_scale, "negative_prompt_ids": negative}
+    outputs: list[Tensor] = []
+    begun = time.perf_counter()
+    for first in range(0, len(prompts), batch):
+        rows = prompts[first : first + batch]
+        ids, seen = padded_left([row.branches[0] for row in rows], pipe.device)
+        if scale != 1:
+            negative, negative_seen = padded_left([row.branches[1] for row in rows], pipe.device)
+            options |= {
+                "guidance_scale": scale, "negative_prompt_ids": negative,
+                "negative_prompt_attention_mask": negative_seen,
+            }  # fmt: skip
         drawn = model.generate(  # type: ignore[operator]
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=prompt.budget,
-            logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed)]), pad_token_id=0, **options,
+            ids, attention_mask=seen, max_new_tokens=rows[0].budget, pad_token_id=vocabulary.PAD,
+            logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed)]), **options,
         )  # fmt: skip
-        outputs.append(drawn[0, ids.shape[1] :].cpu())
+        outputs += drawn[:, ids.shape[1] :].cpu().unbind()
     return Run(time.perf_counter() - begun, sum(map(len, outputs)), outputs)
+
+
+def padded_left(rows: list[tuple[int, ...]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Ids and attention mask `[B, L]`."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[vocabulary.PAD] * (longest - len(row)) + list(row) for row in rows], device=device)
+    seen = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, seen

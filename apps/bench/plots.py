@@ -40,8 +40,8 @@ def bars(blocks: list[Block]) -> Image.Image:
         right.invert_yaxis()
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
-    grid[0][0].legend(frameon=False, loc="lower right")
-    grid[0][1].legend(frameon=False, loc="lower right", ncols=2)
+    for axes, columns in zip(grid[-1], (2, 4), strict=True):
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=columns)
     return rendered(figure)
 
 

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from polydraft.apps.bench.timing import Run, Spread, seconds, speedup
 
 PLAIN, PEER = "ar", "transformers generate"
 PHASES = ("draft", "score", "verify", "rest")
 HEADERS = [
-    "method", "guarantee", "same tokens", "s", "tokens/s", "S", "τ", "S/τ", "× transformers", "ms a pass",
-    "draft / score / verify / rest %",
+    "method", "guarantee", "same", "s", "tokens/s", "S", "τ", "S/τ", "× hf", "ms/pass", "draft/score/verify/rest %",
 ]  # fmt: skip
 
 
@@ -39,12 +39,11 @@ class Row:
 
     def cells(self) -> list[str]:
         same = "" if self.identical is None else "yes" if self.identical else "no"
-        return [
-            self.method, self.guarantee, same, f"{self.seconds.median:.2f}", f"{self.tokens_per_second:.0f}",
-            f"{self.speedup.median:.2f} ({self.speedup.low:.2f}-{self.speedup.high:.2f})", figure(self.tau),
-            figure(self.efficiency), "" if self.over_peer is None else f"{self.over_peer.median:.2f}",
-            figure(self.pass_ms), " / ".join(f"{100 * self.split[phase]:.1f}" for phase in PHASES if self.split),
-        ]  # fmt: skip
+        over_peer = None if self.over_peer is None else self.over_peer.median
+        figures = [self.speedup.median, self.tau, self.efficiency, over_peer, self.pass_ms]
+        split = "/".join(f"{100 * self.split[phase]:.1f}" for phase in PHASES if self.split)
+        time, rate = f"{self.seconds.median:.2f}", f"{self.tokens_per_second:.0f}"
+        return [self.method, self.guarantee, same, time, rate, *map(figure, figures), split]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"efficiency": self.efficiency}
@@ -63,6 +62,11 @@ class Block:
         return Block(guidance_scale, [judge(name, turns, plain, peer) for name, turns in runs.items()])
 
     @property
+    def broken(self) -> list[str]:
+        """Methods that promise plain decoding's tokens and drew others."""
+        return [row.method for row in self.rows if row.guarantee == "identical" and not row.identical]
+
+    @property
     def title(self) -> str:
         return f"guidance {self.guidance_scale:g}" if self.guidance_scale != 1 else "no guidance"
 
@@ -77,10 +81,14 @@ def judge(name: str, turns: list[Run], plain: list[Run], peer: list[Run] | None)
     whole = sum(stats.decode_seconds for stats in spent)
     return Row(
         name, spent[0].guarantee, time, speedup(plain, turns), over_peer, rate, spent[0].mean_accepted_length,
-        identical=all(torch.equal(a, b) for a, b in zip(turns[0].outputs, plain[0].outputs, strict=True)),
+        identical=all(equal(run.outputs, plain[0].outputs) for run in turns),
         pass_ms=1000 * time.median / turns[0].passes,
         split={phase: sum(getattr(stats, f"{phase}_seconds") for stats in spent) / whole for phase in PHASES},
     )  # fmt: skip
+
+
+def equal(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def markdown(blocks: list[Block]) -> str:

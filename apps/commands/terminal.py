@@ -40,7 +40,7 @@ def print_table(headers: list[str], rows: list[list[str]]) -> None:
         table.add_column(header, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
 @contextmanager
