@@ -103,6 +103,23 @@ def test_installed_wheel_runs_from_anywhere(wheel: Path, tmp_path: Path) -> None
     assert "image" in python("-m", "polydraft.apps.cli", "--help", cwd=empty, path=site)
 
 
+OFFLINE = """
+import socket
+def refuse(*arguments, **options):
+    raise OSError("no network here")
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = socket.create_connection = refuse
+"""
+
+
+def test_installed_wheel_draws_with_the_network_off(wheel: Path, tmp_path: Path) -> None:
+    site, empty = tmp_path / "site", tmp_path / "empty"
+    empty.mkdir()
+    python("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel, cwd=empty)
+    draw = "from polydraft import generate_image; generate_image('two frogs on a blue background').save('frogs.png')"
+    python("-c", f"{OFFLINE}\n{draw}", cwd=empty, path=site)
+    assert [path.name for path in empty.iterdir()] == ["frogs.png"]
+
+
 def test_import_is_light(tmp_path: Path) -> None:
     """`import polydraft`, its version and its errors load no heavy library."""
     code = "import sys, polydraft; polydraft.__version__, polydraft.PolydraftError; print(*sys.modules)"

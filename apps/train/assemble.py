@@ -2,7 +2,8 @@
 
     python -m polydraft.apps.train.assemble runs/tiny-image assets/models/tiny-image
 
-The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/`, drafters, and a card.
+The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/`, drafters, a plot of their loss
+curves for the card, and the card, which a person writes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import json
 import shutil
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
+CURVES = {"target": "nats a token", "drafter-lm": "KL to the target, nats a token"}
 DEFAULTS = {"method": "jacobi", "temperature": 1.0, "top_k": 0, "top_p": 1.0, "guidance_scale": 2.0}
 
 
@@ -31,10 +35,27 @@ def assemble(runs: Path, out: Path) -> None:
     path = out / "polydraft.json"
     manifest = {
         "format": 1, "modality": "image", "summary": "128x128 scenes of the emoji world, one to three objects",
-        "defaults": DEFAULTS, "jacobi_committed": {"8": 2.3, "16": 3.2, "32": 4.2}, "fitted": {},
+        "defaults": DEFAULTS, "jacobi_committed": {}, "fitted": {},
     } | (json.loads(path.read_text()) if path.exists() else {})  # fmt: skip
+    plot_curves(runs, out / "curves.png")
     manifest["drafters"] = {"lm": "drafter-lm"} if (out / "drafter-lm").is_dir() else {}
     path.write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def plot_curves(runs: Path, path: Path) -> None:
+    """Training and held-out loss over time of every part that kept its curve."""
+    found = [part for part in CURVES if (runs / part / "curve.json").exists()]
+    if not found:
+        return
+    figure = Figure(figsize=(5 * len(found), 3), layout="constrained")
+    for axes, part in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
+        curve = json.loads((runs / part / "curve.json").read_text())
+        for name in ("train", "held_out"):
+            axes.plot([point["seconds"] / 60 for point in curve], [point[name] for point in curve], label=name)
+        axes.set(title=f"{part}: {CURVES[part]}", xlabel="minutes", yscale="log")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    figure.savefig(path, dpi=90)
 
 
 def main() -> None:

@@ -1,23 +1,28 @@
 """Make `tiny-image` from nothing: `polydraft train tiny-image --out runs/tiny-image` (about two hours on two cores).
 
-Tokenizer, target, drafter, one after the other; each stage is also a command of its own in this folder. The finished
-model folder is `<out>/model`; everything is rendered, nothing is downloaded.
+Tokenizer, target, drafter, one after the other, then what Jacobi windows commit; each stage is also a command of its
+own in this folder. The finished model folder is `<out>/model`; everything is rendered, nothing is downloaded.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from polydraft.apps.bench import costs
 from polydraft.apps.train import drafter, image_lm, vq
 from polydraft.apps.train.assemble import assemble
 
 SHARES = {"tokenizer": 0.2, "target": 0.65, "drafter": 0.15}  # of the minutes given
+
+CAPTIONS = 16  # to measure windows on
 
 
 def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     """Train all parts within `minutes` and put them together in `out/model`."""
     vq.run(out / "tokenizer", minutes * SHARES["tokenizer"], seed)
     image_lm.run(out / "tokenizer", out / "target", minutes * SHARES["target"], seed)
-    assemble(out, out / "model")
-    drafter.run(str(out / "model"), "lm", out / "drafter-lm", minutes * SHARES["drafter"], seed)
-    assemble(out, out / "model")
+    model = out / "model"
+    assemble(out, model)
+    drafter.run(str(model), "lm", out / "drafter-lm", minutes * SHARES["drafter"], seed)
+    assemble(out, model)
+    costs.run(prompts=CAPTIONS, model=str(model), write=True, output=None, json=False)

@@ -195,7 +195,7 @@ class ImagePipeline:
     def fitted(self, method: str) -> dict[str, Any]:
         """Parameters fitted to the model, and to this machine where they depend on it."""
         values = dict(self.card.manifest.get("fitted", {}).get(method, {}))
-        if method == "jacobi":
+        if method == "jacobi" and self.card.manifest["jacobi_committed"]:
             values["window"] = self.window
         return values
 

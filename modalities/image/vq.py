@@ -97,7 +97,9 @@ class VQTokenizer(nn.Module):
 
     def quantise(self, latents: Tensor) -> Tensor:
         """The nearest code of every latent, `[...]` int64 (nearest in angle: both sides are unit vectors)."""
-        return (latents @ self.codebook.float().T).argmax(-1)
+        codes = self.codebook.float().T
+        parts = latents.flatten(0, -2).split(512)  # all similarities at once would not fit a processor's cache
+        return torch.cat([(part @ codes).argmax(-1) for part in parts]).view(latents.shape[:-1])
 
     def encode(self, pixels: Tensor) -> Tensor:
         return self.quantise(self.latents(pixels))

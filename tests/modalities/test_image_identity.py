@@ -15,7 +15,7 @@ from polydraft.core.decode import Method, decode, start
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.methods import parse
 from polydraft.core.sampling import Sampling
-from polydraft.core.target import Prompt
+from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
@@ -96,7 +96,8 @@ def test_plain_decoding_follows_the_law_over_seeds() -> None:
     """χ² of the first token over 2,000 seeds against the model's own distribution; rare codes share a bin."""
     pipe = load("tiny-image", dtype="float32")
     sampling, rows = Sampling(temperature=1.0), 2000
-    method = pipe.method(parse("ar"), sampling, 1.0)
+    small = CausalTarget(pipe.target_model, capacity=32)  # room for a prompt and one token
+    method = replace(pipe.method(parse("ar"), sampling, 1.0), target=small)
     asked = [replace(prompts(pipe, 1, budget=1)[0], seed=10_000 + row) for row in range(rows)]
     drawn = torch.cat([torch.cat(run(method, asked[first : first + 250])[0]) for first in range(0, rows, 250)])
     with torch.no_grad():
