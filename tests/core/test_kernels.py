@@ -43,6 +43,31 @@ def test_values_are_those_of_the_plain_layer(inputs, outputs):
         torch.testing.assert_close(layer(x).float(), expected, atol=0.02, rtol=0.02)
 
 
+class Attention(nn.Module):
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(48, size, bias=bias) for size in (64, 16, 16))
+
+    def forward(self, x, other):
+        return self.q_proj(x), self.k_proj(x), self.v_proj(other), self.k_proj(other), self.q_proj(x)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers_computed_at_once_still_answer_for_themselves(bias):
+    """Called in any order, with the same tensor or another."""
+    torch.manual_seed(2)
+    model, x, other = Attention(bias).bfloat16(), *torch.randn(2, 2, 5, 48).bfloat16()
+    with torch.no_grad():
+        expected = model(x, other)
+    prepare(model)
+    assert model.q_proj.product is model.v_proj.product
+    with torch.inference_mode():
+        for ours, theirs in zip(model(x, other), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=0.01, rtol=0.01)
+        x.mul_(2)  # the same tensor object with other content
+        torch.testing.assert_close(model(x, other)[0], model.q_proj(x.clone()))
+
+
 def test_other_layers_are_left_alone():
     model = nn.Sequential(nn.Linear(8, 8), nn.Embedding(4, 8))
     prepare(model)
