@@ -103,7 +103,7 @@ def penalise(scores: Tensor, history: History, penalty: float) -> Tensor:
 
 def nucleus(scores: Tensor, mass: float) -> Tensor:
     """Keep the fewest most likely ids whose probability reaches `mass` (Holtzman et al. 2020, section 3.1)."""
-    ordered, index = scores.sort(-1, descending=True)
-    before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
+    ordered, index = scores.softmax(-1).sort(-1, descending=True)
+    before = ordered.cumsum(-1) - ordered
     dropped = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, index, before >= mass)
     return scores.masked_fill(dropped, float("-inf"))

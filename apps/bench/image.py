@@ -79,7 +79,7 @@ def run(
             note(line)
     broken = sorted({name for block in blocks for name in block.broken})
     if output is not None:
-        report.save(output, "image", value, table.markdown(blocks) + "\n".join([*notes, ""]), plots.bars(blocks))
+        report.save(output, "image", value, table.markdown(blocks) + "\n" + "\n".join([*notes, ""]), plots.bars(blocks))
     if broken:
         note(f"{', '.join(broken)} promised identical tokens and drew others; please report the command line")
         raise SystemExit(1)

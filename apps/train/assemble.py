@@ -20,7 +20,7 @@ from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
 CURVES = {"target": "nats a token", "drafter-lm": "KL to the target, nats a token"}
-DEFAULTS = {"method": "jacobi", "temperature": 1.0, "top_k": 0, "top_p": 1.0, "guidance_scale": 2.0}
+DEFAULTS = {"method": "jacobi", "temperature": 1.0, "top_k": 0, "top_p": 0.9, "guidance_scale": 1.5}
 
 
 def assemble(runs: Path, out: Path) -> None:
