@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Drafter
+from polydraft.core.drafters.base import Drafter, Judged
 from polydraft.core.sampling import History, Sampler
 from polydraft.core.state import State
 from polydraft.core.stats import DecodeStats, Stopwatch
+from polydraft.core.stream import Noise, SecondStream
 from polydraft.core.tape import NoiseTape
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verdict import Verdict, cut_at_end, in_place
@@ -44,14 +45,23 @@ class Method:
         """Whether identity hangs on the last bits: the promise is made, and the target computes in 16 bits."""
         return self.verifier.guarantee == "identical" and self.target.model.dtype.itemsize == 2
 
+    def noise(self, prompts: list[Prompt]) -> Noise:
+        """The tapes of new rows, or their second streams."""
+        seeds, segments = [prompt.seed for prompt in prompts], [prompt.segment for prompt in prompts]
+        vocab, greedy, device = self.target.vocab, self.sampler.sampling.greedy, self.target.device
+        if self.verifier.on_tape:
+            reach = self.drafter.reach + 1
+            return NoiseTape(seeds, vocab, reach, greedy=greedy, segments=segments, device=device)
+        return SecondStream(seeds, vocab, greedy=greedy, segments=segments, device=device)
+
 
 @dataclass
 class Batch:
-    """Rows under way: what is committed, what the drafter keeps, their tapes and counts; `done` holds ended rows."""
+    """Rows under way: what is committed, what the drafter keeps, their noise and counts; `done` holds ended rows."""
 
     state: State
     drafts: object
-    tape: NoiseTape
+    noise: Noise
     stats: dict[int, DecodeStats]
     watch: Stopwatch = field(default_factory=Stopwatch)
     done: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
@@ -80,16 +90,12 @@ class Step:
 def start(method: Method, prompts: list[Prompt], ids: list[int] | None = None) -> Batch:
     """Prefill target and drafter. Request `ids` default to 0, 1, …"""
     watch = Stopwatch()
-    reach = method.drafter.reach
-    state = method.target.prefill(prompts, ids, method.drafter.nodes)
-    drafts = method.drafter.begin(prompts)
-    tape = NoiseTape(
-        [prompt.seed for prompt in prompts], method.target.vocab, reach + 1, greedy=method.sampler.sampling.greedy,
-        segments=[prompt.segment for prompt in prompts], device=method.target.device,
-    )  # fmt: skip
+    state, features = method.target.prefill(prompts, ids, method.drafter.nodes)
+    drafts = method.drafter.begin(prompts, features)
+    noise = method.noise(prompts)
     watch.lap("prefill")
     stats = {request: DecodeStats(method.name, method.verifier.guarantee) for request in state.ids}
-    return Batch(state, drafts, tape, stats, watch)
+    return Batch(state, drafts, noise, stats, watch)
 
 
 @torch.inference_mode()
@@ -98,19 +104,19 @@ def step(method: Method, batch: Batch) -> Step:
     state, watch = batch.state, batch.watch
     before, requests = list(state.generated), list(state.ids)
     watch.lap("idle")  # whoever reads the steps
-    draft = method.drafter.draft(state, batch.drafts, method.sampler, batch.tape)
+    draft = method.drafter.draft(state, batch.drafts, method.sampler, batch.noise)
     watch.lap("draft")
     scores = method.target.score(state, draft)
     watch.lap("score")
     law = method.sampler(scores.logits, history(state, draft))
-    noise = batch.tape.window(state.generated, draft.size + 1)
-    verdict = method.verifier.verify(draft, law, noise)
+    verdict = method.verifier.verify(draft, law, batch.noise, state.generated)
     if method.bits_count and not draft.chain:
         verdict = in_place(verdict)
     verdict = cut_at_end(verdict, state, method.eos)
     watch.lap("verify")
     method.target.commit(state, draft, verdict)
-    method.drafter.observe(state, batch.drafts, draft, law, verdict)
+    method.drafter.observe(state, batch.drafts, Judged(draft, law, scores.features, verdict))
+    batch.noise.turn()
     count(batch, draft, verdict)
     retire(method, batch)
     watch.lap("rest")
@@ -149,14 +155,14 @@ def retire(method: Method, batch: Batch) -> None:
 
 def keep(method: Method, batch: Batch, rows: list[int]) -> None:
     """Only `rows` stay in the batch."""
-    batch.state, batch.tape = batch.state.select(rows), batch.tape.select(rows)
+    batch.state, batch.noise = batch.state.select(rows), batch.noise.select(rows)
     batch.drafts = method.drafter.select(batch.drafts, rows)
 
 
 def join(method: Method, batch: Batch, late: Batch) -> None:
     """Rows of `late` (started with other ids) join `batch`."""
     batch.state = State.concat([batch.state, late.state])
-    batch.tape = NoiseTape.concat([batch.tape, late.tape])
+    batch.noise = type(batch.noise).concat([batch.noise, late.noise])  # type: ignore[list-item]
     batch.drafts = method.drafter.concat([batch.drafts, late.drafts])
     batch.stats.update(late.stats)
     batch.done.update(late.done)

@@ -21,6 +21,8 @@ class Draft:
     valid: `[B, N]` bool, False where a row has fewer nodes.
     chain: every row is a chain in order, so nothing needs to move when it is committed.
     passes: network passes the drafter spent on it.
+    q: `[B, N+1, V]` log q, the law that the children of every column were drawn from (in the order of their indices);
+    None where they were picked deterministically, which is a one-hot law.
     """
 
     tokens: Tensor
@@ -28,29 +30,43 @@ class Draft:
     valid: Tensor
     chain: bool = False
     passes: int = 0
+    q: Tensor | None = None
 
     @staticmethod
-    def of_chain(tokens: Tensor, valid: Tensor | None = None, passes: int = 0) -> Draft:
+    def of_chain(
+        tokens: Tensor, valid: Tensor | None = None, passes: int = 0, q: Tensor | None = None
+    ) -> Draft:
         """A chain from `[B, N]` ids; an invalid node invalidates all that follow it."""
         rows, nodes = tokens.shape
         parents = torch.arange(-1, nodes - 1, device=tokens.device).expand(rows, nodes)
         valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid.cumprod(1).bool()
-        return Draft(tokens, parents, valid, chain=True, passes=passes)
+        return Draft(tokens, parents, valid, chain=True, passes=passes, q=q)
 
     @staticmethod
     def empty(rows: int, device: torch.device | str = "cpu") -> Draft:
         """Nothing drafted: plain decoding."""
         return Draft.of_chain(torch.empty(rows, 0, dtype=torch.long, device=device))
 
-    def led_by(self, leaf: Tensor) -> tuple[Draft, Tensor]:
-        """The same trees with the path to node `leaf` `[B]` in front, and `[B, N]` where each node was before."""
+    def led_by(self, leaf: Tensor) -> Draft:
+        """The same trees with the path to node `leaf` `[B]` in front."""
         rows, nodes = self.tokens.shape
         path = self.lineage[torch.arange(rows, device=leaf.device), leaf + 1, 1:]
         places = torch.arange(nodes, device=leaf.device)
         order = torch.where(path, places, places + nodes).argsort(1)  # ancestors come first, in their order
         parents = self.parents.gather(1, order)
         parents = torch.where(parents < 0, -1, order.argsort(1).gather(1, parents.clamp(min=0)))
-        return Draft(self.tokens.gather(1, order), parents, self.valid.gather(1, order), passes=self.passes), order
+        return Draft(self.tokens.gather(1, order), parents, self.valid.gather(1, order), passes=self.passes)
+
+    def under(self, stem: Tensor, counts: Tensor) -> Draft:
+        """The same trees under chains: the first `counts[b]` ids of `stem` `[B, M]` come before everything else."""
+        rows, nodes = self.tokens.shape
+        place = torch.arange(stem.shape[1] + nodes, device=stem.device).expand(rows, -1)
+        node, before = place - counts[:, None], place < counts[:, None]
+        inside = node.clamp(0, nodes - 1)
+        tokens = torch.where(before, stem.gather(1, place.clamp(max=stem.shape[1] - 1)), self.tokens.gather(1, inside))
+        parents = torch.where(before, place - 1, self.parents.gather(1, inside) + counts[:, None])
+        valid = before | (self.valid.gather(1, inside) & (node >= 0) & (node < nodes))
+        return Draft(tokens, parents, valid, self.chain, self.passes)
 
     @property
     def size(self) -> int:
@@ -68,6 +84,11 @@ class Draft:
         for _ in range(nodes.bit_length()):  # doubling: parents, grandparents, …
             lineage = torch.bmm(lineage.float(), lineage.float()) > 0
         return lineage
+
+    @cached_property
+    def deepest(self) -> int:
+        """Depth of the deepest node of any row."""
+        return self.size if self.chain else int(self.depth.max())
 
     @cached_property
     def depth(self) -> Tensor:

@@ -13,7 +13,7 @@ from polydraft.core.target import CausalTarget, Prompt
 
 def pass_seconds(target: CausalTarget, prompts: list[Prompt], nodes: list[int], repeats: int = 5) -> dict[int, float]:
     """t(N): median wall time of a target pass over root and N drafted nodes, by N."""
-    state = target.prefill(prompts, nodes=max(nodes))
+    state, _ = target.prefill(prompts, nodes=max(nodes))
     seconds: dict[int, list[float]] = {count: [] for count in nodes}
     for repeat in range(repeats + 1):
         for count in nodes:

@@ -1,7 +1,10 @@
-"""Methods by name: a drafter, a verifier and their parameters, written `jacobi(window=16,init=above)`.
+"""Methods by name: who drafts and who judges, with their parameters, written `jacobi(window=16)+lantern(delta=0.2)`.
 
 choice = parse("draft(depth=6)")
 drafter, verifier = choice.build(site)
+
+A drafter alone is judged as its row says, on the noise tape unless it was published otherwise; a rule alone takes the
+drafter its row names. Wrong pairs are refused with what to use instead. The rows are in `registry.py`.
 """
 
 from __future__ import annotations
@@ -12,17 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from polydraft.core.drafters.base import Drafter
-from polydraft.core.drafters.jacobi import INITIALISATIONS, JacobiDrafter
-from polydraft.core.drafters.lm import LMDrafter
-from polydraft.core.drafters.lookup import LookupDrafter
-from polydraft.core.drafters.plain import NoDrafter
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
 from polydraft.core.target import CausalTarget
 from polydraft.core.verify.base import Verifier
-from polydraft.core.verify.tape import TapeVerifier
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,8 @@ class Site:
     """What a method is built on: a target, its grammar, and the drafters that were trained for it.
 
     allowed: `[V]` bool, ids the target may generate; row: tokens a row of a picture (0: not a grid).
+    codes: `[V, D]` code vectors as the tokenizer looks them up, nan for other ids; None without a codebook.
+    rigid: `[V]` bool, ids that lossy rules leave alone.
     drafters: loaders by kind; fitted: parameter values fitted to this model and machine, by method.
     """
 
@@ -37,7 +36,9 @@ class Site:
     target: CausalTarget
     allowed: Tensor
     row: int = 0
-    drafters: Mapping[str, Callable[[], PreTrainedModel]] = field(default_factory=dict)
+    codes: Tensor | None = None
+    rigid: Tensor | None = None
+    drafters: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     fitted: Callable[[str], dict[str, Any]] = field(default=lambda method: {})
 
 
@@ -70,111 +71,139 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class MethodSpec:
-    """A row of the registry."""
+class DraftPart:
+    """A row of the registry: a way to draft.
+
+    judge: who judges unless told otherwise. kind: the trained drafter it needs. On the tape any tree will do; off it
+    `shape` says what a judge may assume: "fixed" (deterministic), "chain" or "tree" of sampled tokens with their law, or
+    "picked", sampled tokens of which some were dropped. "tape" cannot leave the tape, "off" cannot be on it.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    make: Callable[[Site, dict[str, Any]], Drafter]
+    shape: Callable[[dict[str, Any]], str]
+    judge: str = "tape"
+    kind: str = ""
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JudgePart:
+    """A row of the registry: a way to judge drafts.
+
+    drafter: who drafts unless told otherwise. shapes: what it can judge (see DraftPart), "" the tape.
+    """
 
     name: str
     guarantee: str
     summary: str
     paper: str
-    make: Callable[[Site, dict[str, Any]], tuple[Drafter, Verifier]]
-    drafter: str = ""
-    needs_grid: bool = False
+    make: Callable[[Site, dict[str, Any], str], Verifier]
+    shapes: tuple[str, ...]
+    drafter: str = "jacobi"
+    needs_codes: bool = False
     parameters: dict[str, Parameter] = field(default_factory=dict)
-
-    def fits(self, site: Site) -> bool:
-        return (not self.drafter or self.drafter in site.drafters) and (not self.needs_grid or site.row > 0)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A method with the parameters that were given for it."""
+    """A drafter and a judge with the parameters that were given for them."""
 
-    spec: MethodSpec
-    given: dict[str, Any]
+    drafter: DraftPart
+    judge: JudgePart
+    given: dict[str, Any] = field(default_factory=dict)
+    judge_given: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The full name, given parameters included."""
-        given = ",".join(f"{name}={value}" for name, value in self.given.items())
-        return f"{self.spec.name}({given})" if given else self.spec.name
+        """The full name, given parameters included, what goes without saying left out."""
+        drafter = written(self.drafter.name, self.given)
+        return drafter if self.judge.name == self.drafter.judge else f"{drafter}+{written(self.judge.name, self.judge_given)}"
+
+    @property
+    def guarantee(self) -> str:
+        return self.judge.guarantee
+
+    def lacks(self, drafters: Mapping[str, Any], codes: bool = True) -> str:
+        """What a model with these drafters lacks for it; empty if nothing."""
+        if self.drafter.kind and self.drafter.kind not in drafters:
+            return f"a drafter of kind {self.drafter.kind!r}"
+        return "a codebook" if self.judge.needs_codes and not codes else ""
 
     def build(self, site: Site) -> tuple[Drafter, Verifier]:
         """Drafter and verifier for `site`; raises UnsupportedMethod where the model lacks what the method needs."""
-        if not self.spec.fits(site):
-            usable = ", ".join(spec.name for spec in METHODS.values() if spec.fits(site))
+        if lacking := self.lacks(site.drafters, site.codes is not None):
+            from polydraft.core.registry import available
+
             raise UnsupportedMethod(
-                f"method {self.spec.name!r} needs a drafter of kind {self.spec.drafter!r} and {site.model} has none; "
-                f"use one of {usable}, or train one with `polydraft train drafter`."
+                f"method {self.name!r} needs {lacking} and {site.model} has none; use one of "
+                f"{', '.join(available(site.drafters, site.codes is not None))}, or train one with `polydraft train drafter`."
             )
-        values = {name: parameter.default for name, parameter in self.spec.parameters.items()}
-        values |= site.fitted(self.spec.name) | self.given
-        return self.spec.make(site, values)
+        values = defaults(self.drafter) | site.fitted(self.drafter.name) | self.given
+        drafter = self.drafter.make(site, values)
+        return drafter, self.judge.make(site, defaults(self.judge) | self.judge_given, self.drafter.shape(values))
+
+
+def written(name: str, given: dict[str, Any]) -> str:
+    return f"{name}({','.join(f'{key}={value}' for key, value in given.items())})" if given else name
+
+
+def defaults(part: DraftPart | JudgePart) -> dict[str, Any]:
+    return {name: parameter.default for name, parameter in part.parameters.items()}
 
 
 def parse(text: str) -> Choice:
-    """`name` or `name(key=value,…)`."""
-    match = re.fullmatch(r"\s*([\w+-]+)\s*(?:\(([^()]*)\))?\s*", text)
-    name = match.group(1) if match else text
-    if match is None or name not in METHODS:
-        raise UnknownMethod(f"method {text!r} is unknown; use one of {', '.join(METHODS)}, see `polydraft methods`.")
-    spec, given = METHODS[name], {}
-    for part in filter(None, (match.group(2) or "").split(",")):
-        key, _, value = (piece.strip() for piece in part.partition("="))
-        if key not in spec.parameters:
-            known = ", ".join(spec.parameters) or "none"
-            raise UnknownMethod(f"method {name!r} has no parameter {key!r}; its parameters are {known}.")
-        given[key] = spec.parameters[key].read(key, value)
-    return Choice(spec, given)
+    """`drafter`, `rule`, or `drafter+rule`, each with `(key=value,…)` or without."""
+    from polydraft.core.registry import DRAFTERS, JUDGES
+
+    # a + that starts a name joins two parts; those of "lantern++" do not
+    pieces = re.split(r"\s*\+\s*(?=[a-z])", text.strip())
+    parts = [split(piece) for piece in pieces]
+    names = [name for name, _ in parts]
+    if len(parts) == 1 and names[0] in DRAFTERS:
+        drafter = DRAFTERS[names[0]]
+        return Choice(drafter, JUDGES[drafter.judge], read(drafter, parts[0][1]))
+    if len(parts) == 1 and names[0] in JUDGES and JUDGES[names[0]].drafter:
+        judge = JUDGES[names[0]]
+        return Choice(DRAFTERS[judge.drafter], judge, {}, read(judge, parts[0][1]))
+    if len(parts) == 2 and names[0] in DRAFTERS and names[1] in JUDGES:
+        drafter, judge = DRAFTERS[names[0]], JUDGES[names[1]]
+        return paired(Choice(drafter, judge, read(drafter, parts[0][1]), read(judge, parts[1][1])))
+    known = ", ".join([*DRAFTERS, *(name for name, judge in JUDGES.items() if judge.drafter)])
+    raise UnknownMethod(f"method {text!r} is unknown; use one of {known}, or drafter+rule, see `polydraft methods`.")
 
 
-def _plain(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
-    return NoDrafter(), TapeVerifier()
+def split(piece: str) -> tuple[str, str]:
+    match = re.fullmatch(r"([a-z][\w+-]*)\s*(?:\(([^()]*)\))?", piece)
+    return (match.group(1), match.group(2) or "") if match else ("", "")
 
 
-def _lookup(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
-    return LookupDrafter(allowed=site.allowed, **values), TapeVerifier()
+def read(part: DraftPart | JudgePart, text: str) -> dict[str, Any]:
+    given = {}
+    for piece in filter(None, text.split(",")):
+        key, _, value = (side.strip() for side in piece.partition("="))
+        if key not in part.parameters:
+            known = ", ".join(part.parameters) or "none"
+            raise UnknownMethod(f"method {part.name!r} has no parameter {key!r}; its parameters are {known}.")
+        given[key] = part.parameters[key].read(key, value)
+    return given
 
 
-def _jacobi(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
-    row = site.row or 1  # without a grid the token above is the token before
-    restart = values["restart"] == "yes"
-    return JacobiDrafter(values["window"], values["init"], site.allowed, row, restart), TapeVerifier()
+def paired(choice: Choice) -> Choice:
+    """`choice` if its judge can judge what its drafter drafts."""
+    from polydraft.core.registry import JUDGES
+
+    shape = choice.drafter.shape(defaults(choice.drafter) | choice.given)
+    if not fits(choice.judge, shape):
+        usable = ", ".join(judge.name for judge in JUDGES.values() if fits(judge, shape))
+        raise UnsupportedMethod(
+            f"{choice.judge.name!r} cannot judge the drafts of {choice.drafter.name!r}; with it use one of {usable}."
+        )
+    return choice
 
 
-def _lm(site: Site, values: dict[str, Any]) -> tuple[Drafter, Verifier]:
-    return LMDrafter(site.drafters["lm"](), site.target, **values), TapeVerifier()
-
-
-METHODS: dict[str, MethodSpec] = {
-    spec.name: spec
-    for spec in (
-        MethodSpec("ar", "identical", "plain decoding, one token a target pass", "", _plain),
-        MethodSpec(
-            "draft", "identical", "independent small LM, chain or tree ranked with the shared noise",
-            "Leviathan et al. 2023, arXiv 2211.17192; Daliri et al. 2024, arXiv 2408.07978", _lm, drafter="lm",
-            parameters={
-                "depth": Parameter(8, "longest path", 1, 48),
-                "width": Parameter(1, "nodes a level; 1 is a chain", 1, 16),
-                "spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float),
-            },
-        ),
-        MethodSpec(
-            "pld", "identical", "copy what followed the last tokens when they last occurred",
-            "Saxena 2023, Prompt Lookup Decoding", _lookup,
-            parameters={
-                "reach": Parameter(10, "tokens copied", 1, 48),
-                "ngram": Parameter(3, "longest n-gram matched", 1, 8),
-            },
-        ),
-        MethodSpec(
-            "jacobi", "identical", "the target drafts for itself: Jacobi iteration on the tape, no training",
-            "Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", _jacobi,
-            parameters={
-                "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 32),
-                "init": Parameter("left-law", "what fills new places", choices=INITIALISATIONS, kind=str),
-                "restart": Parameter("yes", "forget guesses a fresh start would beat", choices=("yes", "no"), kind=str),
-            },
-        ),
-    )
-}  # fmt: skip
+def fits(judge: JudgePart, shape: str) -> bool:
+    on_tape = judge.shapes == ("",)
+    return shape != "off" if on_tape else shape in judge.shapes

@@ -79,7 +79,8 @@ class DecodeStats:
         self.drafted += drafted
         self.accepted += accepted
         self.tokens += tokens
-        self.accepted_at.update(range(1, accepted + 1))
+        if accepted:
+            self.accepted_at.update(range(1, accepted + 1))
 
     def time(self, watch: Stopwatch) -> None:
         """Take phase times over from the batch's watch; "rest" is committing, bookkeeping and events."""

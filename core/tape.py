@@ -75,6 +75,17 @@ class NoiseTape:
         rows = torch.arange(len(starts), device=self.device)[:, None]
         return self.ring[rows, places % self.span]
 
+    def further(self, starts: list[int], width: int, count: int) -> list[Tensor]:
+        """`count` more windows on tapes of their own, for rules that draw more than one token a node."""
+        if self.greedy:
+            return [self.window(starts, width)] * count
+        seeds, segments, first = (torch.tensor(x, device=self.device) for x in (self.seeds, self.segments, starts))
+        t = first[:, None] + torch.arange(width, device=self.device)
+        return [gumbel(seeds, mix(segments * GOLDEN + index + 1), t, self.vocab) for index in range(count)]
+
+    def turn(self) -> None:
+        """A pass is over; the tape does not care."""
+
     def _draw(self, row: int, first: int, end: int) -> None:
         """Fill the ring from `first` up to `end`; older positions give way."""
         t = torch.arange(first, end, device=self.device)

@@ -1,27 +1,25 @@
 """A target: any transformers causal decoder, unforked, scoring whole drafts in one pass.
 
-`score` runs root and nodes of every row and guidance branch through the model's own forward with our cache, a 4-D mask
-and per-row positions; `commit` keeps the accepted path and forgets the rest.
+`score` runs root and nodes of every row and guidance branch in one pass; `commit` keeps the accepted path and forgets
+the rest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.kernels import prepare
+from polydraft.core.network import Network, keep_path
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
 
 NARROWEST = 2  # columns a row; a single query takes another attention kernel, and bit-equality would end
-PREFILL = 64  # positions of a prompt a pass
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,15 @@ class CausalTarget:
     def __init__(
         self, model: PreTrainedModel, *, capacity: int, guidance_scale: float = 1.0, narrowest: int = NARROWEST
     ) -> None:
-        self.model, self.capacity, self.guidance_scale = model.eval(), capacity, guidance_scale
-        self.narrowest = narrowest
+        self.model, self.guidance_scale = model.eval(), guidance_scale
         prepare(model)
-        self.backbone: nn.Module = model.base_model
         self.config = model.config.get_text_config()
-        self.windows = sliding_windows(self.config)
+        backbone: nn.Module = model.base_model
+        self.network = Network(backbone, self.config, capacity=capacity, narrowest=narrowest)
+
+    @property
+    def capacity(self) -> int:
+        return self.network.capacity
 
     @property
     def branches(self) -> int:
@@ -74,6 +75,9 @@ class CausalTarget:
     @property
     def device(self) -> torch.device:
         return self.model.device
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.model.get_input_embeddings()(ids)
 
     def head(self, features: Tensor) -> Tensor:
         """Logits of features `[..., D]`."""
@@ -89,12 +93,22 @@ class CausalTarget:
         conditional, unconditional = logits.unbind(1)
         return unconditional + self.guidance_scale * (conditional - unconditional)
 
+    def padded(self, prompts: list[Prompt]) -> tuple[Tensor, Tensor]:
+        """Ids of all branches `[B*R, L]`, right-padded, and their lengths `[B, R]`."""
+        branches = [torch.tensor(branch) for prompt in prompts for branch in prompt.branches[: self.branches]]
+        lengths = torch.tensor([len(branch) for branch in branches], device=self.device)
+        ids = nn.utils.rnn.pad_sequence(branches, batch_first=True).to(self.device)
+        return ids, lengths.view(len(prompts), -1)
+
     @torch.inference_mode()
-    def prefill(self, prompts: list[Prompt], ids: list[int] | None = None, nodes: int = 0) -> State:
-        """A state whose rows hold all but the last id of every branch's prompt, with room for drafts of `nodes`."""
-        branches = [list(branch) for prompt in prompts for branch in prompt.branches[: self.branches]]
-        longest = max(map(len, branches))
-        needed = longest + max(prompt.budget for prompt in prompts) + max(nodes, self.narrowest - 1)
+    def prefill(self, prompts: list[Prompt], ids: list[int] | None = None, nodes: int = 0) -> tuple[State, Tensor]:
+        """A state whose rows hold all but the last id of every branch's prompt, with room for drafts of `nodes`.
+
+        Also the features of those ids, `[B, R, L, D]`, meaningless beyond a branch's own length.
+        """
+        padded, offsets = self.padded(prompts)
+        longest = padded.shape[1]
+        needed = longest + max(prompt.budget for prompt in prompts) + max(nodes, self.network.narrowest - 1)
         if needed > self.capacity:
             raise InvalidArgument(
                 f"prompt, budget and draft need {needed} positions but this target holds {self.capacity}; "
@@ -104,107 +118,24 @@ class CausalTarget:
         tokens = torch.zeros(len(prompts), self.capacity, dtype=torch.long, device=self.device)
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt.branches[0])] = torch.tensor(prompt.branches[0])
-        offsets = torch.tensor([len(branch) for branch in branches], device=self.device)
         state = State(
             tokens, [len(prompt.branches[0]) for prompt in prompts], [0] * len(prompts),
-            [prompt.budget for prompt in prompts], offsets.view(len(prompts), -1),
-            SlotCache(self.config.num_hidden_layers, len(branches), self.capacity),
+            [prompt.budget for prompt in prompts], offsets, self.network.cache(len(padded)),
             list(range(len(prompts))) if ids is None else ids, [None] * len(prompts),
         )  # fmt: skip
-        padded = torch.zeros(len(branches), -(-longest // 8) * 8, dtype=torch.long, device=self.device)
-        for row, branch in enumerate(branches):
-            padded[row, : len(branch)] = torch.tensor(branch)
-        for start in range(0, max(1, longest - 1), PREFILL):
-            part = padded[:, start : start + PREFILL]
-            places = torch.arange(start, start + part.shape[1], device=self.device).expand_as(part)
-            causal = torch.arange(self.capacity, device=self.device) <= places[..., None]
-            self.forward(part, state.cache, places, places, causal, places.new_tensor(range(self.capacity))[None])
-        return state
+        features = self.network.prefill(state.cache, padded)
+        return state, features.unflatten(0, offsets.shape)
 
     @torch.inference_mode()
     def score(self, state: State, draft: Draft) -> Scores:
         """One parallel pass over root and nodes."""
-        rows, columns = len(state), draft.size + 1
         ids = torch.cat([state.roots(), draft.tokens], 1)
-        features = self.tree_pass(state.cache, state.branches, ids, draft.lineage, draft.depth, state.cached())
-        features = features.view(rows, state.branches, columns, -1)
+        features = self.network.tree_pass(state.cache, ids, draft.lineage, draft.depth, state.cached())
+        features = features.unflatten(0, state.offsets.shape)
         return Scores(self.combine(self.head(features)), features)
-
-    def tree_pass(
-        self, cache: SlotCache, branches: int, ids: Tensor, lineage: Tensor, depth: Tensor, cached: Tensor
-    ) -> Tensor:
-        """Features `[B*R, C, D]` of `ids` `[B, C]`, the last C of M tree columns behind `cached` `[B, R]` positions.
-
-        Column m of the tree has slot `cached + m` and position `cached + depth[m]` (depth `[B, M]`); the new ones see
-        the prefix and their lineage `[B, C, M]`. Earlier columns were written by earlier passes.
-        """
-        columns, known = ids.shape[1], depth.shape[1] - ids.shape[1]
-        extra = max(0, self.narrowest - columns)
-        ids, depth = nn.functional.pad(ids, (0, extra)), nn.functional.pad(depth, (0, extra))
-        lineage = nn.functional.pad(lineage, (0, extra, 0, extra))
-        width, total = columns + extra, depth.shape[1]
-        cached = cached.flatten()[:, None]
-        offset = torch.arange(self.capacity, device=ids.device) - cached  # [B*R, capacity], 0 at the root's slot
-        inside = offset.clamp(0, total - 1)
-        spread = lineage.repeat_interleave(branches, 0).gather(2, inside[:, None].expand(-1, width, -1))
-        visible = (offset < 0)[:, None] | (spread & ((offset >= 0) & (offset < total))[:, None])
-        visible[:, columns:, 0] = True  # padding looks at something, or its softmax would be 0/0
-        depth = depth.repeat_interleave(branches, 0)
-        slots = cached + torch.arange(known, total, device=ids.device)
-        key_positions = cached + torch.where(offset < 0, offset, depth.gather(1, inside)) if self.windows else slots
-        positions = cached + depth[:, known:]
-        features = self.forward(ids.repeat_interleave(branches, 0), cache, slots, positions, visible, key_positions)
-        return features[:, :columns]
-
-    def forward(
-        self, ids: Tensor, cache: SlotCache, slots: Tensor, positions: Tensor, visible: Tensor, key_positions: Tensor
-    ) -> Tensor:
-        """The model's own forward: ids, slots and positions `[rows, C]`, visible `[rows, C, capacity]` → features."""
-        cache.aim(slots)
-        output = self.backbone(
-            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True,
-            attention_mask=self.masks(visible, positions, key_positions),
-        )  # fmt: skip
-        return output.last_hidden_state
-
-    def masks(self, visible: Tensor, positions: Tensor, key_positions: Tensor) -> Any:
-        """The 4-D additive mask the model expects, or one a layer type where some layers slide."""
-        full = additive(visible, self.model.dtype)
-        if not self.windows:
-            return full
-        made = {}
-        for layer_type, window in self.windows.items():
-            near = positions[..., None] - key_positions[:, None] < window if window else None
-            made[layer_type] = full if near is None else additive(visible & near, self.model.dtype)
-        return made if "full_attention" in made else next(iter(made.values()))
 
     def commit(self, state: State, draft: Draft, verdict: Verdict) -> None:
         """Keep keys and values of the accepted path, drop the rest, append the committed tokens."""
         if not draft.chain:
             keep_path(state.cache, state.branches, state.cached(), verdict.path)
         state.append(verdict.tokens, verdict.counts)
-
-
-def keep_path(cache: SlotCache, branches: int, cached: Tensor, path: Tensor) -> None:
-    """Move accepted nodes `path` `[B, D]` right behind the root's slot `cached` `[B, R]`."""
-    order = torch.arange(1, path.shape[1] + 1, device=path.device)
-    # beyond the accepted path a slot is copied onto itself
-    source = torch.where(path >= 0, path + 1, order).repeat_interleave(branches, 0)
-    first = cached.flatten()[:, None]
-    cache.move(first + source, (first + order).expand_as(source))
-
-
-def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bool `[rows, C, K]` → additive `[rows, 1, C, K]`: made once a pass, not once a layer."""
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))[:, None]
-
-
-def sliding_windows(config: Any) -> dict[str, int | None]:
-    """Window of every layer type, {} where all layers see everything."""
-    window = getattr(config, "sliding_window", None)
-    if not window:
-        return {}
-    types = getattr(config, "layer_types", None)
-    if types is None:
-        return {"sliding_attention": window}
-    return {name: window if name == "sliding_attention" else None for name in dict.fromkeys(types)}

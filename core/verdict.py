@@ -14,8 +14,8 @@ from polydraft.core.state import State
 class Verdict:
     """The accepted path of every row and the token the target itself supplies after it.
 
-    path: `[B, D]` int64 accepted nodes in order, -1 beyond the end.
-    tokens: `[B, D+1]` int64, accepted tokens then the supplied one; the first `counts[b]` are committed.
+    path: `[B, D]` int64 nodes the verifier walked to, in order, -1 beyond the end.
+    tokens: `[B, D+1]` int64, their tokens then the supplied one; the first `counts[b]` are committed.
     accepted: drafted tokens kept, a row; counts: tokens committed, a row (accepted + 1 unless the row ended).
     choices: `[B, N+1]` the target's own token at every column (what Jacobi drafts next).
     """
@@ -53,14 +53,12 @@ def in_place(verdict: Verdict) -> Verdict:
     """Commit only nodes that stand where plain decoding would put them: node i at depth i + 1, and what follows them.
 
     Sums over keys round differently in another order, and 16-bit features show it; where ancestors are in place the
-    bits are plain decoding's own. The token after the last such node is the target's choice there either way.
+    bits are plain decoding's own. The token after the last such node is the target's choice there either way. `path`
+    and `tokens` still hold all that was found, for a drafter to lead its next draft with.
     """
     depth = torch.arange(verdict.path.shape[1], device=verdict.path.device)
-    kept = (verdict.path == depth).cumprod(1).bool()
-    accepted = [min(few, all_) for few, all_ in zip(kept.sum(1).tolist(), verdict.accepted, strict=True)]
-    return replace(
-        verdict, path=verdict.path.masked_fill(~kept, -1), accepted=accepted, counts=[number + 1 for number in accepted]
-    )
+    accepted = (verdict.path == depth).cumprod(1).sum(1).tolist()
+    return replace(verdict, accepted=accepted, counts=[number + 1 for number in accepted])
 
 
 def cut_at_end(verdict: Verdict, state: State, eos: frozenset[int]) -> Verdict:

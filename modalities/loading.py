@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
-from polydraft.core.errors import DeviceUnavailable, UnknownModel, WeightsError
+from polydraft.core.errors import DeviceUnavailable, PolydraftError, UnknownModel, WeightsError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,9 +60,9 @@ class ModelCard:
     @property
     def methods(self) -> list[str]:
         """Names of the methods this model can use."""
-        from polydraft.core.methods import METHODS
+        from polydraft.core.registry import available
 
-        return [name for name, spec in METHODS.items() if not spec.drafter or spec.drafter in self.manifest["drafters"]]
+        return available(self.manifest["drafters"])
 
     @property
     def draws(self) -> dict[str, list[str]]:
@@ -145,6 +145,8 @@ def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:
     """Run `read`; whatever is wrong with a weight file becomes one typed sentence."""
     try:
         return read()
+    except PolydraftError:
+        raise
     except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[-1][:160] if str(error).strip() else type(error).__name__
         raise WeightsError(

@@ -104,7 +104,7 @@ def check_request(output: Path, map_file: Path | None, compare: bool, speculativ
         check_output(path)
     if map_file is not None and map_file.resolve() == output.resolve():
         raise OutputUnwritable(f"--map and --output are both {output}; give two file names.")
-    name = None if method is None else parse(method).spec.name
+    name = None if method is None else parse(method).drafter.name
     if compare and (name == "ar" or not speculative):
         raise InvalidArgument("--compare sets a drafting method beside plain decoding; leave out the plain method.")
 

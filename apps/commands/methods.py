@@ -1,4 +1,4 @@
-"""`polydraft methods`: every way to draft, what it promises and needs, and the paper it comes from.
+"""`polydraft methods`: every way to draft and to judge, what it promises and needs, and the paper it comes from.
 
 polydraft methods
 polydraft methods --json
@@ -10,40 +10,41 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands.terminal import print_json, print_table
+from polydraft.apps.commands.terminal import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from polydraft.core.methods import MethodSpec, Parameter
+    from polydraft.core.methods import Choice, Parameter
 
 
 def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
     """List the methods with guarantee, needs, parameters and paper."""
-    from polydraft.core.methods import METHODS
+    from polydraft.core.registry import DRAFTERS, choices
 
+    found = [describe(choice, choice_is_drafter=index < len(DRAFTERS)) for index, choice in enumerate(choices())]
     if as_json:
-        print_json([describe(spec) for spec in METHODS.values()])
+        print_json(found)
         return
     rows = [
         [
-            spec.name, spec.guarantee, spec.summary, ", ".join(needs(spec)) or "nothing",
-            "\n".join(f"{name}={parameter.default}: {parameter.help}" for name, parameter in spec.parameters.items()),
-            spec.paper,
+            row["name"], row["guarantee"], row["summary"], ", ".join(row["needs"]) or "nothing",
+            "\n".join(f"{name}={value['default']}: {value['help']}" for name, value in row["parameters"].items()),
+            row["paper"],
         ]
-        for spec in METHODS.values()
+        for row in found
     ]  # fmt: skip
     print_table(["method", "guarantee", "what it does", "needs", "parameters", "paper"], rows)
+    note("join a drafter and a rule with +: eagle2+lantern(delta=0.2)")
 
 
-def needs(spec: MethodSpec) -> list[str]:
-    found = [f"a drafter of kind {spec.drafter}"] if spec.drafter else []
-    return [*found, "a token grid"] if spec.needs_grid else found
-
-
-def describe(spec: MethodSpec) -> dict[str, Any]:
+def describe(choice: Choice, choice_is_drafter: bool) -> dict[str, Any]:
+    part = choice.drafter if choice_is_drafter else choice.judge
+    needs = [f"a drafter of kind {choice.drafter.kind}"] if choice.drafter.kind else []
+    needs += ["a codebook"] if choice.judge.needs_codes else []
     return {
-        "name": spec.name, "guarantee": spec.guarantee, "summary": spec.summary, "paper": spec.paper,
-        "drafter": spec.drafter or None, "needs": needs(spec),
-        "parameters": {name: bounds(parameter) for name, parameter in spec.parameters.items()},
+        "name": part.name, "role": "drafter" if choice_is_drafter else "rule", "guarantee": choice.guarantee,
+        "summary": part.summary, "paper": part.paper, "method": choice.name, "needs": needs,
+        "drafter": choice.drafter.kind or None,
+        "parameters": {name: bounds(parameter) for name, parameter in part.parameters.items()},
     }  # fmt: skip
 
 

@@ -19,14 +19,15 @@ from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
-CURVES = {"target": "nats a token", "drafter-lm": "KL to the target, nats a token"}
+DRAFTERS = {"lm": "drafter-lm", "eagle": "drafter-eagle"}
+CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 DEFAULTS = {"method": "jacobi", "temperature": 1.0, "top_k": 0, "top_p": 0.9, "guidance_scale": 1.5}
 
 
 def assemble(runs: Path, out: Path) -> None:
     """Copy the parts that exist in `runs`; measured settings in an existing manifest stay."""
     out.mkdir(parents=True, exist_ok=True)
-    for part in ("tokenizer", "target", "drafter-lm"):
+    for part in ("tokenizer", "target", *DRAFTERS.values()):
         if (runs / part / "model.safetensors").exists():
             (out / part).mkdir(exist_ok=True)
             for name in KEPT:
@@ -38,7 +39,7 @@ def assemble(runs: Path, out: Path) -> None:
         "defaults": DEFAULTS, "jacobi_committed": {}, "fitted": {},
     } | (json.loads(path.read_text()) if path.exists() else {})  # fmt: skip
     plot_curves(runs, out / "curves.png")
-    manifest["drafters"] = {"lm": "drafter-lm"} if (out / "drafter-lm").is_dir() else {}
+    manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
     path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 

@@ -10,41 +10,60 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
-from polydraft.apps.train.image_lm import Batches
+from polydraft.apps.train.image_data import Batches
+from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.methods import parse
 from polydraft.core.sampling import Sampling
-from polydraft.core.training.distill import Examples, collect, distil, shallow_copy_of
+from polydraft.core.training.distill import Examples, collect, distil, divergence, shallow_copy_of
+from polydraft.core.training.eagle import continuation
 from polydraft.modalities.image.pipeline import ImagePipeline
-from polydraft.modalities.loading import load
+from polydraft.modalities.loading import causal_lm, load
 from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.scene import random_composition
 
+Objective = Callable[[Any, Examples], Tensor]
+
 ROWS = 32
-KINDS = ("lm",)
+LM_LAYERS = 2
 
 
-def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0, layers: int = 2) -> None:
+def independent(target: PreTrainedModel) -> tuple[Any, Objective]:
+    return shallow_copy_of(target, LM_LAYERS), partial(divergence, target)
+
+
+def eagle(target: PreTrainedModel) -> tuple[Any, Objective]:
+    return EagleNetwork(target.config), partial(continuation, target)
+
+
+KINDS = {"lm": independent, "eagle": eagle}
+
+
+def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0) -> None:
     """A quarter of the time draws with the target, the rest distils. Raises UnsupportedMethod for an unknown kind."""
     if kind not in KINDS:
         raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
     pipe = load(target)
     prompts, codes = draw(pipe, out, minutes / 4, seed)
-    student = shallow_copy_of(pipe.target_model, layers)
+    # drawing has packed the pipeline's weights; training reads them as they were
+    student, objective = KINDS[kind](causal_lm(pipe.card.path / "target", pipe.device, pipe.dtype))
     held = slice(-ROWS, None)  # never trained on
     own = batches(pipe, prompts[:-ROWS], codes[:-ROWS], seed)
     source = itertools.chain.from_iterable(zip(own, rendered(pipe, seed), strict=True))
     curve = distil(
-        pipe.target_model, student, source, minutes=minutes * 3 / 4, folder=out,
+        objective, student, source, minutes=minutes * 3 / 4, folder=out,
         validate=lambda: Examples.join([tuple(prompt) for prompt in prompts[held]], list(codes[held])),
     )  # fmt: skip
     (out / "curve.json").write_text(json.dumps(curve))

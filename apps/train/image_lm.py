@@ -2,9 +2,9 @@
 
     python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
 
-A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW; one caption in ten is dropped
-for guidance (Ho and Salimans 2022). The learning rate follows the clock. Weights already in `--out` are trained on,
-with a schedule of their own; they are saved every few minutes.
+A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW. Packed scenes come first
+and give way to the grammar's. The learning rate follows the clock. Weights already in `--out` are trained on, with a
+schedule of their own and no packed scenes; they are saved every few minutes.
 """
 
 from __future__ import annotations
@@ -14,51 +14,15 @@ import json
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydraft.apps.train.vq import to_pixels
+from polydraft.apps.train.image_data import Batches
 from polydraft.modalities.image import vocabulary
-from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.captions import describe
-from polydraft.modalities.world.captions import vocabulary as words
-from polydraft.modalities.world.scene import place, random_composition
 
-LONGEST_PROMPT = 16
-
-
-class Batches:
-    """Rendered and tokenised scenes: ids `[B, L]` (right padded) and labels (-100 off the codes)."""
-
-    def __init__(self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1) -> None:
-        self.vq = channels_last(VQTokenizer.from_folder(vq_folder).to(torch.bfloat16))
-        self.text = vocabulary.build(words())
-        self.offset = vocabulary.code_offset(self.text)
-        self.rng, self.held_out, self.drop = np.random.default_rng(seed), held_out, drop
-
-    @property
-    def vocab_size(self) -> int:
-        return self.offset + self.vq.config.codebook_size
-
-    @torch.no_grad()
-    def next(self, rows: int) -> tuple[Tensor, Tensor]:
-        compositions = [random_composition(self.rng, self.held_out) for _ in range(rows)]
-        scenes = [place(composition, self.rng) for composition in compositions]
-        pixels = to_pixels([scene.render() for scene in scenes]).to(torch.bfloat16)
-        codes = self.vq.encode(pixels.contiguous(memory_format=torch.channels_last)).flatten(1) + self.offset
-        captions = ["" if self.rng.random() < self.drop else describe(c, self.rng) for c in compositions]
-        prompts = [vocabulary.prompt_ids(self.text, caption) for caption in captions]
-        length = LONGEST_PROMPT + codes.shape[1]  # one shape for every batch: compiled once
-        ids = torch.full((rows, length), vocabulary.PAD)
-        labels = torch.full((rows, length), -100)
-        for row, prompt in enumerate(prompts):
-            end = len(prompt) + codes.shape[1]
-            ids[row, : len(prompt)] = torch.tensor(prompt)
-            ids[row, len(prompt) : end] = labels[row, len(prompt) : end] = codes[row]
-        return ids, labels
+PACKED = 0.6  # share of packed scenes at the start; none are left after as large a share of the budget
 
 
 def next_token_loss(model: LlamaForCausalLM, ids: Tensor, labels: Tensor) -> Tensor:
@@ -112,7 +76,8 @@ def run(
         factor = min(1.0, (step + 1) / 100) * min(1.0, max(0.01, (1 - elapsed / budget) / 0.9))
         for optimiser, peak in zip(optimisers, peaks, strict=True):
             optimiser.param_groups[0]["lr"] = peak * factor
-        loss = next_token_loss(model, *data.next(rows))
+        packed = 0.0 if before else max(0.0, PACKED - elapsed / budget)
+        loss = next_token_loss(model, *data.next(rows, packed))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser in optimisers:

@@ -17,39 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
+from polydraft.apps.train.image_data import packed_scene, to_pixels
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
-from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.scene import (
-    BACKGROUNDS,
-    CANVAS,
-    GRID,
-    Placed,
-    Scene,
-    overlap,
-    place,
-    random_composition,
-)
-
-
-def packed_scene(rng: np.random.Generator, tries: int = 24) -> Scene:
-    """A canvas as full of objects as `tries` random placements make it."""
-    objects: list[Placed] = []
-    for attempt in range(tries):
-        size = "large" if attempt < tries // 3 else "small"
-        x, y = rng.integers((CANVAS - SIZES[size]) // GRID + 1, size=2) * GRID
-        item = Placed(list(KINDS)[rng.integers(len(KINDS))], size, int(x), int(y))
-        if not any(overlap(item, other) for other in objects):
-            objects.append(item)
-    return Scene(list(BACKGROUNDS)[rng.integers(len(BACKGROUNDS))], tuple(objects))
-
-
-def to_pixels(pictures: list[NDArray[np.uint8]]) -> Tensor:
-    """`[B, 3, H, W]` in -1..1."""
-    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 127.5 - 1.0
+from polydraft.modalities.world.scene import Scene, place, random_composition
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -9,9 +10,19 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.tape import NoiseTape
+from polydraft.core.stream import Noise
 from polydraft.core.target import Prompt
 from polydraft.core.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of a draft: law `[B, N+1, V]` log p, the target's features `[B, R, N+1, D]`, and the verdict."""
+
+    draft: Draft
+    law: Tensor
+    features: Tensor
+    verdict: Verdict
 
 
 class Drafter(Protocol):
@@ -23,13 +34,13 @@ class Drafter(Protocol):
     @property
     def nodes(self) -> int: ...
 
-    def begin(self, prompts: list[Prompt]) -> Any:
-        """The draft state of new rows."""
+    def begin(self, prompts: list[Prompt], features: Tensor) -> Any:
+        """The draft state of new rows; features `[B, R, L, D]` of all prompt ids but the last."""
 
-    def draft(self, state: State, drafts: Any, sampler: Sampler, tape: NoiseTape) -> Draft:
+    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Noise) -> Draft:
         """Guess what follows the root of every row."""
 
-    def observe(self, state: State, drafts: Any, draft: Draft, law: Tensor, verdict: Verdict) -> None:
+    def observe(self, state: State, drafts: Any, judged: Judged) -> None:
         """See what became of the draft; `state` has already committed the verdict."""
 
     def select(self, drafts: Any, rows: list[int]) -> Any:
@@ -48,10 +59,10 @@ class Stateless:
     def nodes(self) -> int:
         return self.reach
 
-    def begin(self, prompts: list[Prompt]) -> Any:
+    def begin(self, prompts: list[Prompt], features: Tensor) -> Any:
         return None
 
-    def observe(self, state: State, drafts: Any, draft: Draft, law: Tensor, verdict: Verdict) -> None:
+    def observe(self, state: State, drafts: Any, judged: Judged) -> None:
         return None
 
     def select(self, drafts: Any, rows: list[int]) -> Any:

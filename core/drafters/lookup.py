@@ -15,7 +15,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.tape import NoiseTape
+from polydraft.core.stream import Noise
 
 
 @dataclass
@@ -29,7 +29,7 @@ class LookupDrafter(Stateless):
     ngram: int = 3
     allowed: Tensor | None = field(default=None, repr=False)
 
-    def draft(self, state: State, drafts: Any, sampler: Sampler, tape: NoiseTape) -> Draft:
+    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Noise) -> Draft:
         tokens, device = state.tokens, state.tokens.device
         rows, width = tokens.shape
         last = torch.tensor(state.lengths, device=device)[:, None] - 1

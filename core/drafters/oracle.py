@@ -16,7 +16,8 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.tape import NoiseTape, uniform
+from polydraft.core.stream import Noise
+from polydraft.core.tape import uniform
 from polydraft.core.target import Prompt
 
 
@@ -40,10 +41,10 @@ class OracleDrafter(Stateless):
     def nodes(self) -> int:
         return self.reach * self.width
 
-    def begin(self, prompts: list[Prompt]) -> Any:
+    def begin(self, prompts: list[Prompt], features: Tensor) -> Any:
         return None
 
-    def draft(self, state: State, drafts: Any, sampler: Sampler, tape: NoiseTape) -> Draft:
+    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Noise) -> Draft:
         device = state.tokens.device
         steps = torch.arange(self.reach, device=device)
         t = torch.tensor(state.generated, device=device)[:, None] + steps  # [B, reach]
@@ -66,7 +67,7 @@ class OracleDrafter(Stateless):
         above = torch.nn.functional.pad((steps * self.width + place)[:, :-1], (1, 0), value=-1)
         parents = above[..., None].expand(-1, -1, self.width).flatten(1)
         tree = Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool))
-        led, _ = tree.led_by((self.reach - 1) * self.width + place[:, -1])
+        led = tree.led_by((self.reach - 1) * self.width + place[:, -1])
         # mostly the truth leads, sometimes it is a side branch
         leads = uniform(key + 2, ids, t[:, :1]) < 0.75
         tokens, parents = torch.where(leads, led.tokens, tokens), torch.where(leads, led.parents, parents)

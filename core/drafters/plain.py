@@ -8,11 +8,11 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.tape import NoiseTape
+from polydraft.core.stream import Noise
 
 
 class NoDrafter(Stateless):
     reach = 0
 
-    def draft(self, state: State, drafts: Any, sampler: Sampler, tape: NoiseTape) -> Draft:
+    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Noise) -> Draft:
         return Draft.empty(len(state), state.tokens.device)

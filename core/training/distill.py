@@ -1,7 +1,7 @@
-"""Distil a drafter network from a target: match the target's law on sequences the target itself wrote.
+"""Distil a drafter network from a target, on sequences the target itself wrote.
 
-    examples = collect(method, prompts)                      # what the target says
-    distil(target_model, student, source, clock, folder)     # KL(target || student) on it, resumable
+    examples = collect(method, prompts)                                        # what the target says
+    distil(partial(divergence, target), student, source, minutes=10, folder=out)   # resumable
 
 On-policy labels are the largest lever there is (Zhou et al. 2024, DistillSpec, arXiv 2310.08461, section 4).
 """
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -66,12 +67,12 @@ def divergence(target: PreTrainedModel, student: PreTrainedModel, examples: Exam
 
 
 def distil(
-    target: PreTrainedModel, student: PreTrainedModel, source: Iterator[Examples], *, minutes: float, folder: Path,
-    rate: float = 1.5e-3, validate: Callable[[], Examples] | None = None,
+    objective: Callable[[Any, Examples], Tensor], student: Any, source: Iterator[Examples], *, minutes: float,
+    folder: Path, rate: float = 1.5e-3, validate: Callable[[], Examples] | None = None,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Train `student` for `minutes` of wall time in all, resuming from `folder` if a run was stopped there.
 
-    Returns the loss curve. Checkpoints are safetensors and JSON; the learning rate follows the clock.
+    objective: the loss of (student, examples), in nats or near it. Returns the loss curve. Checkpoints are safetensors and JSON; the learning rate follows the clock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimiser = torch.optim.AdamW(student.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
@@ -83,7 +84,7 @@ def distil(
         while (elapsed := before + time.monotonic() - begun) < budget:
             factor = min(1.0, (step + 1) / 50) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * elapsed / budget)))
             optimiser.param_groups[0]["lr"] = rate * factor
-            loss = divergence(target, student, next(source))
+            loss = objective(student, next(source))
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
@@ -91,9 +92,9 @@ def distil(
             step += 1
             if step % 50 == 0:
                 with torch.no_grad():
-                    held_out = divergence(target, student, held).item() if held else float("nan")
+                    held_out = objective(student, held).item() if held else float("nan")
                 curve.append({"seconds": round(elapsed), "step": step, "train": loss.item(), "held_out": held_out})
-            bar.set_postfix(kl=f"{loss.item():.4f}", refresh=False)
+            bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
             bar.update(min(round(elapsed), bar.total) - bar.n)
             if time.monotonic() - saved > 60:
                 checkpoint(folder, student, optimiser, {"seconds": elapsed, "step": step, "curve": curve})
@@ -102,7 +103,7 @@ def distil(
     return curve
 
 
-def checkpoint(folder: Path, student: PreTrainedModel, optimiser: torch.optim.Optimizer, progress: dict) -> None:
+def checkpoint(folder: Path, student: Any, optimiser: torch.optim.Optimizer, progress: dict) -> None:
     """Weights (bf16, what ships), master weights and moments, and how far the run is."""
     shipped = {name: tensor.detach().to(torch.bfloat16) for name, tensor in student.state_dict().items()}
     student.save_pretrained(folder, state_dict=shipped)
@@ -115,7 +116,7 @@ def checkpoint(folder: Path, student: PreTrainedModel, optimiser: torch.optim.Op
     (folder / "progress.json").write_text(json.dumps(progress))
 
 
-def resume(folder: Path, student: PreTrainedModel, optimiser: torch.optim.Optimizer) -> dict:
+def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> dict:
     """Restore what `checkpoint` wrote; a fresh start where there is nothing."""
     if not (folder / "progress.json").exists():
         return {"seconds": 0.0, "step": 0, "curve": []}

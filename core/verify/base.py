@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.stream import Noise
 from polydraft.core.verdict import Verdict
 
 
 class Verifier(Protocol):
-    """`guarantee` is "identical" (same seed, same tokens), "exact" (same law) or "lossy"."""
+    """Judges drafts.
 
-    guarantee: ClassVar[str]
-    needs_q: ClassVar[bool]
+    guarantee: "identical" (same seed, same tokens), "exact" (same law) or "lossy". needs_q: the draft must carry the
+    law its tokens were drawn from. chains_only: it cannot judge a tree. on_tape: its noise is the tape; else the
+    second stream.
+    """
 
-    def verify(self, draft: Draft, law: Tensor, noise: Tensor) -> Verdict: ...
+    @property
+    def guarantee(self) -> str: ...
+
+    @property
+    def needs_q(self) -> bool: ...
+
+    @property
+    def chains_only(self) -> bool: ...
+
+    @property
+    def on_tape(self) -> bool: ...
+
+    def verify(self, draft: Draft, law: Tensor, noise: Noise, t: list[int]) -> Verdict:
+        """law: `[B, N+1, V]` log p, unnormalised at temperature 0; t: tokens every row has generated."""

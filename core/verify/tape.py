@@ -1,37 +1,82 @@
 """The tape walk: from the root, go to the child that is the target's own choice; emit the choice where none is.
 
 Identical to plain decoding with the same seed, whatever drafted the tree (arXiv 2408.07978). Temperature 0 is the same
-walk on a tape of zeros.
+walk on a tape of zeros. With a `match` rule a child may also stand for the choice (a near neighbour in the codebook):
+the walk goes on with that child, and is lossy.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.stream import Noise
 from polydraft.core.verdict import Verdict, follow
+from polydraft.core.verify.rules import Match, at, may_stand
 
 
+@dataclass(frozen=True)
 class TapeVerifier:
-    """`argmax(log p + g)` at every column at once, then one look at which nodes it agrees with."""
+    """`argmax(log p + g)` at every column at once, then one look at which nodes it agrees with.
 
-    guarantee: ClassVar[str] = "identical"
-    needs_q: ClassVar[bool] = False
+    rigid: `[V]` bool, ids that no match touches.
+    """
 
-    def verify(self, draft: Draft, law: Tensor, noise: Tensor) -> Verdict:
-        """law: `[B, N+1, V]` log p; noise: `[B, D+1, V]`, positions from the one the root judges.
+    match: Match | None = None
+    rigid: Tensor | None = field(default=None, repr=False)
 
-        All nodes of one depth share their position's noise.
-        """
-        choices = perturbed(law, noise, draft).argmax(-1)  # ties go to the lower index
-        agrees = draft.valid & (draft.tokens == choices.gather(1, draft.parents + 1))
-        agrees = torch.nn.functional.pad(agrees, (1, 0), value=True)  # the root is committed
-        reached = ~(draft.lineage & ~agrees[:, None, :]).any(-1)
-        deepest = torch.where(reached, draft.depth, -1).argmax(1)
-        return follow(deepest, draft.lineage, draft.depth, draft.tokens, choices)
+    needs_q = False
+    chains_only = False
+    on_tape = True
+
+    @property
+    def guarantee(self) -> str:
+        return "identical" if self.match is None else "lossy"
+
+    def verify(self, draft: Draft, law: Tensor, noise: Noise, t: list[int]) -> Verdict:
+        """All nodes of one depth share their position's noise."""
+        choices = perturbed(law, noise.window(t, draft.deepest + 1), draft).argmax(-1)  # ties go to the lower index
+        if self.match is None:
+            return walk(draft, choices, draft.valid & (draft.tokens == choices.gather(1, draft.parents + 1)))
+        draws = [perturbed(law, g, draft).argmax(-1) for g in noise.further(t, draft.deepest + 1, self.match.draws)]
+        return walk(draft, choices, self.standing(draft, law, choices, draws))
+
+    def standing(self, draft: Draft, law: Tensor, choices: Tensor, draws: list[Tensor]) -> Tensor:
+        """`[B, N]` bool: of every node's children the one that is its choice, or else the likeliest that matches it."""
+        assert self.match is not None
+        parent = draft.parents + 1
+        p = law.softmax(-1).gather(1, parent[..., None].expand(-1, -1, law.shape[-1]))
+        wanted = choices.gather(1, parent)
+        further = torch.stack([draw.gather(1, parent) for draw in draws], -1) if draws else wanted[..., None][..., :0]
+        stands = draft.valid & may_stand(self.match, self.rigid, p, wanted, draft.tokens, further)
+        score = at(p, draft.tokens) + 2.0 * (draft.tokens == wanted)
+        score = torch.where(stands, score, -1.0)
+        siblings = parent[:, :, None] == parent[:, None, :]
+        earlier = torch.ones(draft.size, draft.size, dtype=torch.bool, device=score.device).tril(-1)
+        better = (score[:, None, :] > score[:, :, None]) | ((score[:, None, :] == score[:, :, None]) & earlier)
+        return stands & ~(siblings & better).any(-1)
+
+
+@dataclass(frozen=True)
+class TargetOnlyVerifier(TapeVerifier):
+    """The same walk with noise drawn afresh in every pass: exact for any tree, however it was chosen."""
+
+    on_tape = False
+
+    @property
+    def guarantee(self) -> str:
+        return "exact" if self.match is None else "lossy"
+
+
+def walk(draft: Draft, choices: Tensor, agrees: Tensor) -> Verdict:
+    """Follow agreeing nodes `[B, N]` from the root as deep as they go, then the choice there."""
+    agrees = torch.nn.functional.pad(agrees, (1, 0), value=True)  # the root is committed
+    reached = ~(draft.lineage & ~agrees[:, None, :]).any(-1)
+    deepest = torch.where(reached, draft.depth, -1).argmax(1)
+    return follow(deepest, draft.lineage, draft.depth, draft.tokens, choices)
 
 
 def perturbed(law: Tensor, noise: Tensor, draft: Draft) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ from PIL import Image
 from torch import Tensor
 
 from polydraft.core.decode import Batch, Method, Step, decode, start
+from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.core.fit import best_window, pass_seconds
-from polydraft.core.methods import METHODS, Choice, Site, parse
+from polydraft.core.methods import Choice, Site, parse
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import CausalTarget, Prompt
@@ -32,6 +34,13 @@ from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import ModelCard, causal_lm, load, read_weights
 from polydraft.modalities.world.parsing import normalise
+
+DRAFTERS: dict[str, Callable[[ImagePipeline, Path], Any]] = {
+    "lm": lambda pipe, folder: causal_lm(folder, pipe.device, pipe.dtype),
+    "eagle": lambda pipe, folder: read_weights(
+        "drafter", folder, lambda: EagleNetwork.from_folder(folder, pipe.target_model)
+    ),
+}
 
 LONGEST_TEXT = 2000  # characters
 LONGEST_PROMPT = 46  # words the model reads; with the rest of `capacity` a multiple of 32, which attention likes
@@ -103,7 +112,7 @@ class ImagePipeline:
     def checked(self, method: str) -> Choice:
         """The parsed method, refused here and not later if this model cannot use it."""
         choice = parse(method)
-        if choice.spec.drafter and choice.spec.drafter not in self.card.drafters:
+        if choice.lacks(self.card.drafters):
             choice.build(Site(self.card.name, None, None))  # type: ignore[arg-type]  # raises, naming what fits
         return choice
 
@@ -181,15 +190,23 @@ class ImagePipeline:
         """Everything `decode` needs."""
         target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
         kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
-        site = Site(self.card.name, target, self.allowed, self.grid[1], kinds, self.fitted)
+        site = Site(self.card.name, target, self.allowed, self.grid[1], self.codes, None, kinds, self.fitted)
         drafter, verifier = choice.build(site)
         return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.allowed[None]))
+
+    @cached_property
+    def codes(self) -> Tensor:
+        """`[V, D]`: what the tokenizer looks codes up by; nan for words."""
+        vectors = self.vq.codebook.float()
+        codes = torch.full((len(self.allowed), vectors.shape[1]), torch.nan, device=vectors.device)
+        codes[self.code_offset : self.code_offset + len(vectors)] = vectors
+        return codes
 
     def drafter(self, kind: str) -> Any:
         """The drafter network of `kind`, loaded when first used."""
         if kind not in self._drafters:
             folder = self.card.path / self.card.manifest["drafters"][kind]
-            self._drafters[kind] = causal_lm(folder, self.device, self.dtype)
+            self._drafters[kind] = DRAFTERS[kind](self, folder)
         return self._drafters[kind]
 
     def fitted(self, method: str) -> dict[str, Any]:
@@ -264,4 +281,4 @@ def seeds(seed: int | list[int], rows: int) -> list[int]:
     return given
 
 
-__all__ = ["METHODS", "ImagePipeline", "ImageResult", "ImageStep", "ImageStream", "generate_image"]
+__all__ = ["ImagePipeline", "ImageResult", "ImageStep", "ImageStream", "generate_image"]

@@ -1,8 +1,8 @@
 """A small VQ image tokenizer: 128x128 pixels to 16x16 codes and back.
 
-Patchify early (4x4 pixels become channels), stay local (channel norms and replicate padding only, so a code depends on
-its neighbourhood and a flat background is one code), look codes up by direction (L2-normalised, Yu et al. 2022,
-"Vector-quantized Image Modeling with Improved VQGAN", section 3.2).
+A code depends on the 8x8 pixels of its own cell and nothing else, so a glyph on the grid has the same codes wherever it
+stands and whatever stands beside it: that is what makes them predictable. The decoder looks around. Codes are looked up
+by direction (L2-normalised, Yu et al. 2022, "Vector-quantized Image Modeling with Improved VQGAN", section 3.2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class VQConfig:
 
     codebook_size: int = 2048
     code_dim: int = 8
-    encoder_width: int = 128
+    encoder_width: int = 512
     decoder_width: int = 256
     decoder_blocks: int = 3
     patch: int = 4
@@ -61,6 +61,18 @@ class ResBlock(nn.Module):
         return x + self.second(F.silu(self.first(self.norm(x))))
 
 
+class CellBlock(nn.Module):
+    """A residual block that never looks beyond its own cell."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = ChannelNorm(width), nn.Conv2d(width, width, 1), nn.Conv2d(width, width, 1)
+        nn.init.zeros_(self.second.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(F.silu(self.first(self.norm(x))))
+
+
 class VQTokenizer(nn.Module):
     """Encoder, codebook and decoder. Pixels are `[B, 3, H, W]` in -1..1, codes `[B, H/8, W/8]`."""
 
@@ -69,11 +81,11 @@ class VQTokenizer(nn.Module):
     def __init__(self, config: VQConfig) -> None:
         super().__init__()
         self.config = config
-        narrow, wide, channels = config.encoder_width, config.decoder_width, 3 * config.patch**2
+        wide, channels = config.decoder_width, 3 * config.patch**2
         self.encoder = nn.Sequential(
-            nn.PixelUnshuffle(config.patch), conv(channels, narrow), ResBlock(narrow),
-            conv(narrow, 2 * narrow, stride=2), ResBlock(2 * narrow), ChannelNorm(2 * narrow),
-            nn.Conv2d(2 * narrow, config.code_dim, 1),
+            nn.PixelUnshuffle(2 * config.patch), nn.Conv2d(4 * channels, config.encoder_width, 1),
+            CellBlock(config.encoder_width), CellBlock(config.encoder_width), ChannelNorm(config.encoder_width),
+            nn.Conv2d(config.encoder_width, config.code_dim, 1),
         )  # fmt: skip
         self.decoder = nn.Sequential(
             conv(config.code_dim, wide), *(ResBlock(wide) for _ in range(config.decoder_blocks)),

@@ -20,11 +20,14 @@ from transformers import (
 )
 
 from polydraft.core.decode import Batch, Method, decode, start
-from polydraft.core.drafters.jacobi import INITIALISATIONS, JacobiDrafter
+from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
+from polydraft.core.drafters.initial import INITIALISATIONS, Initial
+from polydraft.core.drafters.jacobi import JacobiDrafter
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.plain import NoDrafter
+from polydraft.core.drafters.plans import Dynamic, SharedNoise, Static
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
@@ -62,6 +65,7 @@ class Lab:
 
     model: PreTrainedModel
     student: PreTrainedModel
+    eagle: EagleNetwork
     prompts: list[Prompt]
 
     def target(self, guidance: float = 1.0) -> CausalTarget:
@@ -83,10 +87,13 @@ class Lab:
             "oracle chain": OracleDrafter(truth, VOCAB, reach=5, width=1, acceptance=0.8),
             "oracle tree": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
             "lookup": LookupDrafter(),
-            **{f"jacobi {init}": JacobiDrafter(6, init, everything, row=4) for init in INITIALISATIONS},
-            "jacobi for ever": JacobiDrafter(6, "above", everything, row=4, restart=False),
-            "lm chain": lambda target: LMDrafter(self.student, target, depth=4),
-            "lm tree": lambda target: LMDrafter(self.student, target, depth=4, width=3),
+            **{f"jacobi {init}": JacobiDrafter(6, Initial(init, everything, 4)) for init in INITIALISATIONS},
+            "jacobi for ever": JacobiDrafter(6, Initial("above", everything, 4), restart=False),
+            "lm chain": lambda target: LMDrafter(self.student, target, Dynamic(4), SharedNoise()),
+            "lm tree": lambda target: LMDrafter(self.student, target, Dynamic(4, 3, 12), SharedNoise()),
+            "lm static": lambda target: LMDrafter(self.student, target, Static(3, 9), SharedNoise()),
+            "eagle chain": lambda target: EagleDrafter(self.eagle, target, Dynamic(3), SharedNoise()),
+            "eagle tree": lambda target: EagleDrafter(self.eagle, target, Dynamic(3, 3, 8), SharedNoise()),
         }
 
 
@@ -143,6 +150,6 @@ def lab() -> Callable[..., Lab]:
             Prompt((text, empty), budget, seed)
             for seed, (text, budget) in enumerate(zip(texts, budgets, strict=True), 40)
         ]
-        return Lab(model, student, prompts)
+        return Lab(model, student, EagleNetwork(model.config).to(dtype), prompts)
 
     return make

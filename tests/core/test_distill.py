@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
+from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.training.distill import Examples, collect, distil, divergence, shallow_copy_of
+from polydraft.core.training.eagle import continuation
 
 
 def test_a_student_comes_closer_and_a_stopped_run_resumes(lab, tmp_path):
@@ -18,15 +23,43 @@ def test_a_student_comes_closer_and_a_stopped_run_resumes(lab, tmp_path):
     torch.manual_seed(1)
     student = shallow_copy_of(made.model, 2)
     before = divergence(made.model, student, examples).item()
-    distil(made.model, student, itertools.repeat(examples), minutes=0.06, folder=tmp_path)
+    distil(partial(divergence, made.model), student, itertools.repeat(examples), minutes=0.06, folder=tmp_path)
     after = divergence(made.model, student, examples).item()
     assert after < before
     stopped = load_file(tmp_path / "training.safetensors")
     again = shallow_copy_of(made.model, 2)
-    distil(made.model, again, itertools.repeat(examples), minutes=0.06, folder=tmp_path)  # its time is over
+    distil(partial(divergence, made.model), again, itertools.repeat(examples), minutes=0.06, folder=tmp_path)  # its time is over
     for name, parameter in again.named_parameters():
         assert torch.equal(parameter, stopped[f"master.{name}"])
     assert divergence(made.model, again, examples).item() <= after + 1e-3
+
+
+def test_an_eagle_head_learns_to_draft_and_stays_identical(lab, run, tmp_path):
+    """On the very sequences it will draft: what counts is that much is accepted, in bf16 trees too."""
+    made = lab(torch.bfloat16)
+    plain = run(made.method(), made.prompts)
+    examples = Examples.join([prompt.branches[0] for prompt in made.prompts], plain.outputs)
+    torch.manual_seed(1)
+    head = EagleNetwork(made.model.config)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=5e-3)
+    for _ in range(150):
+        optimiser.zero_grad()
+        continuation(made.model, head, examples).backward()
+        optimiser.step()
+    head.save_pretrained(tmp_path)
+    made.eagle = EagleNetwork.from_folder(tmp_path, made.model)
+    for name, drafter in made.drafters(plain.outputs).items():
+        if name.startswith("eagle"):
+            drafted = run(made.method(drafter), made.prompts)
+            assert drafted.same(plain) and drafted.tau > 1.5, name
+
+
+def test_a_head_of_another_target_is_refused(lab, tmp_path):
+    made = lab()
+    made.eagle.save_pretrained(tmp_path)
+    other = lab(family="mistral")
+    with pytest.raises(UnsupportedMethod, match="train one with"):
+        EagleNetwork.from_folder(tmp_path, other.model)
 
 
 def test_a_shallow_copy_takes_first_and_last_layers(lab):

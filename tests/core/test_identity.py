@@ -51,7 +51,8 @@ def test_errors_were_planted_at_every_depth_and_branch(lab, run):
     accepted, rejected = set(), set()
 
     class Watched(OracleDrafter):
-        def observe(self, state, drafts, draft, law, verdict):
+        def observe(self, state, drafts, judged):
+            verdict = judged.verdict
             for row, path in enumerate(verdict.path.tolist()):
                 kept = [node for node in path if node >= 0][: verdict.accepted[row]]
                 accepted.update((node // 3, node % 3) for node in kept)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
 from polydraft.core.fit import best_window, pass_seconds
-from polydraft.core.methods import METHODS, Site, parse
+from polydraft.core.methods import Site, parse
+from polydraft.core.registry import choices
 from polydraft.core.stats import DecodeStats, Stopwatch
 
 
@@ -45,12 +48,64 @@ def test_given_parameters_beat_fitted_ones_which_beat_defaults(lab):
 
 
 def test_a_method_without_its_drafter_says_which_can_be_used(lab):
-    with pytest.raises(UnsupportedMethod, match="use one of ar, pld, jacobi"):
+    with pytest.raises(UnsupportedMethod, match="use one of ar, pld, jacobi, sjd"):
         parse("draft").build(Site("m", lab().target(), torch.ones(61, dtype=torch.bool)))
 
 
-def test_every_method_states_its_guarantee():
-    assert {spec.guarantee for spec in METHODS.values()} <= {"identical", "exact", "lossy"}
+def test_every_method_states_its_guarantee_and_a_paper():
+    assert {choice.guarantee for choice in choices()} == {"identical", "exact", "lossy"}
+    assert all(choice.judge.paper and (choice.drafter.paper or choice.drafter.name == "ar") for choice in choices())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "guarantee"),
+    [
+        ("lantern(delta=0.2)", "jacobi+lantern(delta=0.2)", "lossy"),
+        ("lantern++", "jacobi+lantern++", "lossy"),
+        ("jacobi(window=8)+lantern++(k=5,lam=2)", "jacobi(window=8)+lantern++(k=5,lam=2.0)", "lossy"),
+        ("sjd", "sjd", "exact"),
+        ("sjd+sps", "sjd", "exact"),
+        ("block", "draft+block", "exact"),
+        ("eagle + recursive", "eagle+recursive", "exact"),
+        ("eagle2-published", "eagle2-published", "exact"),
+        ("draft(width=3)+target-only", "draft(width=3)+target-only", "exact"),
+        ("eagle2+gsd(size=9)", "eagle2+gsd(size=9)", "lossy"),
+    ],
+)
+def test_a_drafter_and_a_rule_make_a_method(text, name, guarantee):
+    choice = parse(text)
+    assert choice.name == name and choice.guarantee == guarantee and parse(choice.name) == choice
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sjd+tape", "use one of sps"),
+        ("jacobi+sps", "use one of tape, lantern"),
+        ("eagle2+recursive", "target-only"),  # picked among draws: their order and chances are gone
+        ("draft(width=4)+block", "target-only"),
+        ("pld+lenience", "lantern-ratio"),  # needs q
+        ("eagle2-published+ensemble", "target-only"),
+    ],
+)
+def test_pairs_that_would_be_wrong_are_refused_with_what_to_use(text, says):
+    with pytest.raises(UnsupportedMethod, match=says):
+        parse(text)
+
+
+def test_every_method_builds_and_keeps_its_guarantee(lab):
+    made = lab()
+    codes = torch.full((61, 4), torch.nan)
+    codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
+    loaders = {"lm": lambda: made.student, "eagle": lambda: made.eagle}
+    site = Site("m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders)
+    for choice in choices():
+        if "k" in choice.judge.parameters and choice.judge.needs_codes:
+            with pytest.raises(InvalidArgument, match="51 codes"):
+                replace(choice, judge_given={"k": 51}).build(site)
+            choice = replace(choice, judge_given={"k": 5})
+        drafter, verifier = choice.build(site)
+        assert verifier.guarantee == choice.guarantee and drafter.nodes <= 48
 
 
 def test_the_window_balances_tokens_against_time():

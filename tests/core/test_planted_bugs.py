@@ -12,7 +12,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.sampling import Sampling
 from polydraft.core.tape import NoiseTape
-from polydraft.core.target import CausalTarget
+from polydraft.core.network import Network
 
 VOCAB = 61
 
@@ -65,13 +65,13 @@ def test_a_sibling_seen_through_the_mask(lab, run, monkeypatch):
     """Only the pass sees siblings; the walk itself stays right."""
 
     def plant():
-        score = CausalTarget.tree_pass
+        score = Network.tree_pass
 
-        def tree_pass(self, cache, branches, ids, lineage, depth, cached):
+        def tree_pass(self, cache, inputs, lineage, depth, cached):
             seen = lineage if lineage.shape[1] == 1 else torch.ones_like(lineage).tril()
-            return score(self, cache, branches, ids, seen, depth, cached)
+            return score(self, cache, inputs, seen, depth, cached)
 
-        monkeypatch.setattr(CausalTarget, "tree_pass", tree_pass)
+        monkeypatch.setattr(Network, "tree_pass", tree_pass)
 
     assert not drafted_equals_plain(lab, run, "oracle tree", plant=plant)
 

@@ -44,7 +44,7 @@ def test_guidance_is_a_combination_of_two_plain_passes(lab):
     made = lab(torch.float64)
     target = made.target(2.5)
     prompt = made.prompts[0]
-    state = target.prefill([prompt], nodes=3)
+    state, _ = target.prefill([prompt], nodes=3)
     scores = target.score(state, Draft.of_chain(torch.tensor([[8, 9, 10]])))
     with torch.no_grad():
         conditional, unconditional = (

@@ -17,6 +17,16 @@ from polydraft.core.verify.tape import TapeVerifier
 VOCAB = 5
 
 
+@dataclass
+class Fixed:
+    """A tape that holds just this."""
+
+    noise: torch.Tensor
+
+    def window(self, starts: list[int], width: int) -> torch.Tensor:
+        return self.noise[:, :width]
+
+
 @some.composite
 def trees(draw, rows: int = 3) -> Draft:
     """Random tokens, parents and gaps; siblings may repeat a token."""
@@ -54,7 +64,7 @@ def test_the_walk_goes_where_a_walk_by_hand_goes(draft, seed):
     rows, nodes = draft.tokens.shape
     law = torch.randn(rows, nodes + 1, VOCAB).log_softmax(-1)
     noise = torch.randn(rows, nodes + 1, VOCAB)
-    verdict = TapeVerifier().verify(draft, law, noise)
+    verdict = TapeVerifier().verify(draft, law, Fixed(noise), [])
     for row in range(rows):
         at, path, tokens = -1, [], []
         while True:
@@ -90,21 +100,20 @@ def reach_from(draft: Draft, law, noise, row: int, at: int, depth: int) -> int:
 def test_only_nodes_in_place_are_kept_and_what_follows_them(draft, seed):
     torch.manual_seed(seed)
     rows, nodes = draft.tokens.shape
-    whole = TapeVerifier().verify(draft, torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB))
+    whole = TapeVerifier().verify(draft, torch.randn(rows, nodes + 1, VOCAB), Fixed(torch.randn(rows, nodes + 1, VOCAB)), [])
     kept = in_place(whole)
     for row in range(rows):
         path = [node for node in whole.path[row].tolist() if node >= 0]
         straight = next((depth for depth, node in enumerate(path) if node != depth), len(path))
         assert kept.accepted[row] == straight and kept.counts[row] == straight + 1
-        assert kept.path[row].tolist() == list(range(straight)) + [-1] * (kept.path.shape[1] - straight)
-        assert torch.equal(kept.tokens[row, : straight + 1], whole.tokens[row, : straight + 1])
+        assert torch.equal(kept.path, whole.path) and torch.equal(kept.tokens, whole.tokens), "what was found is kept"
 
 
 @settings(max_examples=60, deadline=None)
 @given(trees(), some.integers(0, 9))
 def test_a_tree_led_by_a_leaf_is_the_same_tree(draft, leaf):
     chosen = torch.full((len(draft.tokens),), leaf % draft.size)
-    led, order = draft.led_by(chosen)
+    led = draft.led_by(chosen)
 
     def paths(tree: Draft, row: int) -> list:
         """Token and validity along every root-to-node path."""
@@ -113,7 +122,9 @@ def test_a_tree_led_by_a_leaf_is_the_same_tree(draft, leaf):
 
     for row in range(len(draft.tokens)):
         front = ancestors(draft, row, int(chosen[row]))[::-1]
-        assert order[row, : len(front)].tolist() == front and paths(led, row) == paths(draft, row)
+        assert led.tokens[row, : len(front)].tolist() == draft.tokens[row, front].tolist()
+        assert led.parents[row, : len(front)].tolist() == list(range(-1, len(front) - 1))
+        assert paths(led, row) == paths(draft, row)
         assert all(int(led.parents[row, node]) < node for node in range(led.size))
 
 
@@ -129,7 +140,7 @@ def test_only_the_accepted_path_stays_behind_the_root(draft, seed, branches):
         layer.update(*torch.randn(2, rows * branches, 3, capacity, 4))
     before = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
     law, noise = torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB)
-    verdict = TapeVerifier().verify(draft, law, noise)
+    verdict = TapeVerifier().verify(draft, law, Fixed(noise), [])
     cached = torch.randint(1, 4, (rows, branches))
     keep_path(cache, branches, cached, verdict.path)
     for layer, stores in zip(cache.layers, before, strict=True):
@@ -164,7 +175,7 @@ def test_rows_end_once_and_at_the_first_reason(draft, seed, left, eos):
     torch.manual_seed(seed)
     rows, nodes = draft.tokens.shape
     law, noise = torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB)
-    verdict = TapeVerifier().verify(draft, law, noise)
+    verdict = TapeVerifier().verify(draft, law, Fixed(noise), [])
     state = Rows([2] * rows, [2 + room for room in left], [None] * (rows - 1) + ["length"])
     cut = cut_at_end(verdict, state, frozenset({eos}))
     assert cut.counts[-1] == 0, "an ended row commits nothing"

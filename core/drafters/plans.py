@@ -1,0 +1,214 @@
+"""Which nodes a draft tree gets: a chain, a fixed tree, or the best paths as they turn out.
+
+A plan sees, level by level, how good every child of every live node looks and says which nodes live on; in the end it
+says which nodes are drafted. `rank` turns a proposal into such a score, log of an estimated acceptance: with the shared
+noise, children come in the order in which the target would choose them (methods that walk the tape) or in which they
+were drawn (methods that test them), and a clear winner under `log q + g` is probably the target's winner too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from polydraft.core.draft import Draft
+
+
+class Rank(Protocol):
+    """draws: children are draws from q, in order; otherwise they are what q makes of them."""
+
+    draws: bool
+
+    def __call__(self, law: Tensor, noise: Tensor) -> Tensor:
+        """log q `[B, C, V]` and noise `[B, 1, V]` → scores `[B, C, V]`, at most 0."""
+
+
+@dataclass(frozen=True)
+class SharedNoise:
+    """`softmax((log q + g) / spread)`: spread is the scale of the drafter's error in logits, fitted to the model."""
+
+    spread: float = 1.0
+
+    draws = True
+
+    def __call__(self, law: Tensor, noise: Tensor) -> Tensor:
+        return ((law + noise) / self.spread).log_softmax(-1)
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """log q alone, as EAGLE-2 is published."""
+
+    draws = False
+
+    def __call__(self, law: Tensor, noise: Tensor) -> Tensor:
+        return law.log_softmax(-1)
+
+
+class Plan(Protocol):
+    """depth: levels; children: most children a live node offers; nodes: most nodes a draft has."""
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def nodes(self) -> int: ...
+
+    def children(self, level: int) -> int: ...
+
+    def live(self, level: int, scores: Tensor) -> Tensor:
+        """Of candidates with scores `[B, C * children]`, those that get children: indices `[B, W]`."""
+
+    def drafted(self, grown: Grown) -> Tensor:
+        """Which of all candidates are drafted, ascending indices `[B, N]`; parents are always among them."""
+
+
+@dataclass(frozen=True)
+class Dynamic:
+    """EAGLE-2 (Li et al. 2024, arXiv 2406.16858, section 4): `width` live nodes a level, then the best `total` of all.
+
+    width 1 is a chain.
+    """
+
+    depth: int
+    width: int = 1
+    total: int = 0
+
+    @property
+    def nodes(self) -> int:
+        return self.depth if self.width == 1 else self.total or self.depth * self.width
+
+    def children(self, level: int) -> int:
+        return self.width
+
+    def live(self, level: int, scores: Tensor) -> Tensor:
+        return scores.topk(min(self.width, scores.shape[1]), 1).indices
+
+    def drafted(self, grown: Grown) -> Tensor:
+        # a child never outranks its parent; at equal scores the shallower one comes first
+        scores = grown.scores.double() - 1e-4 * grown.level
+        return scores.topk(min(self.nodes, scores.shape[1]), 1).indices.sort(1).values
+
+
+@dataclass(frozen=True)
+class Static:
+    """EAGLE-1's kind of tree (Li et al. 2024, arXiv 2401.15077): fixed places, filled by rank.
+
+    It holds the `nodes` likeliest paths if a child of rank r is right with probability `shares[r]`, wherever it stands.
+    """
+
+    depth: int
+    nodes: int
+    shares: tuple[float, ...] = (0.55, 0.17, 0.08, 0.05)
+
+    @cached_property
+    def places(self) -> list[list[tuple[int, int]]]:
+        """Per level: (parent's place in the level above, rank) of every node."""
+        found: list[tuple[int, ...]] = []
+        queue: list[tuple[float, tuple[int, ...]]] = [(-share, (rank,)) for rank, share in enumerate(self.shares)]
+        heapq.heapify(queue)
+        while queue and len(found) < self.nodes:
+            chance, path = heapq.heappop(queue)
+            found.append(path)
+            if len(path) < self.depth:
+                for rank, share in enumerate(self.shares):
+                    heapq.heappush(queue, (chance * share, (*path, rank)))
+        levels = [sorted(path for path in found if len(path) == deep) for deep in range(1, self.depth + 1)]
+        levels = list(itertools.takewhile(bool, levels))
+        return [
+            [(above.index(path[:-1]) if path[:-1] else 0, path[-1]) for path in level]
+            for above, level in zip([[], *levels], levels, strict=False)
+        ]
+
+    def children(self, level: int) -> int:
+        return len(self.shares)
+
+    def live(self, level: int, scores: Tensor) -> Tensor:
+        wanted = [parent * self.children(level) + rank for parent, rank in self.places[level]]
+        return torch.tensor(wanted, device=scores.device).expand(len(scores), -1)
+
+    def drafted(self, grown: Grown) -> Tensor:
+        return torch.cat(grown.live, 1).sort(1).values
+
+
+@dataclass
+class Grown:
+    """Candidates of a tree under way, level by level, and the laws they were ranked by.
+
+    All indices are among all candidates so far, -1 is the root. live: `[B, W]` a level, the candidates that got children.
+    """
+
+    plan: Plan
+    ids: list[Tensor] = field(default_factory=list)
+    possible: list[Tensor] = field(default_factory=list)
+    path_scores: list[Tensor] = field(default_factory=list)
+    parents: list[Tensor] = field(default_factory=list)
+    live: list[Tensor] = field(default_factory=list)
+    laws: list[Tensor] = field(default_factory=list)
+
+    def add(self, law: Tensor, ids: Tensor, scores: Tensor, chosen: Tensor) -> None:
+        """A level: laws `[B, W, V]` of the live nodes, their children `[B, W, K]`, and which of these live on."""
+        rows, width, children = ids.shape
+        start = sum(level.shape[1] for level in self.ids)
+        above = self.live[-1] if self.live else torch.full((rows, width), -1, device=ids.device)
+        self.parents.append(above.repeat_interleave(children, 1))
+        self.ids.append(ids.flatten(1))
+        self.possible.append((law.gather(-1, ids) > -torch.inf).flatten(1))
+        self.path_scores.append(scores.flatten(1))
+        self.live.append(start + chosen)
+        self.laws.append(law)
+
+    def live_tokens(self) -> Tensor:
+        start = sum(level.shape[1] for level in self.ids[:-1])
+        return self.ids[-1].gather(1, self.live[-1] - start)
+
+    @cached_property
+    def scores(self) -> Tensor:
+        return torch.cat(self.path_scores, 1)
+
+    @cached_property
+    def level(self) -> Tensor:
+        return torch.cat([torch.full_like(scores, deep) for deep, scores in enumerate(self.path_scores)], 1)
+
+    @cached_property
+    def kept(self) -> Tensor:
+        return self.plan.drafted(self)
+
+    @cached_property
+    def place(self) -> Tensor:
+        """`[B, M]`: where a candidate stands in the draft; N, one past the end, if nowhere."""
+        nodes = self.kept.shape[1]
+        place = torch.full(self.scores.shape, nodes, device=self.kept.device)
+        return place.scatter_(1, self.kept, torch.arange(nodes, device=place.device).expand_as(self.kept))
+
+    @cached_property
+    def draft(self) -> Draft:
+        parents = torch.cat(self.parents, 1).gather(1, self.kept)
+        parents = torch.where(parents < 0, -1, self.place.gather(1, parents.clamp(min=0)))
+        tokens = torch.cat(self.ids, 1).gather(1, self.kept)
+        valid = torch.cat(self.possible, 1).gather(1, self.kept)
+        return Draft(tokens, parents, valid, self.chain, passes=self.plan.depth)
+
+    @property
+    def chain(self) -> bool:
+        return all(level.shape[1] == 1 for level in self.ids)
+
+    @property
+    def likeliest(self) -> Tensor:
+        """`[B]`: the deepest drafted node, the best of those."""
+        return (1e3 * self.level + self.scores).gather(1, self.kept).argmax(1)
+
+    def q(self) -> Tensor:
+        """Log q behind every column of the draft, `[B, N + 1, V]`; meaningless behind leaves."""
+        laws = torch.cat(self.laws, 1)
+        ranked = torch.cat([level for level in self.live[:-1]], 1) if len(self.live) > 1 else self.live[0][:, :0]
+        columns = torch.nn.functional.pad(self.place.gather(1, ranked) + 1, (1, 0))
+        q = laws.new_zeros(len(laws), self.kept.shape[1] + 2, laws.shape[-1])
+        q.scatter_(1, columns[..., None].expand(-1, -1, laws.shape[-1]), laws)
+        return q[:, :-1]

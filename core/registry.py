@@ -1,0 +1,244 @@
+"""Every way to draft and every way to judge, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from polydraft.core.drafters.base import Drafter
+from polydraft.core.drafters.eagle import EagleDrafter
+from polydraft.core.drafters.initial import INITIALISATIONS, Initial
+from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.lm import LMDrafter
+from polydraft.core.drafters.lookup import LookupDrafter
+from polydraft.core.drafters.plain import NoDrafter
+from polydraft.core.drafters.plans import Dynamic, Likeliest, SharedNoise, Static
+from polydraft.core.drafters.sjd import SJDDrafter
+from polydraft.core.methods import Choice, DraftPart, JudgePart, Parameter, Site
+from polydraft.core.verify import rules
+from polydraft.core.verify.base import Verifier
+from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
+from polydraft.core.verify.neighbours import nearest
+from polydraft.core.verify.tape import TapeVerifier, TargetOnlyVerifier
+from polydraft.core.verify.tree import RecursiveRejection
+
+Values = dict[str, Any]
+
+SAMPLED = ("chain", "tree")  # tokens drawn from a law that comes with them, siblings in the order they were drawn
+ANY = ("fixed", *SAMPLED, "picked")
+
+
+def lookup(site: Site, values: Values) -> Drafter:
+    return LookupDrafter(allowed=site.allowed, **values)
+
+
+def initial(site: Site, values: Values) -> Initial:
+    return Initial(values["init"], site.allowed, site.row or 1)  # without a grid the token above is the token before
+
+
+def jacobi(site: Site, values: Values) -> Drafter:
+    return JacobiDrafter(values["window"], initial(site, values), values["restart"] == "yes")
+
+
+def sjd(site: Site, values: Values, refresh: str) -> Drafter:
+    return SJDDrafter(values["window"], initial(site, values), refresh)
+
+
+def independent(site: Site, values: Values) -> Drafter:
+    plan = Dynamic(values["depth"], values["width"], values["total"])
+    return LMDrafter(site.drafters["lm"](), site.target, plan, SharedNoise(values["spread"]))
+
+
+def eagle(site: Site, values: Values) -> Drafter:
+    return EagleDrafter(
+        site.drafters["eagle"](), site.target, Static(values["depth"], values["nodes"]), SharedNoise()
+    )
+
+
+def eagle2(site: Site, values: Values) -> Drafter:
+    plan = Dynamic(values["depth"], values["width"], values["total"])
+    rank = SharedNoise(values["spread"]) if "spread" in values else Likeliest()
+    return EagleDrafter(site.drafters["eagle"](), site.target, plan, rank)
+
+
+def dynamic_shape(values: Values) -> str:
+    return "chain" if values["width"] == 1 else "picked"
+
+
+WINDOW = {
+    "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 32),
+    "init": Parameter("left-law", "what fills new places", choices=INITIALISATIONS, kind=str),
+}
+TREE = {
+    "depth": Parameter(4, "longest path", 1, 16),
+    "width": Parameter(4, "live nodes a level; 1 is a chain", 1, 16),
+    "total": Parameter(12, "nodes drafted", 1, 40),
+}
+SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
+TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
+
+DRAFTERS: dict[str, DraftPart] = {
+    part.name: part
+    for part in (
+        DraftPart("ar", "plain decoding, one token a target pass", "", lambda site, values: NoDrafter(), lambda v: "tape"),
+        DraftPart(
+            "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
+            independent, dynamic_shape, kind="lm",
+            parameters={
+                "depth": Parameter(8, "longest path", 1, 20), "width": Parameter(1, "live nodes a level; 1 is a chain", 1, 16),
+                "total": Parameter(12, "nodes drafted, if it is a tree", 1, 40), **SPREAD,
+            },
+        ),
+        DraftPart(
+            "pld", "copy what followed the last tokens when they last occurred", "Saxena 2023, Prompt Lookup Decoding",
+            lookup, lambda values: "fixed",
+            parameters={
+                "reach": Parameter(10, "tokens copied", 1, 48),
+                "ngram": Parameter(3, "longest n-gram matched", 1, 8),
+            },
+        ),
+        DraftPart(
+            "jacobi", "the target drafts for itself: Jacobi iteration on the tape, no training",
+            "Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", jacobi, lambda values: "tape",
+            parameters=WINDOW | {
+                "restart": Parameter("yes", "forget guesses a fresh start would beat", choices=("yes", "no"), kind=str)
+            },
+        ),
+        DraftPart(
+            "sjd", "Jacobi guesses drawn afresh in every pass, ratio-tested", "Teng et al. 2024, arXiv 2410.01699",
+            partial(sjd, refresh="independent"), lambda values: "off", judge="sps", parameters=WINDOW,
+        ),
+        DraftPart(
+            "sjd-maximal", "Jacobi guesses kept by a maximal coupling of two passes, ratio-tested",
+            "So et al. 2025 (re-check), methods of SJD with coupling", partial(sjd, refresh="maximal"),
+            lambda values: "off", judge="sps", parameters=WINDOW,
+        ),
+        DraftPart(
+            "eagle", "one layer on the target's features, a fixed tree", "Li et al. 2024, arXiv 2401.15077", eagle,
+            lambda values: "tree", kind="eagle",
+            parameters={"depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 40)},
+        ),
+        DraftPart(
+            "eagle2", "one layer on the target's features, the best paths under the shared noise",
+            f"Li et al. 2024, arXiv 2406.16858; {TAPE_PAPER}", eagle2, dynamic_shape, kind="eagle",
+            parameters=TREE | SPREAD,
+        ),
+        DraftPart(
+            "eagle2-published", "one layer on the target's features, the likeliest paths", "Li et al. 2024, arXiv 2406.16858",
+            eagle2, lambda values: "fixed", judge="target-only", kind="eagle", parameters=TREE,
+        ),
+    )
+}  # fmt: skip
+
+
+def on_tape(site: Site, values: Values, shape: str, make: Callable[[Site, Values], rules.Match]) -> Verifier:
+    return TapeVerifier(make(site, values), site.rigid)
+
+
+def ratio_test(site: Site, values: Values, shape: str, make: Callable[[Site, Values], rules.Rule]) -> Verifier:
+    """Chains of sampled tokens at once, trees and deterministic drafts child by child."""
+    judge = SpeculativeSampling if shape in ("chain", "off") else RecursiveRejection
+    return judge(make(site, values), site.rigid)
+
+
+def lantern(site: Site, values: Values) -> rules.Lantern:
+    return rules.Lantern(nearest(code_vectors(site), values["k"]), delta=values["delta"])
+
+
+def lantern_plus(site: Site, values: Values) -> rules.Lantern:
+    return rules.LanternPlus(nearest(code_vectors(site), values["k"]), lam=values["lam"])
+
+
+def grouped(site: Site, values: Values) -> rules.Grouped:
+    return rules.Grouped(values["size"], values["delta"], values["distance"], site.codes)
+
+
+def code_vectors(site: Site) -> Any:
+    assert site.codes is not None  # `Choice.build` has looked
+    return site.codes
+
+
+def number(default: float, text: str, least: float, most: float) -> Parameter:
+    return Parameter(default, text, least, most, kind=float)
+
+
+NEIGHBOURS = {"k": Parameter(1000, "codebook neighbours looked at", 1, 65536)}
+K_NEAR = {"k": Parameter(10, "codebook neighbours looked at", 1, 65536)}
+DELTA = {"delta": number(0.1, "most probability the neighbours may add", 0, 1)}
+LAM = {"lam": number(5.0, "most they may add, as a multiple of the token's own", 1, 1000)}
+GROUPS = {
+    "size": Parameter(25, "ranks in a group", 1, 1001),
+    "delta": number(0.15, "probabilities in a group differ by less", 0, 1.01),
+    "distance": number(10.0, "codes in a group are nearer than this", 0, 1000),
+}
+TYPICAL = {"epsilon": number(0.09, "hard bar", 0, 1), "delta": number(0.3, "bar relative to e^-entropy", 0, 100)}
+TOP = {"k": Parameter(50, "likeliest ids", 1, 10**6)}
+
+# name, summary, paper, how it is made, parameters, needs a codebook
+MATCHES: tuple[tuple[str, str, str, Callable[[Site, Values], rules.Match], dict[str, Parameter], bool], ...] = (
+    ("lantern", "a near code may stand for the choice", "Jang et al. 2024, arXiv 2410.03355", lantern, NEIGHBOURS | DELTA, True),
+    ("lantern++", "a near code may, if it is likely itself", "Park et al. 2025, arXiv 2502.06352", lantern_plus, K_NEAR | LAM, True),
+    ("gsd", "an id of similar rank may stand for the choice", "So et al. 2025, arXiv 2508.07747", grouped, GROUPS, True),
+    ("typical", "a typical id may stand for the choice", "Cai et al. 2024, arXiv 2401.10774",
+     lambda site, values: rules.Typical(**values), TYPICAL, False),
+    ("top-k", "one of the k likeliest may stand for the choice", "Llasa+",
+     lambda site, values: rules.TopK(**values), TOP, False),
+    ("tolerance", "any of several draws may stand for the choice", "VADUSA",
+     lambda site, values: rules.Tolerant(**values), {"count": Parameter(2, "draws", 1, 16)}, False),
+)  # fmt: skip
+# the same with the shapes they can judge: what needs q cannot judge a draft without one
+RATIOS: tuple[tuple[str, str, str, Callable[[Site, Values], rules.Rule], dict[str, Parameter], bool, tuple[str, ...]], ...] = (
+    ("lantern-ratio", "accept with p~/q, p~ the mass around a code", "Jang et al. 2024, arXiv 2410.03355", lantern, NEIGHBOURS | DELTA, True,
+     ("fixed", *SAMPLED, "off")),
+    ("lantern++-ratio", "the same within a multiple of p", "Park et al. 2025, arXiv 2502.06352", lantern_plus, K_NEAR | LAM, True,
+     ("fixed", *SAMPLED, "off")),
+    ("gsd-ratio", "accept with the ratio of group masses", "So et al. 2025, arXiv 2508.07747", grouped, GROUPS, True, ("fixed", *SAMPLED, "off")),
+    ("typical-ratio", "accept what is typical", "Cai et al. 2024, arXiv 2401.10774",
+     lambda site, values: rules.Typical(**values), TYPICAL, False, ("fixed", *SAMPLED, "off")),
+    ("top-k-ratio", "accept the k likeliest", "Llasa+", lambda site, values: rules.TopK(**values), TOP, False,
+     ("fixed", *SAMPLED, "off")),
+    ("lenience", "accept with p / (l q)", "Leviathan et al. 2023, arXiv 2211.17192",
+     lambda site, values: rules.Lenience(**values), {"lenience": number(0.5, "l", 0.01, 1)}, False, (*SAMPLED, "off")),
+    ("ensemble", "sample w p + (1 - w) q", "Fu et al. 2025", lambda site, values: rules.Ensemble(**values),
+     {"weight": number(0.8, "w", 0, 1)}, False, ("chain", "off")),
+    ("ssd", "accept with p/q + beta", "SSD", lambda site, values: rules.Tolerance(**values),
+     {"beta": number(0.4, "added to the ratio", 0, 1)}, False, (*SAMPLED, "off")),
+    ("cool-sd", "accept with w p/q, loose early and tight late", "Cool-SD", lambda site, values: rules.CoolSD(**values),
+     {"delta": number(1.5, "looseness of the first token", 1, 100), "nu": number(0.7, "how fast it tightens", 0, 100)}, False,
+     (*SAMPLED, "off")),
+)  # fmt: skip
+
+JUDGES: dict[str, JudgePart] = {
+    part.name: part
+    for part in (
+        JudgePart("tape", "identical", "the target's own choices on the noise tape", TAPE_PAPER,
+                  lambda site, values, shape: TapeVerifier(), ("",), drafter=""),
+        JudgePart("target-only", "exact", "draw from p, go where the draw is drafted; any tree", "SpecTr; SpecInfer",
+                  lambda site, values, shape: TargetOnlyVerifier(), ANY, drafter="eagle2"),
+        JudgePart("sps", "exact", "speculative sampling: accept with p/q", "Leviathan et al. 2023, arXiv 2211.17192",
+                  partial(ratio_test, make=lambda site, values: rules.Rule()), ("chain", "off"), drafter="draft"),
+        JudgePart("recursive", "exact", "recursive rejection over siblings drawn without replacement",
+                  "Miao et al. 2024, arXiv 2305.09781; Jeon et al. 2024, arXiv 2402.14160",
+                  lambda site, values, shape: RecursiveRejection(), ("fixed", *SAMPLED), drafter="eagle"),
+        JudgePart("block", "exact", "judge a whole chain at once", "Sun et al. 2024, arXiv 2403.10444",
+                  lambda site, values, shape: BlockVerification(), ("chain",), drafter="draft"),
+        *(JudgePart(name, "lossy", summary, paper, partial(on_tape, make=make), ("",), "jacobi", codes, parameters)
+          for name, summary, paper, make, parameters, codes in MATCHES),
+        *(JudgePart(name, "lossy", summary, paper, partial(ratio_test, make=make), shapes, "sjd-maximal", codes, parameters)
+          for name, summary, paper, make, parameters, codes, shapes in RATIOS),
+    )
+}  # fmt: skip
+
+
+def choices() -> list[Choice]:
+    """One choice for every name a user can give alone."""
+    drafters = [Choice(part, JUDGES[part.judge]) for part in DRAFTERS.values()]
+    return drafters + [Choice(DRAFTERS[part.drafter], part) for part in JUDGES.values() if part.drafter]
+
+
+def available(drafters: Iterable[str], codes: bool = True) -> list[str]:
+    """Names that a model with these drafters can use alone."""
+    have = dict.fromkeys(drafters)
+    names = [*DRAFTERS, *(name for name, part in JUDGES.items() if part.drafter)]
+    return [name for name, choice in zip(names, choices(), strict=True) if not choice.lacks(have, codes)]

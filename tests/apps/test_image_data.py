@@ -1,0 +1,58 @@
+"""What the embedded image model is trained on: pasted codes are encoded ones, captions fit, nothing held out leaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polydraft.apps.train.image_data import LONGEST_PROMPT, Batches, GlyphCodes, list_objects, packed_scene
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.loading import card
+from polydraft.modalities.world.scene import overlap, place, random_composition
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Path:
+    return Path(card("tiny-image").path) / "tokenizer"
+
+
+@pytest.fixture(scope="module")
+def batches(tokenizer: Path) -> Batches:
+    return Batches(tokenizer, seed=0, drop=0.5)
+
+
+def test_pasted_codes_are_those_of_the_rendered_scene(batches: Batches, tokenizer: Path) -> None:
+    rng = np.random.default_rng(5)
+    scenes = [packed_scene(rng) for _ in range(4)] + [place(random_composition(rng), rng) for _ in range(4)]
+    encoded = GlyphCodes.encode(VQTokenizer.from_folder(tokenizer).to(torch.bfloat16), scenes)
+    assert all((batches.codes.of(scene) == codes).all() for scene, codes in zip(scenes, encoded, strict=True))
+
+
+def test_rows_are_a_prompt_then_all_codes(batches: Batches) -> None:
+    ids, labels = batches.next(8, packed=0.5)
+    codes = batches.codes.side**2
+    assert ((labels != -100).sum(1) == codes).all() and (labels[labels != -100] >= batches.offset).all()
+    for row, wanted in zip(ids, labels, strict=True):
+        begins = row.tolist().index(vocabulary.BOI) + 1
+        assert (row[:begins] < batches.offset).all() and (row == vocabulary.UNKNOWN).sum() == 0
+        assert torch.equal(row[begins : begins + codes], wanted[begins : begins + codes])
+
+
+def test_some_captions_are_dropped_and_no_scene_is_held_out(batches: Batches) -> None:
+    captions = [batches.captioned()[0] for _ in range(100)]
+    assert 25 < sum(caption == "" for caption in captions) < 75
+    rng = np.random.default_rng(1)
+    assert not any(random_composition(rng).held_out for _ in range(100))
+
+
+def test_packed_scenes_fit_the_canvas_and_their_captions_the_prompt(batches: Batches) -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        scene = packed_scene(rng)
+        assert not any(overlap(a, b) for i, a in enumerate(scene.objects) for b in scene.objects[:i])
+        ids = vocabulary.prompt_ids(batches.text, list_objects(scene, rng))
+        assert len(ids) <= LONGEST_PROMPT and vocabulary.UNKNOWN not in ids

@@ -1,0 +1,162 @@
+"""A target and a drafter that are tables: laws of (how many tokens there are, the last one). Small enough to enumerate."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydraft.core.decode import Method, decode, start
+from polydraft.core.draft import Draft
+from polydraft.core.drafters.base import Stateless
+from polydraft.core.drafters.grow import GrowingDrafter
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.state import State
+from polydraft.core.target import Prompt, Scores
+
+VOCAB, LENGTH, RUNS = 4, 3, 100_000
+FIRST = 2  # the prompt's last token; prompts are as long as it takes to have one
+
+
+class NoCache:
+    def select(self, rows: Tensor) -> NoCache:
+        return self
+
+    @staticmethod
+    def concat(caches: list[NoCache]) -> NoCache:
+        return caches[0]
+
+
+def laws(seed: int, sharpness: float = 1.5) -> Tensor:
+    """Log laws `[t, last token, V]`."""
+    generator = torch.Generator().manual_seed(seed)
+    return (sharpness * torch.randn(LENGTH + 12, VOCAB, VOCAB, generator=generator)).log_softmax(-1)
+
+
+@dataclass
+class TableTarget:
+    table: Tensor
+    vocab: int = VOCAB
+    capacity: int = 32
+    guidance_scale: float = 1.0
+
+    model = SimpleNamespace(dtype=torch.float32)
+    device = torch.device("cpu")
+
+    def padded(self, prompts: list[Prompt]) -> tuple[Tensor, Tensor]:
+        return torch.full((len(prompts), 2), FIRST), torch.full((len(prompts), 1), 2)
+
+    def prefill(self, prompts: list[Prompt], ids: Any = None, nodes: int = 0) -> tuple[State, Tensor]:
+        rows = len(prompts)
+        state = State(
+            torch.full((rows, 16), FIRST), [2] * rows, [0] * rows, [prompt.budget for prompt in prompts],
+            torch.full((rows, 1), 2), NoCache(), list(range(rows)), [None] * rows,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return state, torch.zeros(rows, 1, 2, 2)
+
+    def score(self, state: State, draft: Draft) -> Scores:
+        t = torch.tensor(state.generated)[:, None] + draft.depth
+        ids = torch.cat([state.roots(), draft.tokens], 1)
+        return Scores(self.table[t, ids], torch.zeros(len(ids), 1, ids.shape[1], 2))
+
+    def commit(self, state: State, draft: Draft, verdict: Any) -> None:
+        state.append(verdict.tokens, verdict.counts)
+
+    def combine(self, logits: Tensor) -> Tensor:
+        return logits[:, 0]
+
+
+class TableNetwork:
+    """Features are (token, position)."""
+
+    def cache(self, rows: int) -> NoCache:
+        return NoCache()
+
+    def prefill(self, cache: NoCache, inputs: Tensor) -> None:
+        return None
+
+    def tree_pass(self, cache: NoCache, inputs: Tensor, lineage: Tensor, depth: Tensor, cached: Tensor) -> Tensor:
+        return torch.stack([inputs, cached + depth[:, -inputs.shape[1] :]], -1)
+
+
+class TableDrafter(GrowingDrafter):
+    def __init__(self, table: Tensor, target: TableTarget, plan: Plan, rank: Rank) -> None:
+        super().__init__(TableNetwork(), target, plan, rank)  # type: ignore[arg-type]
+        self.table = table
+
+    def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
+        return tokens
+
+    def logits(self, features: Tensor) -> Tensor:
+        return self.table[features[..., 1] - 1, features[..., 0]]
+
+    def prompt(self, ids: Tensor, features: Tensor) -> tuple[Tensor, int]:
+        return ids, 0
+
+
+@dataclass
+class Replacing(Stateless):
+    """`width` children drawn with replacement at each of two levels, the second under the first child."""
+
+    table: Tensor
+    width: int = 2
+    reach: int = 2
+
+    @property
+    def nodes(self) -> int:
+        return 2 * self.width
+
+    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Any) -> Draft:
+        t = torch.tensor(state.generated)
+        first = self.table[t, state.roots()[:, 0]]
+        above = self.draw(first, noise)
+        second = self.table[t + 1, above[:, 0]]
+        tokens = torch.cat([above, self.draw(second, noise)], 1)
+        parents = torch.tensor([-1] * self.width + [0] * self.width).expand_as(tokens)
+        blank = torch.zeros_like(first)
+        q = torch.stack([first, second] + [blank] * (2 * self.width - 1), 1)
+        return Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), q=q)
+
+    def draw(self, law: Tensor, noise: Any) -> Tensor:
+        return (law[:, None] + noise.gumbel(self.width)).argmax(-1)
+
+
+def enumerated(table: Tensor) -> Tensor:
+    """Probability of each of V^T sequences."""
+    law = []
+    for sequence in itertools.product(range(VOCAB), repeat=LENGTH):
+        last, chance = FIRST, 0.0
+        for t, token in enumerate(sequence):
+            chance += table[t, last, token].item()
+            last = token
+        law.append(chance)
+    return torch.tensor(law, dtype=torch.double).exp()
+
+
+def drawn(target: TableTarget, drafter: Any, verifier: Any, sampling: Sampling | None = None, runs: int = RUNS) -> Tensor:
+    """Frequencies of all sequences over `runs` seeds."""
+    method = Method("tested", target, drafter, verifier, Sampler(sampling or Sampling()))  # type: ignore[arg-type]
+    batch = start(method, [Prompt(((FIRST, FIRST),), LENGTH, seed) for seed in range(runs)])
+    for _ in decode(method, batch):
+        pass
+    weights = VOCAB ** torch.arange(LENGTH - 1, -1, -1)
+    ids = (torch.stack(batch.outputs()) * weights).sum(1)
+    return torch.bincount(ids, minlength=VOCAB**LENGTH).double() / runs
+
+
+def distance(p: Tensor, q: Tensor) -> float:
+    """Total variation."""
+    return float((p - q).abs().sum() / 2)
+
+
+def floor(law: Tensor, runs: int = RUNS) -> float:
+    """What total variation of `runs` true draws from `law` stays under: its mean and four deviations (McDiarmid)."""
+    generator = torch.Generator().manual_seed(1)
+    counts = [torch.multinomial(law, runs, True, generator=generator).bincount(minlength=len(law)) for _ in range(8)]
+    spread = torch.tensor([distance(count.double() / runs, law) for count in counts])
+    return float(spread.mean() + 4 * spread.std())

@@ -1,0 +1,118 @@
+"""Verifiers off the tape draw from the target's own law: every pair against enumeration, and bugs that must show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from polydraft.core.drafters.initial import INITIALISATIONS, Initial
+from polydraft.core.drafters.plans import Dynamic, Likeliest, SharedNoise, Static
+from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
+from polydraft.core.stream import SecondStream
+from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
+from polydraft.core.verify.tape import TargetOnlyVerifier
+from polydraft.core.verify.tree import RecursiveRejection
+
+from .tables import VOCAB, Replacing, TableDrafter, TableTarget, distance, drawn, enumerated, floor, laws
+
+P, Q = laws(0), laws(1)
+EVERYTHING = torch.ones(VOCAB, dtype=torch.bool)
+TARGET = TableTarget(P)
+CHAIN, STATIC, PICKED = Dynamic(3), Static(3, 8, (0.5, 0.3, 0.2)), Dynamic(3, 2, 5)
+
+PAIRS = {
+    "chain, speculative sampling": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), SpeculativeSampling()),
+    "chain, block": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), BlockVerification()),
+    "chain, recursive": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), RecursiveRejection()),
+    "chain, target only": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), TargetOnlyVerifier()),
+    "fixed tree, recursive": (lambda: TableDrafter(Q, TARGET, STATIC, SharedNoise()), RecursiveRejection()),
+    "fixed tree, target only": (lambda: TableDrafter(Q, TARGET, STATIC, SharedNoise()), TargetOnlyVerifier()),
+    "picked tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, SharedNoise()), TargetOnlyVerifier()),
+    "likeliest tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, Likeliest()), TargetOnlyVerifier()),
+    "drawn with replacement, recursive": (lambda: Replacing(Q), RecursiveRejection(replacement=True)),
+    "likeliest tree, recursive": (lambda: TableDrafter(Q, TARGET, PICKED, Likeliest()), RecursiveRejection()),
+    **{
+        f"sjd {refresh} {init}": (
+            lambda refresh=refresh, init=init: SJDDrafter(3, Initial(init, EVERYTHING, 2), refresh),
+            SpeculativeSampling(),
+        )
+        for refresh, init in zip(REFRESHES * 2, INITIALISATIONS, strict=True)
+    },
+}
+
+
+def error(pair: str) -> float:
+    make, verifier = PAIRS[pair]
+    return distance(drawn(TARGET, make(), verifier), enumerated(P))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_law_is_the_targets_own(pair):
+    assert error(pair) < floor(enumerated(P))
+
+
+class StaleQ(SJDDrafter):
+    """Guesses that were kept keep their old law too."""
+
+    def draft(self, state, drafts, sampler, noise):
+        draft = super().draft(state, drafts, sampler, noise)
+        kept = (draft.tokens == drafts.ids)[..., None]
+        return replace(draft, q=torch.cat([torch.where(kept, drafts.proposals, draft.q[:, :-1]), draft.q[:, -1:]], 1))
+
+
+class AsIfDrawn(Likeliest):
+    """The likeliest children, tested as if they had been drawn from q."""
+
+    draws = True
+
+
+class SortedSiblings(TableDrafter):
+    """Two draws from q, the likelier one first."""
+
+    def draft(self, state, drafts, sampler, noise):
+        draft = super().draft(state, drafts, sampler, noise)
+        order = draft.q[:, 0].gather(1, draft.tokens).argsort(1, descending=True)
+        return replace(draft, tokens=draft.tokens.gather(1, order))
+
+
+def test_a_stale_law_in_the_maximal_refresh_is_caught():
+    drafter = StaleQ(3, Initial("random", EVERYTHING, 2), "maximal")
+    assert distance(drawn(TARGET, drafter, SpeculativeSampling()), enumerated(P)) > 2 * floor(enumerated(P))
+
+
+def test_ratio_tests_on_the_likeliest_children_are_caught():
+    drafter = TableDrafter(Q, TARGET, STATIC, AsIfDrawn())
+    assert distance(drawn(TARGET, drafter, RecursiveRejection()), enumerated(P)) > 2 * floor(enumerated(P))
+
+
+def test_siblings_tested_out_of_order_are_caught():
+    drafter = SortedSiblings(Q, TARGET, Static(1, 2, (0.5, 0.5)), SharedNoise())
+    assert distance(drawn(TARGET, drafter, RecursiveRejection()), enumerated(P)) > 2 * floor(enumerated(P))
+
+
+def test_stopping_block_verification_at_the_first_failure_is_caught(monkeypatch):
+    def first_failure(passed):
+        return (passed[:, 1:].cumprod(1)).sum(1)
+
+    monkeypatch.setattr("polydraft.core.verify.chain.furthest", first_failure)
+    assert error("chain, block") > 2 * floor(enumerated(P))
+
+
+def test_a_residual_that_is_not_normalised_is_caught(monkeypatch):
+    def bare(rule, rigid, p, q, depth):
+        return (p - q * rule.everywhere(p, q, depth)).clamp(min=0)
+
+    monkeypatch.setattr("polydraft.core.verify.tree.residual", bare)
+    assert error("fixed tree, recursive") > 2 * floor(enumerated(P))
+
+
+def test_a_residual_drawn_with_the_noise_that_chose_the_draft_is_caught(monkeypatch):
+    def reused(self, columns):
+        self.draws = 0
+        return fresh(self, columns)
+
+    fresh = SecondStream.gumbel
+    monkeypatch.setattr(SecondStream, "gumbel", reused)
+    assert error("chain, speculative sampling") > 2 * floor(enumerated(P))

@@ -1,0 +1,36 @@
+"""The VQ tokenizer: a code knows its own cell alone, codes draw the picture back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polydraft.apps.train.vq import psnr
+from polydraft.modalities.image.vq import VQConfig, VQTokenizer
+from polydraft.modalities.loading import card
+from polydraft.modalities.world.scene import place, random_composition
+
+
+def test_a_latent_depends_on_its_own_cell_alone() -> None:
+    torch.manual_seed(0)
+    model = VQTokenizer(VQConfig(codebook_size=16, encoder_width=24, decoder_width=8, image_size=64)).eval()
+    pixels = torch.rand(1, 3, 64, 64) * 2 - 1
+    changed = pixels.clone()
+    changed[..., 16:24, 40:48] *= -1
+    with torch.no_grad():
+        moved = (model.latents(pixels) != model.latents(changed)).any(-1)[0]
+    assert moved.nonzero().tolist() == [[2, 5]]
+
+
+@pytest.fixture(scope="module")
+def embedded() -> VQTokenizer:
+    return VQTokenizer.from_folder(Path(card("tiny-image").path) / "tokenizer")
+
+
+def test_held_out_scenes_come_back(embedded: VQTokenizer) -> None:
+    rng = np.random.default_rng(77)
+    whole, boxes = psnr(embedded, [place(random_composition(rng, held_out=True), rng) for _ in range(20)])
+    assert whole > 28 and boxes > 24
