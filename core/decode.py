@@ -146,10 +146,9 @@ def retire(method: Method, batch: Batch) -> None:
     state = batch.state
     if all(state.active):
         return
-    outputs = state.outputs()
     for row, reason in enumerate(state.finish):
         if reason is not None:
-            batch.done[state.ids[row]] = (outputs[row].clone(), reason)
+            batch.done[state.ids[row]] = (state.output(row).clone(), reason)
     keep(method, batch, [row for row, active in enumerate(state.active) if active])
 
 

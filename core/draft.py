@@ -33,9 +33,7 @@ class Draft:
     q: Tensor | None = None
 
     @staticmethod
-    def of_chain(
-        tokens: Tensor, valid: Tensor | None = None, passes: int = 0, q: Tensor | None = None
-    ) -> Draft:
+    def of_chain(tokens: Tensor, valid: Tensor | None = None, passes: int = 0, q: Tensor | None = None) -> Draft:
         """A chain from `[B, N]` ids; an invalid node invalidates all that follow it."""
         rows, nodes = tokens.shape
         parents = torch.arange(-1, nodes - 1, device=tokens.device).expand(rows, nodes)

@@ -1,4 +1,4 @@
-"""Fit how much to draft to the machine: what a pass of N positions costs against what it commits."""
+"""What is fitted: how much to draft, to the machine; how far to trust a drafter, to the drafter."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import statistics
 import time
 
 import torch
+from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.tape import gumbel
 from polydraft.core.target import CausalTarget, Prompt
 
 
@@ -28,3 +30,20 @@ def pass_seconds(target: CausalTarget, prompts: list[Prompt], nodes: list[int], 
 def best_window(committed: dict[int, float], seconds: dict[int, float]) -> int:
     """The window that commits most tokens a second: `committed[N]` is τ measured with N drafted tokens."""
     return max(committed, key=lambda count: committed[count] / seconds[count])
+
+
+SPREADS = tuple(0.2 * 1.2**step for step in range(20))
+
+
+def best_spread(p: Tensor, q: Tensor, seed: int = 0) -> float:
+    """The scale of a drafter's logit error: `softmax((log q + g) / spread)` best tells which id the target chooses.
+
+    p and q: log laws `[M, V]` of target and drafter at the same places, drawn from with the same noise.
+    """
+    places = torch.arange(len(p), device=p.device)
+    zero = torch.zeros(1, dtype=torch.long, device=p.device)
+    noise = gumbel(zero + seed, zero, places[None], p.shape[1])[0]
+    chosen = (p + noise).argmax(-1, keepdim=True)
+    scores = q.clamp(min=-100) + noise
+    said = {spread: (scores / spread).log_softmax(-1).gather(1, chosen).mean().item() for spread in SPREADS}
+    return max(said, key=said.__getitem__)

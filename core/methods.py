@@ -10,7 +10,7 @@ drafter its row names. Wrong pairs are refused with what to use instead. The row
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,8 +75,8 @@ class DraftPart:
     """A row of the registry: a way to draft.
 
     judge: who judges unless told otherwise. kind: the trained drafter it needs. On the tape any tree will do; off it
-    `shape` says what a judge may assume: "fixed" (deterministic), "chain" or "tree" of sampled tokens with their law, or
-    "picked", sampled tokens of which some were dropped. "tape" cannot leave the tape, "off" cannot be on it.
+    `shape` says what a judge may assume: "fixed" (deterministic), "chain" or "tree" of sampled tokens with their law,
+    or "picked", sampled tokens of which some were dropped. "tape" cannot leave the tape, "off" cannot be on it.
     """
 
     name: str
@@ -120,13 +120,17 @@ class Choice:
     def name(self) -> str:
         """The full name, given parameters included, what goes without saying left out."""
         drafter = written(self.drafter.name, self.given)
-        return drafter if self.judge.name == self.drafter.judge else f"{drafter}+{written(self.judge.name, self.judge_given)}"
+        return (
+            drafter
+            if self.judge.name == self.drafter.judge
+            else f"{drafter}+{written(self.judge.name, self.judge_given)}"
+        )
 
     @property
     def guarantee(self) -> str:
         return self.judge.guarantee
 
-    def lacks(self, drafters: Mapping[str, Any], codes: bool = True) -> str:
+    def lacks(self, drafters: Container[str], codes: bool = True) -> str:
         """What a model with these drafters lacks for it; empty if nothing."""
         if self.drafter.kind and self.drafter.kind not in drafters:
             return f"a drafter of kind {self.drafter.kind!r}"
@@ -139,7 +143,8 @@ class Choice:
 
             raise UnsupportedMethod(
                 f"method {self.name!r} needs {lacking} and {site.model} has none; use one of "
-                f"{', '.join(available(site.drafters, site.codes is not None))}, or train one with `polydraft train drafter`."
+                f"{', '.join(available(site.drafters, site.codes is not None))}, "
+                "or train one with `polydraft train drafter`."
             )
         values = defaults(self.drafter) | site.fitted(self.drafter.name) | self.given
         drafter = self.drafter.make(site, values)

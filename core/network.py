@@ -19,7 +19,8 @@ PREFILL = 64  # positions of a prompt a pass
 class Network:
     """backbone: takes ids or embeddings, returns features; config: its text configuration.
 
-    capacity: slots a row; constant so that a row's bits never depend on its neighbours. narrowest: fewest columns a pass.
+    capacity: slots a row; constant so that a row's bits never depend on its neighbours. narrowest: fewest columns a
+    pass.
     """
 
     def __init__(self, backbone: nn.Module, config: Any, *, capacity: int, narrowest: int) -> None:
@@ -35,7 +36,7 @@ class Network:
         return SlotCache(self.config.num_hidden_layers, rows, self.capacity)
 
     def prefill(self, cache: SlotCache, inputs: Tensor) -> Tensor:
-        """Features `[rows, L, D]` of prompts from slot 0 on; inputs are ids `[rows, L]` or embeddings `[rows, L, D]`."""
+        """Features `[rows, L, D]` of prompts from slot 0 on; inputs: ids `[rows, L]` or embeddings `[rows, L, D]`."""
         length = inputs.shape[1]
         padding = (0, -length % 8) if inputs.ndim == 2 else (0, 0, 0, -length % 8)
         inputs = nn.functional.pad(inputs, padding)

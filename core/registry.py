@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -51,9 +52,7 @@ def independent(site: Site, values: Values) -> Drafter:
 
 
 def eagle(site: Site, values: Values) -> Drafter:
-    return EagleDrafter(
-        site.drafters["eagle"](), site.target, Static(values["depth"], values["nodes"]), SharedNoise()
-    )
+    return EagleDrafter(site.drafters["eagle"](), site.target, Static(values["depth"], values["nodes"]), SharedNoise())
 
 
 def eagle2(site: Site, values: Values) -> Drafter:
@@ -81,12 +80,15 @@ TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
 DRAFTERS: dict[str, DraftPart] = {
     part.name: part
     for part in (
-        DraftPart("ar", "plain decoding, one token a target pass", "", lambda site, values: NoDrafter(), lambda v: "tape"),
+        DraftPart(
+            "ar", "plain decoding, one token a target pass", "", lambda site, values: NoDrafter(), lambda values: "tape"
+        ),
         DraftPart(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
             independent, dynamic_shape, kind="lm",
             parameters={
-                "depth": Parameter(8, "longest path", 1, 20), "width": Parameter(1, "live nodes a level; 1 is a chain", 1, 16),
+                "depth": Parameter(8, "longest path", 1, 20),
+                "width": Parameter(1, "live nodes a level; 1 is a chain", 1, 16),
                 "total": Parameter(12, "nodes drafted, if it is a tree", 1, 40), **SPREAD,
             },
         ),
@@ -111,7 +113,7 @@ DRAFTERS: dict[str, DraftPart] = {
         ),
         DraftPart(
             "sjd-maximal", "Jacobi guesses kept by a maximal coupling of two passes, ratio-tested",
-            "So et al. 2025 (re-check), methods of SJD with coupling", partial(sjd, refresh="maximal"),
+            "Teng et al. 2024, arXiv 2410.01699, with a maximal coupling", partial(sjd, refresh="maximal"),
             lambda values: "off", judge="sps", parameters=WINDOW,
         ),
         DraftPart(
@@ -125,8 +127,9 @@ DRAFTERS: dict[str, DraftPart] = {
             parameters=TREE | SPREAD,
         ),
         DraftPart(
-            "eagle2-published", "one layer on the target's features, the likeliest paths", "Li et al. 2024, arXiv 2406.16858",
-            eagle2, lambda values: "fixed", judge="target-only", kind="eagle", parameters=TREE,
+            "eagle2-published", "one layer on the target's features, the likeliest paths",
+            "Li et al. 2024, arXiv 2406.16858", eagle2, lambda values: "fixed", judge="target-only", kind="eagle",
+            parameters=TREE,
         ),
     )
 }  # fmt: skip
@@ -138,8 +141,10 @@ def on_tape(site: Site, values: Values, shape: str, make: Callable[[Site, Values
 
 def ratio_test(site: Site, values: Values, shape: str, make: Callable[[Site, Values], rules.Rule]) -> Verifier:
     """Chains of sampled tokens at once, trees and deterministic drafts child by child."""
-    judge = SpeculativeSampling if shape in ("chain", "off") else RecursiveRejection
-    return judge(make(site, values), site.rigid)
+    rule = make(site, values)
+    if shape in ("chain", "off"):
+        return SpeculativeSampling(rule, site.rigid)
+    return RecursiveRejection(rule, site.rigid)
 
 
 def lantern(site: Site, values: Values) -> rules.Lantern:
@@ -174,61 +179,82 @@ GROUPS = {
 }
 TYPICAL = {"epsilon": number(0.09, "hard bar", 0, 1), "delta": number(0.3, "bar relative to e^-entropy", 0, 100)}
 TOP = {"k": Parameter(50, "likeliest ids", 1, 10**6)}
+COOL = {"delta": number(1.5, "looseness of the first token", 1, 100), "nu": number(0.7, "how it tightens", 0, 100)}
 
-# name, summary, paper, how it is made, parameters, needs a codebook
-MATCHES: tuple[tuple[str, str, str, Callable[[Site, Values], rules.Match], dict[str, Parameter], bool], ...] = (
-    ("lantern", "a near code may stand for the choice", "Jang et al. 2024, arXiv 2410.03355", lantern, NEIGHBOURS | DELTA, True),
-    ("lantern++", "a near code may, if it is likely itself", "Park et al. 2025, arXiv 2502.06352", lantern_plus, K_NEAR | LAM, True),
-    ("gsd", "an id of similar rank may stand for the choice", "So et al. 2025, arXiv 2508.07747", grouped, GROUPS, True),
-    ("typical", "a typical id may stand for the choice", "Cai et al. 2024, arXiv 2401.10774",
-     lambda site, values: rules.Typical(**values), TYPICAL, False),
-    ("top-k", "one of the k likeliest may stand for the choice", "Llasa+",
-     lambda site, values: rules.TopK(**values), TOP, False),
-    ("tolerance", "any of several draws may stand for the choice", "VADUSA",
-     lambda site, values: rules.Tolerant(**values), {"count": Parameter(2, "draws", 1, 16)}, False),
-)  # fmt: skip
-# the same with the shapes they can judge: what needs q cannot judge a draft without one
-RATIOS: tuple[tuple[str, str, str, Callable[[Site, Values], rules.Rule], dict[str, Parameter], bool, tuple[str, ...]], ...] = (
-    ("lantern-ratio", "accept with p~/q, p~ the mass around a code", "Jang et al. 2024, arXiv 2410.03355", lantern, NEIGHBOURS | DELTA, True,
-     ("fixed", *SAMPLED, "off")),
-    ("lantern++-ratio", "the same within a multiple of p", "Park et al. 2025, arXiv 2502.06352", lantern_plus, K_NEAR | LAM, True,
-     ("fixed", *SAMPLED, "off")),
-    ("gsd-ratio", "accept with the ratio of group masses", "So et al. 2025, arXiv 2508.07747", grouped, GROUPS, True, ("fixed", *SAMPLED, "off")),
-    ("typical-ratio", "accept what is typical", "Cai et al. 2024, arXiv 2401.10774",
-     lambda site, values: rules.Typical(**values), TYPICAL, False, ("fixed", *SAMPLED, "off")),
-    ("top-k-ratio", "accept the k likeliest", "Llasa+", lambda site, values: rules.TopK(**values), TOP, False,
-     ("fixed", *SAMPLED, "off")),
-    ("lenience", "accept with p / (l q)", "Leviathan et al. 2023, arXiv 2211.17192",
-     lambda site, values: rules.Lenience(**values), {"lenience": number(0.5, "l", 0.01, 1)}, False, (*SAMPLED, "off")),
-    ("ensemble", "sample w p + (1 - w) q", "Fu et al. 2025", lambda site, values: rules.Ensemble(**values),
-     {"weight": number(0.8, "w", 0, 1)}, False, ("chain", "off")),
-    ("ssd", "accept with p/q + beta", "SSD", lambda site, values: rules.Tolerance(**values),
-     {"beta": number(0.4, "added to the ratio", 0, 1)}, False, (*SAMPLED, "off")),
-    ("cool-sd", "accept with w p/q, loose early and tight late", "Cool-SD", lambda site, values: rules.CoolSD(**values),
-     {"delta": number(1.5, "looseness of the first token", 1, 100), "nu": number(0.7, "how fast it tightens", 0, 100)}, False,
-     (*SAMPLED, "off")),
+TESTED = ("fixed", *SAMPLED, "off")  # what a ratio test can judge
+WITH_Q = (*SAMPLED, "off")  # what it can judge if it needs q
+
+LANTERN_PAPER, LANTERN_PLUS_PAPER = "Jang et al. 2024, arXiv 2410.03355", "Park et al. 2025, arXiv 2502.06352"
+GSD_PAPER, MEDUSA_PAPER = "So et al. 2025, arXiv 2508.07747", "Cai et al. 2024, arXiv 2401.10774"
+LEVIATHAN, RECURSIVE = "Leviathan et al. 2023, arXiv 2211.17192", "Miao et al. 2024, arXiv 2305.09781"
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """A lossy rule; `shapes` of its ratio test, or the tape."""
+
+    name: str
+    summary: str
+    paper: str
+    make: Callable[[Site, Values], Any]
+    parameters: dict[str, Parameter]
+    shapes: tuple[str, ...] = ("",)
+    needs_codes: bool = False
+
+    def judge(self) -> JudgePart:
+        taped = self.shapes == ("",)
+        make = partial(on_tape if taped else ratio_test, make=self.make)
+        drafter = "jacobi" if taped else "sjd-maximal" if "off" in self.shapes else "draft"
+        return JudgePart(
+            self.name, "lossy", self.summary, self.paper, make, self.shapes, drafter, self.needs_codes, self.parameters
+        )
+
+
+LOSSY = (
+    RuleRow("lantern", "a near code may stand for the choice", LANTERN_PAPER, lantern, NEIGHBOURS | DELTA,
+            needs_codes=True),
+    RuleRow("lantern++", "a near code may, if it is likely itself", LANTERN_PLUS_PAPER, lantern_plus, K_NEAR | LAM,
+            needs_codes=True),
+    RuleRow("gsd", "an id of similar rank may stand for the choice", GSD_PAPER, grouped, GROUPS, needs_codes=True),
+    RuleRow("typical", "a typical id may stand for the choice", MEDUSA_PAPER,
+            lambda site, values: rules.Typical(**values), TYPICAL),
+    RuleRow("top-k", "one of the k likeliest may stand for the choice", "Llasa+",
+            lambda site, values: rules.TopK(**values), TOP),
+    RuleRow("tolerance", "any of several draws may stand for the choice", "VADUSA",
+            lambda site, values: rules.Tolerant(**values), {"count": Parameter(2, "draws", 1, 16)}),
+    RuleRow("lantern-ratio", "accept with p~/q, p~ the mass around a code", LANTERN_PAPER, lantern,
+            NEIGHBOURS | DELTA, TESTED, needs_codes=True),
+    RuleRow("lantern++-ratio", "the same within a multiple of p", LANTERN_PLUS_PAPER, lantern_plus, K_NEAR | LAM,
+            TESTED, needs_codes=True),
+    RuleRow("gsd-ratio", "accept with the ratio of group masses", GSD_PAPER, grouped, GROUPS, TESTED, needs_codes=True),
+    RuleRow("typical-ratio", "accept what is typical", MEDUSA_PAPER,
+            lambda site, values: rules.Typical(**values), TYPICAL, TESTED),
+    RuleRow("top-k-ratio", "accept the k likeliest", "Llasa+", lambda site, values: rules.TopK(**values), TOP, TESTED),
+    RuleRow("lenience", "accept with p / (l q)", LEVIATHAN, lambda site, values: rules.Lenience(**values),
+            {"lenience": number(0.5, "l", 0.01, 1)}, WITH_Q),
+    RuleRow("ensemble", "sample w p + (1 - w) q", "Fu et al. 2025, Speculative Ensemble",
+            lambda site, values: rules.Ensemble(**values), {"weight": number(0.8, "w", 0, 1)}, ("chain", "off")),
+    RuleRow("ssd", "accept with p/q + beta", "SSD (speech)", lambda site, values: rules.Tolerance(**values),
+            {"beta": number(0.4, "added to the ratio", 0, 1)}, WITH_Q),
+    RuleRow("cool-sd", "accept with w p/q, loose early and tight late", "Cool-SD",
+            lambda site, values: rules.CoolSD(**values), COOL, WITH_Q),
 )  # fmt: skip
 
-JUDGES: dict[str, JudgePart] = {
-    part.name: part
-    for part in (
-        JudgePart("tape", "identical", "the target's own choices on the noise tape", TAPE_PAPER,
-                  lambda site, values, shape: TapeVerifier(), ("",), drafter=""),
-        JudgePart("target-only", "exact", "draw from p, go where the draw is drafted; any tree", "SpecTr; SpecInfer",
-                  lambda site, values, shape: TargetOnlyVerifier(), ANY, drafter="eagle2"),
-        JudgePart("sps", "exact", "speculative sampling: accept with p/q", "Leviathan et al. 2023, arXiv 2211.17192",
-                  partial(ratio_test, make=lambda site, values: rules.Rule()), ("chain", "off"), drafter="draft"),
-        JudgePart("recursive", "exact", "recursive rejection over siblings drawn without replacement",
-                  "Miao et al. 2024, arXiv 2305.09781; Jeon et al. 2024, arXiv 2402.14160",
-                  lambda site, values, shape: RecursiveRejection(), ("fixed", *SAMPLED), drafter="eagle"),
-        JudgePart("block", "exact", "judge a whole chain at once", "Sun et al. 2024, arXiv 2403.10444",
-                  lambda site, values, shape: BlockVerification(), ("chain",), drafter="draft"),
-        *(JudgePart(name, "lossy", summary, paper, partial(on_tape, make=make), ("",), "jacobi", codes, parameters)
-          for name, summary, paper, make, parameters, codes in MATCHES),
-        *(JudgePart(name, "lossy", summary, paper, partial(ratio_test, make=make), shapes, "sjd-maximal", codes, parameters)
-          for name, summary, paper, make, parameters, codes, shapes in RATIOS),
-    )
-}  # fmt: skip
+EXACT = (
+    JudgePart("tape", "identical", "the target's own choices on the noise tape", TAPE_PAPER,
+              lambda site, values, shape: TapeVerifier(), ("",), drafter=""),
+    JudgePart("target-only", "exact", "draw from p, go where the draw is drafted; any tree", RECURSIVE,
+              lambda site, values, shape: TargetOnlyVerifier(), ANY, drafter="eagle2"),
+    JudgePart("sps", "exact", "speculative sampling: accept with p/q", LEVIATHAN,
+              partial(ratio_test, make=lambda site, values: rules.Rule()), ("chain", "off"), drafter="draft"),
+    JudgePart("recursive", "exact", "recursive rejection over siblings drawn without replacement",
+              f"{RECURSIVE}; Jeon et al. 2024, arXiv 2402.14160",
+              lambda site, values, shape: RecursiveRejection(), ("fixed", *SAMPLED), drafter="eagle"),
+    JudgePart("block", "exact", "judge a whole chain at once", "Sun et al. 2024, arXiv 2403.10444",
+              lambda site, values, shape: BlockVerification(), ("chain",), drafter="draft"),
+)  # fmt: skip
+
+JUDGES: dict[str, JudgePart] = {part.name: part for part in (*EXACT, *(row.judge() for row in LOSSY))}
 
 
 def choices() -> list[Choice]:

@@ -70,9 +70,13 @@ class State:
         self.tokens[rows[keep], places[keep]] = tokens[keep]
         self.generated = [done + count for done, count in zip(self.generated, counts, strict=True)]
 
+    def output(self, row: int) -> Tensor:
+        """Generated ids of a row."""
+        return self.tokens[row, self.starts[row] : self.starts[row] + self.generated[row]]
+
     def outputs(self) -> list[Tensor]:
         """Generated ids of every row."""
-        return [row[start : start + done] for row, start, done in zip(self.tokens, self.starts, self.generated)]  # noqa: B905
+        return [self.output(row) for row in range(len(self))]
 
     def physical(self, rows: list[int]) -> Tensor:
         """Cache rows of logical `rows`: every branch of each."""

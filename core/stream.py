@@ -55,7 +55,9 @@ class SecondStream:
 
     def _keys(self) -> tuple[Tensor, Tensor]:
         """Seeds, and a key of segment, pass and draw."""
-        seeds, segments, passes = (torch.tensor(x, device=self.device) for x in (self.seeds, self.segments, self.passes))
+        seeds, segments, passes = (
+            torch.tensor(x, device=self.device) for x in (self.seeds, self.segments, self.passes)
+        )
         self.draws += 1
         return seeds ^ SECOND, mix(mix(segments * GOLDEN + passes) * GOLDEN + self.draws)
 

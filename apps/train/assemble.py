@@ -20,6 +20,7 @@ from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
 DRAFTERS = {"lm": "drafter-lm", "eagle": "drafter-eagle"}
+FITTED = {"lm": ("draft",), "eagle": ("eagle2",)}  # methods that read what was fitted to a drafter
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 DEFAULTS = {"method": "jacobi", "temperature": 1.0, "top_k": 0, "top_p": 0.9, "guidance_scale": 1.5}
 
@@ -38,6 +39,10 @@ def assemble(runs: Path, out: Path) -> None:
         "format": 1, "modality": "image", "summary": "128x128 scenes of the emoji world, one to three objects",
         "defaults": DEFAULTS, "jacobi_committed": {}, "fitted": {},
     } | (json.loads(path.read_text()) if path.exists() else {})  # fmt: skip
+    for kind, methods in FITTED.items():
+        path_of_fit = runs / DRAFTERS[kind] / "fitted.json"
+        if path_of_fit.exists():
+            manifest["fitted"] |= {method: json.loads(path_of_fit.read_text()) for method in methods}
     plot_curves(runs, out / "curves.png")
     manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
     path.write_text(json.dumps(manifest, indent=2) + "\n")

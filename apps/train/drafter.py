@@ -11,6 +11,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,30 +26,33 @@ from transformers import PreTrainedModel
 from polydraft.apps.train.image_data import Batches
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.fit import best_spread
 from polydraft.core.methods import parse
 from polydraft.core.sampling import Sampling
-from polydraft.core.training.distill import Examples, collect, distil, divergence, shallow_copy_of
-from polydraft.core.training.eagle import continuation
+from polydraft.core.training import distill, eagle
+from polydraft.core.training.distill import Examples, collect, distil, shallow_copy_of
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import causal_lm, load
 from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.scene import random_composition
 
-Objective = Callable[[Any, Examples], Tensor]
-
 ROWS = 32
 LM_LAYERS = 2
 
 
-def independent(target: PreTrainedModel) -> tuple[Any, Objective]:
-    return shallow_copy_of(target, LM_LAYERS), partial(divergence, target)
+@dataclass(frozen=True)
+class Recipe:
+    """How a kind of drafter is made: the untrained student, its loss, and its law beside the target's."""
+
+    student: Callable[[PreTrainedModel], Any]
+    loss: Callable[[PreTrainedModel, Any, Examples], Tensor]
+    laws: Callable[[PreTrainedModel, Any, Examples], tuple[Tensor, Tensor]]
 
 
-def eagle(target: PreTrainedModel) -> tuple[Any, Objective]:
-    return EagleNetwork(target.config), partial(continuation, target)
-
-
-KINDS = {"lm": independent, "eagle": eagle}
+KINDS = {
+    "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, distill.laws),
+    "eagle": Recipe(lambda target: EagleNetwork(target.config), eagle.continuation, eagle.laws),
+}
 
 
 def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0) -> None:
@@ -58,15 +62,20 @@ def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0) -> Non
     pipe = load(target)
     prompts, codes = draw(pipe, out, minutes / 4, seed)
     # drawing has packed the pipeline's weights; training reads them as they were
-    student, objective = KINDS[kind](causal_lm(pipe.card.path / "target", pipe.device, pipe.dtype))
+    recipe, model = KINDS[kind], causal_lm(pipe.card.path / "target", pipe.device, pipe.dtype)
+    student = recipe.student(model)
     held = slice(-ROWS, None)  # never trained on
+    kept = Examples.join([tuple(prompt) for prompt in prompts[held]], list(codes[held]))
     own = batches(pipe, prompts[:-ROWS], codes[:-ROWS], seed)
     source = itertools.chain.from_iterable(zip(own, rendered(pipe, seed), strict=True))
     curve = distil(
-        objective, student, source, minutes=minutes * 3 / 4, folder=out,
-        validate=lambda: Examples.join([tuple(prompt) for prompt in prompts[held]], list(codes[held])),
+        partial(recipe.loss, model), student, source, minutes=minutes * 3 / 4, folder=out,
+        validate=lambda: kept,
     )  # fmt: skip
     (out / "curve.json").write_text(json.dumps(curve))
+    with torch.no_grad():
+        spread = best_spread(*recipe.laws(model, student, kept))
+    (out / "fitted.json").write_text(json.dumps({"spread": round(spread, 3)}))
 
 
 def draw(pipe: ImagePipeline, out: Path, minutes: float, seed: int) -> tuple[list[list[int]], Tensor]:

@@ -10,7 +10,6 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.stream import Noise
 from polydraft.core.target import Prompt
 from polydraft.core.verdict import Verdict
 
@@ -37,8 +36,8 @@ class Drafter(Protocol):
     def begin(self, prompts: list[Prompt], features: Tensor) -> Any:
         """The draft state of new rows; features `[B, R, L, D]` of all prompt ids but the last."""
 
-    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Noise) -> Draft:
-        """Guess what follows the root of every row."""
+    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Any) -> Draft:
+        """Guess what follows the root of every row. noise: a NoiseTape or a SecondStream, as the verifier asks."""
 
     def observe(self, state: State, drafts: Any, judged: Judged) -> None:
         """See what became of the draft; `state` has already committed the verdict."""

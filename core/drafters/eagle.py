@@ -1,8 +1,8 @@
 """EAGLE: one decoder layer that continues the target's own features.
 
-Entry i reads the target's feature of token i and the embedding of token i + 1 and predicts the feature of token i + 1; the
-target's head turns it into a proposal. While it grows a tree it reads its own predictions; what was committed it reads
-again with the target's true features.
+Entry i reads the target's feature of token i and the embedding of token i + 1 and predicts the feature of token i + 1;
+the target's head turns it into a proposal. While it grows a tree it reads its own predictions; what was committed it
+reads again with the target's true features.
 Li et al. 2024, EAGLE (arXiv 2401.15077), section 4; EAGLE-2 (arXiv 2406.16858) grows the tree as it turns out.
 """
 
@@ -38,7 +38,7 @@ class EagleNetwork(nn.Module):
         size = self.config.hidden_size
         self.fuse = nn.Linear(2 * size, size)
         self.layer: PreTrainedModel = AutoModel.from_config(self.config)
-        self.layer.embed_tokens = nn.Identity()  # type: ignore[assignment]
+        self.layer.embed_tokens = nn.Identity()
 
     @classmethod
     def from_folder(cls, folder: Path, target: PreTrainedModel) -> EagleNetwork:
@@ -47,7 +47,7 @@ class EagleNetwork(nn.Module):
         wanted = fingerprint(target.config.get_text_config())
         if stored.get("target") != wanted:
             raise UnsupportedMethod(
-                f"the EAGLE head in {folder} was trained for a target of {stored.get('target')} and this one is {wanted}; "
+                f"the EAGLE head in {folder} belongs to a target of {stored.get('target')} and this one is {wanted}; "
                 "train one with `polydraft train drafter --kind eagle`."
             )
         network = cls(target.config.get_text_config()).to(target.dtype)
@@ -58,7 +58,9 @@ class EagleNetwork(nn.Module):
         """`model.safetensors`, and in config.json the shape of the target it belongs to."""
         weights = self.state_dict() if state_dict is None else state_dict
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps({"model_type": "polydraft-eagle", "target": self.target}, indent=2) + "\n")
+        (folder / "config.json").write_text(
+            json.dumps({"model_type": "polydraft-eagle", "target": self.target}, indent=2) + "\n"
+        )
 
     def fused(self, embeddings: Tensor, features: Tensor) -> Tensor:
         """`[..., C, D]` each: embedding of token i + 1 and feature of token i."""

@@ -1,7 +1,7 @@
 """Drafters that grow a tree node by node with a network of their own; what they share whatever the network.
 
-Between passes only what was committed counts: its tokens (and the target's features of them) are read again at the start
-of the next draft, so a drafter's keys and values always come from the truth and a rejected node leaves no trace.
+Between passes only what was committed counts: its tokens (and the target's features of them) are read again at the
+start of the next draft, so a drafter's keys and values always come from the truth and a rejected node leaves no trace.
 
 Tokens that were accepted but wait for a pass of their own (16-bit targets commit only what stands in plain decoding's
 place) lead the next draft, and the tree grows under the last of them: nothing that was found is lost.
@@ -27,7 +27,6 @@ from polydraft.core.stream import Noise
 from polydraft.core.tape import NoiseTape
 from polydraft.core.target import CausalTarget, Prompt
 
-
 WORST = 100.0  # nats; what cannot be drawn is no better than this, and sums stay finite
 
 
@@ -35,9 +34,9 @@ WORST = 100.0  # nats; what cannot be drawn is no better than this, and sums sta
 class Growth:
     """The network's cache, and what it has not read yet.
 
-    cached: `[B, R]` entries with keys and values that will stay. tokens: `[B, K]` ids not read, the first `counts[b]` of a
-    row, of which `committed[b]` are committed and the rest found but waiting. features: `[B, R, K, D]`, the target's
-    features behind each (of the token before it).
+    cached: `[B, R]` entries with keys and values that will stay. tokens: `[B, K]` ids not read: the first `counts[b]`
+    of a row, of which `committed[b]` are committed and the rest found but waiting. features: `[B, R, K, D]`, the
+    target's features behind each (of the token before it).
     """
 
     cache: SlotCache
@@ -76,7 +75,7 @@ class GrowingDrafter(ABC):
 
     @abstractmethod
     def prompt(self, ids: Tensor, features: Tensor) -> tuple[Tensor, int]:
-        """Inputs for all entries of prompts `[B*R, L]` and features `[B*R, L, D]`; how many ids each entry is behind."""
+        """Inputs for all entries of prompts `[B*R, L]`, features `[B*R, L, D]`; how many ids each entry is behind."""
 
     def begin(self, prompts: list[Prompt], features: Tensor) -> Growth:
         """The prompt is read up to the root, which waits for the first draft."""
@@ -204,7 +203,7 @@ class Stem:
 
 @dataclass(frozen=True)
 class Read:
-    """The nodes the network has read below the stem, level by level: ids and parents `[B, M]`; the newest level's width."""
+    """Nodes the network has read below the stem, level by level: ids and parents `[B, M]`; the newest level's width."""
 
     nodes: Tensor
     parents: Tensor

@@ -141,7 +141,7 @@ class Static:
 class Grown:
     """Candidates of a tree under way, level by level, and the laws they were ranked by.
 
-    All indices are among all candidates so far, -1 is the root. live: `[B, W]` a level, the candidates that got children.
+    All indices are among all candidates so far, -1 is the root. live: `[B, W]` a level, which candidates got children.
     """
 
     plan: Plan
@@ -207,7 +207,7 @@ class Grown:
     def q(self) -> Tensor:
         """Log q behind every column of the draft, `[B, N + 1, V]`; meaningless behind leaves."""
         laws = torch.cat(self.laws, 1)
-        ranked = torch.cat([level for level in self.live[:-1]], 1) if len(self.live) > 1 else self.live[0][:, :0]
+        ranked = torch.cat(self.live[:-1], 1) if len(self.live) > 1 else self.live[0][:, :0]
         columns = torch.nn.functional.pad(self.place.gather(1, ranked) + 1, (1, 0))
         q = laws.new_zeros(len(laws), self.kept.shape[1] + 2, laws.shape[-1])
         q.scatter_(1, columns[..., None].expand(-1, -1, laws.shape[-1]), laws)

@@ -18,7 +18,7 @@ from polydraft.core.drafters.initial import Initial
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.stream import Noise
+from polydraft.core.stream import SecondStream
 from polydraft.core.target import Prompt
 from polydraft.core.verify.rules import Rule, at, emitted, residual
 
@@ -65,7 +65,7 @@ class SJDDrafter:
         laws = self.initial.flat.expand(len(prompts), self.window, -1)
         return Guesses(known.expand(-1, self.window) - 1, known, laws, laws)
 
-    def draft(self, state: State, drafts: Guesses, sampler: Sampler, noise: Noise) -> Draft:
+    def draft(self, state: State, drafts: Guesses, sampler: Sampler, noise: SecondStream) -> Draft:
         """Refreshed guesses, then initial ones."""
         guesses = self.refreshed(drafts, noise)
         fresh = torch.arange(self.window, device=guesses.device) >= drafts.known
@@ -75,11 +75,11 @@ class SJDDrafter:
         q = None if noise.greedy else torch.nn.functional.pad(laws, (0, 0, 0, 1))
         return Draft.of_chain(ids, q=q)
 
-    def refreshed(self, drafts: Guesses, noise: Noise) -> Tensor:
+    def refreshed(self, drafts: Guesses, noise: SecondStream) -> Tensor:
         """`[B, W]`: a draw from every place's new law, coupled with the old guess or not."""
         p, q = drafts.laws.softmax(-1), drafts.proposals.softmax(-1)
-        if self.refresh == "independent":
-            return emitted(p, noise.window([0] * len(p), self.window), noise.greedy)
+        if self.refresh == "independent" or noise.greedy:
+            return emitted(p, noise.gumbel(self.window), noise.greedy)
         old = drafts.ids.clamp(min=0)
         kept = (drafts.ids >= 0) & (noise.uniform(self.window) < at(p, old) / at(q, old))
         left = torch.where((drafts.ids >= 0)[..., None], residual(Rule(), None, p, q, old), p)
@@ -88,7 +88,6 @@ class SJDDrafter:
     def observe(self, state: State, drafts: Guesses, judged: Judged) -> None:
         """Shift by what was committed, with what the pass said of every place behind it."""
         draft, law = judged.draft, judged.law
-        assert draft.q is not None or law is not None
         counts = torch.tensor(judged.verdict.counts, device=law.device)[:, None]
         places = torch.arange(self.window, device=law.device) + counts
         inside = places.clamp(max=self.window - 1)

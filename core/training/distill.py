@@ -55,15 +55,21 @@ def collect(method: Method, prompts: list[Prompt]) -> list[Tensor]:
     return batch.outputs()
 
 
-def divergence(target: PreTrainedModel, student: PreTrainedModel, examples: Examples) -> Tensor:
-    """Mean KL(target || student) in nats over the judged positions."""
+def laws(target: PreTrainedModel, student: PreTrainedModel, examples: Examples) -> tuple[Tensor, Tensor]:
+    """Log p and log q at the judged positions, `[M, V]` each; no gradient reaches the target."""
     with torch.no_grad():
         hidden = target.base_model(input_ids=examples.ids).last_hidden_state[examples.judged]
-        law = target.get_output_embeddings()(hidden).float().log_softmax(-1)
+        p = target.get_output_embeddings()(hidden).float().log_softmax(-1)
     with torch.autocast(examples.ids.device.type, torch.bfloat16):
         hidden = student.base_model(input_ids=examples.ids).last_hidden_state[examples.judged]
-        guess = student.get_output_embeddings()(hidden)
-    return F.kl_div(guess.float().log_softmax(-1), law, log_target=True, reduction="batchmean")
+        q = student.get_output_embeddings()(hidden)
+    return p, q.float().log_softmax(-1)
+
+
+def divergence(target: PreTrainedModel, student: PreTrainedModel, examples: Examples) -> Tensor:
+    """Mean KL(target || student) in nats over the judged positions."""
+    p, q = laws(target, student, examples)
+    return F.kl_div(q, p, log_target=True, reduction="batchmean")
 
 
 def distil(
@@ -72,7 +78,8 @@ def distil(
 ) -> list[dict[str, float]]:  # fmt: skip
     """Train `student` for `minutes` of wall time in all, resuming from `folder` if a run was stopped there.
 
-    objective: the loss of (student, examples), in nats or near it. Returns the loss curve. Checkpoints are safetensors and JSON; the learning rate follows the clock.
+    objective: the loss of (student, examples), in nats or near it. Returns the loss curve. Checkpoints are safetensors
+    and JSON; the learning rate follows the clock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimiser = torch.optim.AdamW(student.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)

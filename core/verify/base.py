@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.stream import Noise
 from polydraft.core.verdict import Verdict
 
 
@@ -31,5 +30,6 @@ class Verifier(Protocol):
     @property
     def on_tape(self) -> bool: ...
 
-    def verify(self, draft: Draft, law: Tensor, noise: Noise, t: list[int]) -> Verdict:
-        """law: `[B, N+1, V]` log p, unnormalised at temperature 0; t: tokens every row has generated."""
+    def verify(self, draft: Draft, law: Tensor, noise: Any, t: list[int]) -> Verdict:
+        """law: `[B, N+1, V]` log p, unnormalised at temperature 0; t: tokens every row has generated. noise: what
+        `on_tape` asks for."""

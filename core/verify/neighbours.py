@@ -15,7 +15,9 @@ def nearest(codes: Tensor, k: int) -> Tensor:
     """
     ids = codes.isfinite().all(-1).nonzero().squeeze(-1)
     if not 1 <= k < len(ids):
-        raise InvalidArgument(f"k={k} is not possible; this model's codebook has {len(ids)} codes, so use 1 to {len(ids) - 1}.")
+        raise InvalidArgument(
+            f"k={k} is not possible; this model's codebook has {len(ids)} codes, so use 1 to {len(ids) - 1}."
+        )
     table = torch.full((len(codes), k), -1, device=codes.device)
     known = codes[ids].float()
     for part in ids.split(512):

@@ -1,10 +1,10 @@
 """Acceptance rules: when a drafted token that is not the target's own choice may stand.
 
 A rule has up to two faces. As a ratio test (`Rule`) it gives f(x), the chance that a drafted x ~ q is kept, and a
-rejected x is replaced from norm([p - q f]_+), which keeps the output as near to p as that f allows. As a `Match` it is a
-weaker notion of equality for the tape walk: child c may stand for the target's choice y.
+rejected x is replaced from norm([p - q f]_+), which keeps the output as near to p as that f allows. As a `Match` it is
+a weaker notion of equality for the tape walk: child c may stand for the target's choice y.
 
-p and q are laws over the vocabulary, `[..., V]`; x, y and c are ids `[...]`; depth `[...]` counts drafted tokens from 0.
+p and q are laws over the vocabulary, `[..., V]`; x, y, c are ids `[...]`; depth `[...]` counts drafted tokens from 0.
 Every rule is one small class here; `chance`, `residual` and `may_stand` below apply it, and keep it off rigid ids (end
 of sequence, syntax), which are tested exactly and stand only for themselves.
 """

@@ -15,7 +15,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.stream import SecondStream
 from polydraft.core.verdict import Verdict, follow
-from polydraft.core.verify.rules import Rule, at, chance, emitted, judged_law, normalised, one_hot, residual
+from polydraft.core.verify.rules import Rule, chance, emitted, judged_law, normalised, one_hot, residual
 
 
 @dataclass(frozen=True)

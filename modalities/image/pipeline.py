@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from polydraft.core.decode import Batch, Method, Step, decode, start
 from polydraft.core.drafters.eagle import EagleNetwork
@@ -34,13 +35,6 @@ from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import ModelCard, causal_lm, load, read_weights
 from polydraft.modalities.world.parsing import normalise
-
-DRAFTERS: dict[str, Callable[[ImagePipeline, Path], Any]] = {
-    "lm": lambda pipe, folder: causal_lm(folder, pipe.device, pipe.dtype),
-    "eagle": lambda pipe, folder: read_weights(
-        "drafter", folder, lambda: EagleNetwork.from_folder(folder, pipe.target_model)
-    ),
-}
 
 LONGEST_TEXT = 2000  # characters
 LONGEST_PROMPT = 46  # words the model reads; with the rest of `capacity` a multiple of 32, which attention likes
@@ -206,8 +200,14 @@ class ImagePipeline:
         """The drafter network of `kind`, loaded when first used."""
         if kind not in self._drafters:
             folder = self.card.path / self.card.manifest["drafters"][kind]
-            self._drafters[kind] = DRAFTERS[kind](self, folder)
+            self._drafters[kind] = {"lm": self.lm_drafter, "eagle": self.eagle_drafter}[kind](folder)
         return self._drafters[kind]
+
+    def lm_drafter(self, folder: Path) -> PreTrainedModel:
+        return causal_lm(folder, self.device, self.dtype)
+
+    def eagle_drafter(self, folder: Path) -> EagleNetwork:
+        return read_weights("drafter", folder, lambda: EagleNetwork.from_folder(folder, self.target_model))
 
     def fitted(self, method: str) -> dict[str, Any]:
         """Parameters fitted to the model, and to this machine where they depend on it."""

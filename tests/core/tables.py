@@ -1,4 +1,4 @@
-"""A target and a drafter that are tables: laws of (how many tokens there are, the last one). Small enough to enumerate."""
+"""A target and a drafter that are tables: laws of (number of tokens, the last one), small enough to enumerate."""
 
 from __future__ import annotations
 
@@ -138,7 +138,9 @@ def enumerated(table: Tensor) -> Tensor:
     return torch.tensor(law, dtype=torch.double).exp()
 
 
-def drawn(target: TableTarget, drafter: Any, verifier: Any, sampling: Sampling | None = None, runs: int = RUNS) -> Tensor:
+def drawn(
+    target: TableTarget, drafter: Any, verifier: Any, sampling: Sampling | None = None, runs: int = RUNS
+) -> Tensor:
     """Frequencies of all sequences over `runs` seeds."""
     method = Method("tested", target, drafter, verifier, Sampler(sampling or Sampling()))  # type: ignore[arg-type]
     batch = start(method, [Prompt(((FIRST, FIRST),), LENGTH, seed) for seed in range(runs)])

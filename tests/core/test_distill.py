@@ -28,7 +28,9 @@ def test_a_student_comes_closer_and_a_stopped_run_resumes(lab, tmp_path):
     assert after < before
     stopped = load_file(tmp_path / "training.safetensors")
     again = shallow_copy_of(made.model, 2)
-    distil(partial(divergence, made.model), again, itertools.repeat(examples), minutes=0.06, folder=tmp_path)  # its time is over
+    distil(
+        partial(divergence, made.model), again, itertools.repeat(examples), minutes=0.06, folder=tmp_path
+    )  # its time is over
     for name, parameter in again.named_parameters():
         assert torch.equal(parameter, stopped[f"master.{name}"])
     assert divergence(made.model, again, examples).item() <= after + 1e-3

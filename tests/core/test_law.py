@@ -72,7 +72,9 @@ def fits(counts: torch.Tensor, law: torch.Tensor) -> bool:
     [Sampling(), Sampling(temperature=1.5, top_p=0.9, repetition_penalty=1.5), Sampling(top_k=3, min_p=0.02)],
     ids=["plain", "nucleus and penalty", "top-k and min-p"],
 )
-@pytest.mark.parametrize("drafter", [NoDrafter(), JacobiDrafter(3, Initial("random", torch.ones(VOCAB, dtype=torch.bool)))])
+@pytest.mark.parametrize(
+    "drafter", [NoDrafter(), JacobiDrafter(3, Initial("random", torch.ones(VOCAB, dtype=torch.bool)))]
+)
 def test_sequences_follow_the_enumerated_law(tiny, sampling, drafter):
     prompt, sampler = (1, 2, 3), Sampler(sampling)
     method = Method("m", CausalTarget(tiny, capacity=16), drafter, TapeVerifier(), sampler)

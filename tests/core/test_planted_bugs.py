@@ -10,9 +10,9 @@ import torch
 from polydraft.core import sampling as sampling_module
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.network import Network
 from polydraft.core.sampling import Sampling
 from polydraft.core.tape import NoiseTape
-from polydraft.core.network import Network
 
 VOCAB = 61
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import pytest
 import torch
 
@@ -19,7 +20,9 @@ from polydraft.core.verify.tree import RecursiveRejection
 VOCAB, ROWS = 7, 20_000
 GENERATOR = torch.Generator().manual_seed(3)
 P, Q = (torch.randn(2, VOCAB, generator=GENERATOR) * 1.2).softmax(-1)
-Q = (Q + 0.6 * torch.nn.functional.one_hot(P.argmax(), VOCAB)) / 1.6  # so that keeping what is likely is not always right
+Q = (
+    Q + 0.6 * torch.nn.functional.one_hot(P.argmax(), VOCAB)
+) / 1.6  # so that keeping what is likely is not always right
 CODES = torch.nn.functional.normalize(torch.randn(VOCAB, 3, generator=GENERATOR), dim=-1)
 NEAR = nearest(CODES, 4)
 
@@ -53,7 +56,7 @@ RULES = {
     "ssd": (rules.Tolerance(0.3), lambda x: P[x] / Q[x] + 0.3),
     "cool-sd": (rules.CoolSD(1.6, 0.7), lambda x: 1.6 * P[x] / Q[x]),
     "typical": (rules.Typical(0.2, 0.9), lambda x: float(P[x] > typical_bar(0.2, 0.9))),
-    "top-k": (rules.TopK(3), lambda x: float((P > P[x]).sum() < 3)),
+    "top-k": (rules.TopK(3), lambda x: float((P[x] < P).sum() < 3)),
     "lantern": (rules.Lantern(NEAR, delta=0.3), lambda x: (P[x] + P[around(x, 0.3)].sum()) / Q[x]),
     "lantern++": (rules.LanternPlus(NEAR, lam=3.0), lambda x: (P[x] + P[around(x, 2 * P[x].item())].sum()) / Q[x]),
     "gsd": (rules.Grouped(5, 0.15), lambda x: P[group(x)].sum() / Q[group(x)].sum()),
@@ -103,7 +106,7 @@ MATCHES = {
     "lantern": (rules.Lantern(NEAR, delta=0.3), lambda c: around(c, 0.3)),
     "lantern++": (rules.LanternPlus(NEAR, lam=3.0), lambda c: around(c, 2 * P[c].item())),
     "gsd": (rules.Grouped(5, 0.15), group),
-    "top-k": (rules.TopK(3), lambda c: range(VOCAB) if (P > P[c]).sum() < 3 else []),
+    "top-k": (rules.TopK(3), lambda c: range(VOCAB) if (P[c] < P).sum() < 3 else []),
     "typical": (rules.Typical(0.2, 0.9), lambda c: range(VOCAB) if P[c] > typical_bar(0.2, 0.9) else []),
 }
 

@@ -100,7 +100,9 @@ def reach_from(draft: Draft, law, noise, row: int, at: int, depth: int) -> int:
 def test_only_nodes_in_place_are_kept_and_what_follows_them(draft, seed):
     torch.manual_seed(seed)
     rows, nodes = draft.tokens.shape
-    whole = TapeVerifier().verify(draft, torch.randn(rows, nodes + 1, VOCAB), Fixed(torch.randn(rows, nodes + 1, VOCAB)), [])
+    whole = TapeVerifier().verify(
+        draft, torch.randn(rows, nodes + 1, VOCAB), Fixed(torch.randn(rows, nodes + 1, VOCAB)), []
+    )
     kept = in_place(whole)
     for row in range(rows):
         path = [node for node in whole.path[row].tolist() if node >= 0]
