@@ -21,6 +21,7 @@ from polydraft.apps.bench.timing import Contender, Run, take_turns
 from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.core.decode import decode, start
 from polydraft.core.methods import parse
+from polydraft.core.registry import DRAFTERS
 from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
@@ -37,7 +38,7 @@ def run(
     """Measure, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
     pipe = load(model)
-    names = [table.PLAIN, *(name for name in split(methods) or pipe.available_methods() if name != table.PLAIN)]
+    names = [table.PLAIN, *(name for name in split(methods) or drafting(pipe) if name != table.PLAIN)]
     for name in names:
         pipe.checked(name)
     captions = held_out(prompts)[0]
@@ -83,6 +84,11 @@ def run(
     if broken:
         note(f"{', '.join(broken)} promised identical tokens and drew others; please report the command line")
         raise SystemExit(1)
+
+
+def drafting(pipe: ImagePipeline) -> list[str]:
+    """The model's ways to draft, each with its own judge; rules are asked for by name."""
+    return [name for name in pipe.available_methods() if name in DRAFTERS]
 
 
 def split(methods: str | None) -> list[str]:

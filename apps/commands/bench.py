@@ -3,6 +3,7 @@
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
 polydraft bench fidelity --n 200
 polydraft bench costs
+polydraft bench frontier --n 100
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def image(
     prompts: Annotated[int, typer.Option(min=1, help="Prompts drawn by every method.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Prompts drawn together.")] = 1,
-    methods: Annotated[str | None, typer.Option(help="Names separated by commas. Default: all the model has.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")
+    ] = None,
     model: Model = "tiny-image",
     temperature: Temperature = None,
     guidance_scale: Guidance = None,
@@ -84,3 +87,18 @@ def costs(
     from polydraft.apps.bench.costs import run
 
     run(prompts=prompts, model=model, write=write, output=output, json=as_json)
+
+
+@app.command("frontier")
+def frontier(
+    n: Annotated[int, typer.Option("--n", "-n", min=2, help="Held-out captions drawn.")] = 100,
+    methods: Annotated[str | None, typer.Option(help="Names separated by commas.")] = None,
+    model: Model = "tiny-image",
+    batch: Annotated[int, typer.Option(min=1, help="Prompts drawn together.")] = 1,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """What lossy rules buy and cost: S against prompt fidelity, paired with plain decoding."""
+    from polydraft.apps.bench.frontier import run
+
+    run(n=n, methods=methods, model=model, batch=batch, output=output, json=as_json)

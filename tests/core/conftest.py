@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,15 @@ def finish(method: Method, batch: Batch) -> Outcome:
     rows = batch.stats.values()
     tau = sum(row.tokens for row in rows) / max(1, sum(row.target_passes for row in rows))
     return Outcome(batch.outputs(), batch.finish_reasons(), tau, batch)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny tensors: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

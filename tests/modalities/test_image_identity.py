@@ -63,6 +63,8 @@ def test_every_method_draws_what_plain_decoding_draws(pipe: ImagePipeline, tempe
         names = ["jacobi(window=7)", "jacobi(window=16,init=above)", "pld"]
         if "lm" in pipe.card.drafters:
             names += ["draft(depth=5)", "draft(depth=4,width=2)"]
+        if "eagle" in pipe.card.drafters:
+            names += ["eagle(nodes=10)", "eagle2(depth=4,width=3,total=10)", "eagle2(depth=3,width=1)"]
         for name in names:
             drawn, _ = run(pipe.method(parse(name), sampling, guidance), asked)
             assert same(drawn, plain), name

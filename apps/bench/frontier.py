@@ -1,0 +1,130 @@
+"""`polydraft bench frontier`: what a lossy rule buys and what it costs, S against prompt fidelity.
+
+polydraft bench frontier --n 200 --methods "jacobi,lantern(delta=0.2),eagle2+lantern++" -o runs/bench
+
+Every method draws the same held-out captions with the same seeds, a chunk at a time in turns with plain decoding, so
+differences are paired: Δ is fidelity less plain's, ± its standard error over captions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.image import draw, sampling_of, split
+from polydraft.apps.bench.prompts import held_out
+from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.core.stats import DecodeStats
+from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.loading import load
+from polydraft.modalities.world.matcher import fidelity
+from polydraft.modalities.world.scene import Composition
+
+CHUNK = 10  # captions between turns
+HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
+COLOURS = {"identical": "#2d6ec8", "exact": "#3cb478", "lossy": "#e0782f"}
+DEFAULT = (
+    "jacobi", "lantern(delta=0.05)", "lantern(delta=0.1)", "lantern(delta=0.2)", "lantern++", "gsd", "typical",
+    "top-k(k=3)", "sjd", "sjd-maximal",
+)  # fmt: skip
+
+
+@dataclass
+class Point:
+    """One method over all captions."""
+
+    method: str
+    guarantee: str
+    seconds: list[float] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+    same: list[bool] = field(default_factory=list)
+    parts: list[DecodeStats] = field(default_factory=list)
+
+    def against(self, plain: Point) -> dict[str, Any]:
+        gap = np.asarray(self.right, float) - np.asarray(plain.right, float)
+        return {
+            "method": self.method, "guarantee": self.guarantee, "S": sum(plain.seconds) / sum(self.seconds),
+            "tau": DecodeStats.in_sequence(self.parts).mean_accepted_length, "fidelity": float(np.mean(self.right)),
+            "delta": float(gap.mean()), "error": float(gap.std() / len(gap) ** 0.5), "same": float(np.mean(self.same)),
+        }  # fmt: skip
+
+
+def run(*, n: int, methods: str | None, model: str, batch: int, output: Path | None, json: bool) -> None:
+    """Draw, judge, print and, given a folder, save."""
+    output = None if output is None else report.check_folder(output)
+    pipe = load(model)
+    names = [table.PLAIN, *(name for name in split(methods) or DEFAULT if name != table.PLAIN)]
+    points = {name: Point(name, pipe.checked(name).guarantee) for name in names}
+    captions, compositions = held_out(n)
+    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    if told := warning():
+        note(told)
+    for name in names:  # warm up, and fit what is fitted when first used
+        turn(pipe, points[name], captions[:1], compositions[:1], 0, batch)
+        points[name] = Point(name, points[name].guarantee)
+    for first in range(0, n, CHUNK):
+        part = slice(first, first + CHUNK)
+        plainly = turn(pipe, points[table.PLAIN], captions[part], compositions[part], first, batch)
+        for name in names[1:]:
+            drawn = turn(pipe, points[name], captions[part], compositions[part], first, batch)
+            points[name].same += [torch.equal(a, b) for a, b in zip(drawn, plainly, strict=True)]
+        points[table.PLAIN].same += [True] * len(plainly)
+        note(f"{min(first + CHUNK, n)}/{n} captions")
+    rows = [point.against(points[table.PLAIN]) for point in points.values()]
+    cells = [cells_of(row) for row in rows]
+    value = {
+        "model": pipe.card.name, "n": n, "batch": batch, "sampling": asdict(sampling_of(pipe)),
+        "guidance_scale": pipe.defaults["guidance_scale"], "rows": rows, "environment": taken_on,
+    }  # fmt: skip
+    if json:
+        print_json(value)
+    else:
+        print_table(HEADERS, cells)
+    if output is not None:
+        text = "\n".join(map(table.row_of, [HEADERS, ["---"] * len(HEADERS), *cells])) + "\n"
+        report.save(output, "frontier", value, text, scatter(rows))
+
+
+def turn(
+    pipe: ImagePipeline, point: Point, captions: list[str], compositions: list[Composition], seed: int, batch: int
+) -> list[torch.Tensor]:
+    """Draw a chunk with one method and judge it."""
+    prompts = pipe.prompts_to_ids(captions, [seed + row for row in range(len(captions))])
+    done = draw(pipe, point.method, sampling_of(pipe), pipe.defaults["guidance_scale"], prompts, batch)
+    assert done.stats is not None  # only peers have none
+    point.seconds.append(done.seconds)
+    point.parts.append(done.stats)
+    pictures = pipe.decode_images(torch.stack(done.outputs) - pipe.code_offset)
+    point.right += [fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
+    return done.outputs
+
+
+def cells_of(row: dict[str, Any]) -> list[str]:
+    gap = "" if row["method"] == table.PLAIN else f"{row['delta']:+.3f} ± {row['error']:.3f}"
+    figures = [f"{row['S']:.2f}", f"{row['tau']:.2f}", f"{row['fidelity']:.3f}", gap, f"{100 * row['same']:.0f} %"]
+    return [row["method"], row["guarantee"], *figures]
+
+
+def scatter(rows: list[dict[str, Any]]) -> Image.Image:
+    """S against fidelity, a colour a guarantee."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for guarantee, colour in COLOURS.items():
+        these = [row for row in rows if row["guarantee"] == guarantee]
+        axes.scatter([row["S"] for row in these], [row["fidelity"] for row in these], color=colour, label=guarantee)
+    for row in rows:
+        axes.annotate(row["method"], (row["S"], row["fidelity"]), textcoords="offset points", xytext=(5, 4), fontsize=7)
+    plain = rows[0]["fidelity"]
+    axes.axhspan(plain - 0.02, plain + 0.02, color="#8a8f98", alpha=0.15, label="within 0.02 of plain")
+    axes.set(xlabel="S, times plain decoding", ylabel="prompt fidelity")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return plots.rendered(figure)
