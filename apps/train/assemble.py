@@ -16,6 +16,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from polydraft.modalities.image import vocabulary
+from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
@@ -33,7 +34,7 @@ def assemble(runs: Path, out: Path) -> None:
             (out / part).mkdir(exist_ok=True)
             for name in KEPT:
                 shutil.copyfile(runs / part / name, out / part / name)
-    vocabulary.build(words()).save(str(out / "target" / "tokenizer.json"))
+    vocabulary.build(words(), synonyms()).save(str(out / "target" / "tokenizer.json"))
     path = out / "polydraft.json"
     manifest = {
         "format": 1, "modality": "image", "summary": "128x128 scenes of the emoji world, one to three objects",

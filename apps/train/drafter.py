@@ -118,5 +118,5 @@ def rendered(pipe: ImagePipeline, seed: int) -> Iterator[Examples]:
     """Endless batches of rendered training scenes."""
     scenes = Batches(pipe.card.path / "tokenizer", seed + 1)
     while True:
-        ids, labels = scenes.next(16)
-        yield Examples(ids, torch.nn.functional.pad(labels[:, 1:] != -100, (0, 1)))
+        batch = scenes.next(16)
+        yield Examples(batch.ids, torch.nn.functional.pad(batch.chances[:, 1:].any(-1), (0, 1)))

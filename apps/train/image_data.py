@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polydraft.apps.train.posterior import CELLS, MOST, Codes, Floats, laws
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.captions import describe, with_article
+from polydraft.modalities.world.captions import describe, synonyms, with_article
 from polydraft.modalities.world.captions import vocabulary as words
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import (
@@ -87,8 +89,19 @@ class GlyphCodes:
         return codes
 
 
+@dataclass(frozen=True)
+class Batch:
+    """ids `[B, L]` right-padded. What the token at every place could have been, and the chances: choices and chances
+    `[B, L, K]`; chances are 0 off the codes.
+    """
+
+    ids: Tensor
+    choices: Tensor
+    chances: Tensor
+
+
 class Batches:
-    """Captions and codes of scenes: ids `[B, L]` (right padded) and labels (-100 off the codes).
+    """Captions and codes of scenes, with the laws of their codes.
 
     One caption in `drop` is left out for guidance (Ho and Salimans 2022, "Classifier-Free Diffusion Guidance").
     """
@@ -96,32 +109,35 @@ class Batches:
     def __init__(self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1) -> None:
         vq = channels_last(VQTokenizer.from_folder(vq_folder).to(torch.bfloat16))
         self.codes = GlyphCodes(vq)
-        self.text = vocabulary.build(words())
+        self.text = vocabulary.build(words(), synonyms())
         self.offset = vocabulary.code_offset(self.text)
         self.vocab_size = self.offset + vq.config.codebook_size
         self.rng, self.held_out, self.drop = np.random.default_rng(seed), held_out, drop
 
-    def captioned(self) -> tuple[str, Scene]:
-        """A composition from the grammar, drawn once."""
+    def captioned(self) -> tuple[str, Scene, tuple[Codes, Floats]]:
+        """A composition from the grammar, drawn once: its caption, and the law of every code."""
         composition = random_composition(self.rng, self.held_out)
         scene = place(composition, self.rng)
-        return ("" if self.rng.random() < self.drop else describe(composition, self.rng)), scene
+        codes, empty = self.codes.of(scene), int(self.codes.empty[scene.background])
+        caption = "" if self.rng.random() < self.drop else describe(composition, self.rng)
+        return caption, scene, laws(composition, scene, codes, empty, int(self.rng.integers(6)))
 
-    def packed(self) -> tuple[str, Scene]:
+    def packed(self) -> tuple[str, Scene, tuple[Codes, Floats]]:
         """Many objects at once: what glyphs look like is learned sooner than from scenes that are mostly empty."""
         scene = packed_scene(self.rng)
-        return list_objects(scene, self.rng), scene
+        choices = np.repeat(self.codes.of(scene).reshape(-1, 1), 1 + MOST, 1)
+        return list_objects(scene, self.rng), scene, (choices, np.eye(1, 1 + MOST, dtype=np.float32).repeat(CELLS, 0))
 
-    def next(self, rows: int, packed: float = 0.0) -> tuple[Tensor, Tensor]:
+    def next(self, rows: int, packed: float = 0.0) -> Batch:
         """The next batch, a share `packed` of it packed scenes."""
         samples = [self.packed() if self.rng.random() < packed else self.captioned() for _ in range(rows)]
-        length = LONGEST_PROMPT + self.codes.side**2  # one shape for every batch: compiled once
+        length = LONGEST_PROMPT + CELLS  # one shape for every batch: compiled once
         ids = torch.full((rows, length), vocabulary.PAD)
-        labels = torch.full((rows, length), -100)
-        for row, (caption, scene) in enumerate(samples):
+        choices, chances = torch.zeros(rows, length, 1 + MOST, dtype=torch.long), torch.zeros(rows, length, 1 + MOST)
+        for row, (caption, scene, (what, how_likely)) in enumerate(samples):
             prompt = vocabulary.prompt_ids(self.text, caption)
-            codes = torch.from_numpy(self.codes.of(scene)).flatten() + self.offset
-            end = len(prompt) + len(codes)
+            here = slice(len(prompt), len(prompt) + CELLS)
             ids[row, : len(prompt)] = torch.tensor(prompt)
-            ids[row, len(prompt) : end] = labels[row, len(prompt) : end] = codes
-        return ids, labels
+            ids[row, here] = torch.from_numpy(self.codes.of(scene)).flatten() + self.offset
+            choices[row, here], chances[row, here] = torch.from_numpy(what) + self.offset, torch.from_numpy(how_likely)
+        return Batch(ids, choices, chances)

@@ -2,7 +2,8 @@
 
     python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
 
-A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW. Packed scenes come first
+A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW. It learns the law of every code
+(`posterior.py`), not the code a scene happened to have. Packed scenes come first
 and give way to the grammar's. The learning rate follows the clock. Weights already in `--out` are trained on, with a
 schedule of their own and no packed scenes; they are saved every few minutes.
 """
@@ -11,28 +12,35 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydraft.apps.train.image_data import Batches
+from polydraft.apps.train.image_data import Batch, Batches
 from polydraft.modalities.image import vocabulary
+from polydraft.modalities.world.scene import CANVAS, GRID
 
 PACKED = 0.6  # share of packed scenes at the start; none are left after as large a share of the budget
 
 
-def next_token_loss(model: LlamaForCausalLM, ids: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy in nats over labelled tokens; logits only where a label is."""
+def divergence(model: LlamaForCausalLM, batch: Batch) -> Tensor:
+    """Mean KL in nats a code from the scenes' law to the model's."""
+    wanted = batch.chances[:, 1:].any(-1)
+    chances, choices = batch.chances[:, 1:][wanted], batch.choices[:, 1:][wanted]
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
-        target = labels[:, 1:]
-        wanted = target != -100
+        hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
         logits = model.lm_head(hidden[wanted])
-    return F.cross_entropy(logits.float(), target[wanted])
+    said = logits.float().log_softmax(-1).gather(1, choices)
+    return -(chances * said + torch.special.entr(chances)).sum(-1).mean()
+
+
+def rope_base(row: int, head: int, pair: int = 3) -> float:
+    """The rotary base at which one pair of channels turns once a row of codes, so that a head can tell columns apart."""
+    return (row / (2 * math.pi)) ** (head / 2 / pair)
 
 
 def split_parameters(model: LlamaForCausalLM) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
@@ -52,11 +60,12 @@ def run(
     past = before[-1] if before else {"seconds": 0, "step": 0}
     torch.manual_seed(seed + past["step"])  # other scenes than before
     data = Batches(tokenizer, seed + past["step"])
-    valid_ids, valid_labels = Batches(tokenizer, 99, held_out=True, drop=0.0).next(64)
+    valid = Batches(tokenizer, 99, held_out=True, drop=0.0).next(64)
     config = LlamaConfig(
         vocab_size=data.vocab_size, hidden_size=width, num_hidden_layers=layers,
         intermediate_size=width * 11 // 4, num_attention_heads=width // 64,
-        num_key_value_heads=width // 64, max_position_embeddings=512, tie_word_embeddings=True,
+        num_key_value_heads=width // 64, max_position_embeddings=512, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_base(CANVAS // GRID, 64)},
         bos_token_id=vocabulary.BOS, eos_token_id=None, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
     model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if before else LlamaForCausalLM(config)
@@ -77,7 +86,7 @@ def run(
         for optimiser, peak in zip(optimisers, peaks, strict=True):
             optimiser.param_groups[0]["lr"] = peak * factor
         packed = 0.0 if before else max(0.0, PACKED - elapsed / budget)
-        loss = next_token_loss(model, *data.next(rows, packed))
+        loss = divergence(model, data.next(rows, packed))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser in optimisers:
@@ -88,7 +97,7 @@ def run(
             print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f}", flush=True)
         if step % 200 == 0:
             with torch.no_grad():
-                held_out = next_token_loss(model, valid_ids, valid_labels).item()
+                held_out = divergence(model, valid).item()
             seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
             curve.append({"seconds": seconds, "step": steps, "train": loss.item(), "held_out": held_out})
             print(f"{elapsed:6.0f}s step {step} held-out loss {held_out:.4f}", flush=True)

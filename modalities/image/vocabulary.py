@@ -13,9 +13,13 @@ PAD, BOS, BOI, UNKNOWN = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<boi>", "<unk>")
 
 
-def build(words: list[str]) -> Tokenizer:
-    """A word-level tokenizer over `words`; ids of codes start at `code_offset(tokenizer)`."""
+def build(words: list[str], synonyms: dict[str, str]) -> Tokenizer:
+    """A word-level tokenizer over `words`; ids of codes start at `code_offset(tokenizer)`.
+
+    synonyms: words that get another word's id.
+    """
     table = {word: index for index, word in enumerate((*SPECIALS, *words))}
+    table |= {word: table[other] for word, other in synonyms.items()}
     tokenizer = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer

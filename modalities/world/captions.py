@@ -72,3 +72,8 @@ def vocabulary() -> list[str]:
             words += wording.split()
     words += list(BACKGROUNDS) + list(KINDS) + [plural(kind) for kind in KINDS]
     return list(dict.fromkeys(words))
+
+
+def synonyms() -> dict[str, str]:
+    """Words that mean the same to a model that also reads the count: every plural, and its singular."""
+    return {plural(kind): kind for kind in KINDS if plural(kind) != kind}
