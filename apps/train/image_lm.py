@@ -53,7 +53,7 @@ def split_parameters(model: LlamaForCausalLM) -> tuple[list[torch.nn.Parameter],
 
 def run(
     tokenizer: Path, out: Path, minutes: float, seed: int = 0, rows: int = 24, width: int = 256, layers: int = 12,
-    eager: bool = False,
+    rate: float = 3e-3, eager: bool = False,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
     before = json.loads((out / "curve.json").read_text()) if (out / "curve.json").exists() else []
@@ -77,14 +77,13 @@ def run(
         torch.optim.Muon(hidden, lr=1.0, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(rest, lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    peaks = (2e-3, 2e-3) if before else (3e-3, 3e-3)
     out.mkdir(parents=True, exist_ok=True)
     curve, saved, start, step, budget = before, time.time(), time.time(), 0, minutes * 60
     while (elapsed := time.time() - start) < budget:
         # a linear descent from a tenth of the budget on: what matters at a fixed budget is to end annealed
         factor = min(1.0, (step + 1) / 100) * min(1.0, max(0.01, (1 - elapsed / budget) / 0.9))
-        for optimiser, peak in zip(optimisers, peaks, strict=True):
-            optimiser.param_groups[0]["lr"] = peak * factor
+        for optimiser in optimisers:
+            optimiser.param_groups[0]["lr"] = rate * factor
         packed = 0.0 if before else max(0.0, PACKED - elapsed / budget)
         loss = divergence(model, data.next(rows, packed))
         loss.backward()
@@ -120,5 +119,6 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=90.0)
     parser.add_argument("--rows", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate; 1e-3 to train on")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     run(**vars(parser.parse_args()))
