@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.train.posterior import CELLS, MOST, Codes, Floats, laws
+from polydraft.apps.train.posterior import CELLS, MOST, Bools, Codes, Floats, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.captions import describe, synonyms, with_article
@@ -92,12 +92,13 @@ class GlyphCodes:
 @dataclass(frozen=True)
 class Batch:
     """ids `[B, L]` right-padded. What the token at every place could have been, and the chances: choices and chances
-    `[B, L, K]`; chances are 0 off the codes.
+    `[B, L, K]`; chances are 0 where there is nothing to learn. starts `[B, L]`: where an object may begin.
     """
 
     ids: Tensor
     choices: Tensor
     chances: Tensor
+    starts: Tensor
 
 
 class Batches:
@@ -114,7 +115,7 @@ class Batches:
         self.vocab_size = self.offset + vq.config.codebook_size
         self.rng, self.held_out, self.drop = np.random.default_rng(seed), held_out, drop
 
-    def captioned(self) -> tuple[str, Scene, tuple[Codes, Floats]]:
+    def captioned(self) -> tuple[str, Scene, tuple[Codes, Floats, Bools]]:
         """A composition from the grammar, drawn once: its caption, and the law of every code."""
         composition = random_composition(self.rng, self.held_out)
         scene = place(composition, self.rng)
@@ -122,11 +123,18 @@ class Batches:
         caption = "" if self.rng.random() < self.drop else describe(composition, self.rng)
         return caption, scene, laws(composition, scene, codes, empty, int(self.rng.integers(6)))
 
-    def packed(self) -> tuple[str, Scene, tuple[Codes, Floats]]:
-        """Many objects at once: what glyphs look like is learned sooner than from scenes that are mostly empty."""
+    def packed(self) -> tuple[str, Scene, tuple[Codes, Floats, Bools]]:
+        """Many objects at once: what glyphs look like is learned sooner than from scenes that are mostly empty.
+
+        Only codes that the codes before them settle count; where objects begin is for the grammar's scenes to teach.
+        """
         scene = packed_scene(self.rng)
-        choices = np.repeat(self.codes.of(scene).reshape(-1, 1), 1 + MOST, 1)
-        return list_objects(scene, self.rng), scene, (choices, np.eye(1, 1 + MOST, dtype=np.float32).repeat(CELLS, 0))
+        codes = self.codes.of(scene)
+        chances = np.zeros((CELLS, 1 + MOST), np.float32)
+        for item in scene.objects:
+            chances[settled(codes, item, int(self.codes.empty[scene.background])), 0] = 1
+        laws = np.repeat(codes.reshape(-1, 1), 1 + MOST, 1), chances, np.zeros(CELLS, bool)
+        return list_objects(scene, self.rng), scene, laws
 
     def next(self, rows: int, packed: float = 0.0) -> Batch:
         """The next batch, a share `packed` of it packed scenes."""
@@ -134,10 +142,12 @@ class Batches:
         length = LONGEST_PROMPT + CELLS  # one shape for every batch: compiled once
         ids = torch.full((rows, length), vocabulary.PAD)
         choices, chances = torch.zeros(rows, length, 1 + MOST, dtype=torch.long), torch.zeros(rows, length, 1 + MOST)
-        for row, (caption, scene, (what, how_likely)) in enumerate(samples):
+        starts = torch.zeros(rows, length, dtype=torch.bool)
+        for row, (caption, scene, (what, how_likely, may_begin)) in enumerate(samples):
             prompt = vocabulary.prompt_ids(self.text, caption)
             here = slice(len(prompt), len(prompt) + CELLS)
             ids[row, : len(prompt)] = torch.tensor(prompt)
             ids[row, here] = torch.from_numpy(self.codes.of(scene)).flatten() + self.offset
             choices[row, here], chances[row, here] = torch.from_numpy(what) + self.offset, torch.from_numpy(how_likely)
-        return Batch(ids, choices, chances)
+            starts[row, here] = torch.from_numpy(may_begin)
+        return Batch(ids, choices, chances, starts)

@@ -3,9 +3,8 @@
     python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
 
 A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW. It learns the law of every code
-(`posterior.py`), not the code a scene happened to have. Packed scenes come first
-and give way to the grammar's. The learning rate follows the clock. Weights already in `--out` are trained on, with a
-schedule of their own and no packed scenes; they are saved every few minutes.
+(`posterior.py`), not the code a scene happened to have. Packed scenes come first and give way to the grammar's. The
+learning rate follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
 """
 
 from __future__ import annotations
@@ -24,18 +23,31 @@ from polydraft.apps.train.image_data import Batch, Batches
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID
 
-PACKED = 0.6  # share of packed scenes at the start; none are left after as large a share of the budget
+BEGUN = 0.1  # weight of what begins, beside whether something does
 
 
-def divergence(model: LlamaForCausalLM, batch: Batch) -> Tensor:
-    """Mean KL in nats a code from the scenes' law to the model's."""
+def divergence(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Mean KL in nats a code from the scenes' law to the model's; and that of what begins where something may.
+
+    Objects are few: at most cells the law says "nothing yet" and what would begin has next to no weight. Given that
+    something does begin, the law of what it is can be taught at each of them; the two have the same optimum.
+    """
     wanted = batch.chances[:, 1:].any(-1)
     chances, choices = batch.chances[:, 1:][wanted], batch.choices[:, 1:][wanted]
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
-        logits = model.lm_head(hidden[wanted])
-    said = logits.float().log_softmax(-1).gather(1, choices)
-    return -(chances * said + torch.special.entr(chances)).sum(-1).mean()
+        logits = model.lm_head(hidden[wanted]).float()
+    whole = divergence_of(logits, chances, choices)
+    starts = batch.starts[:, 1:][wanted]
+    begun = logits[starts].scatter(1, choices[starts, :1], -torch.inf)
+    what = chances[starts, 1:] / chances[starts, 1:].sum(1, keepdim=True)
+    return whole.mean(), divergence_of(begun, what, choices[starts, 1:]).sum() / len(whole)
+
+
+def divergence_of(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor:
+    """KL in nats of every row: logits `[N, V]`; chances and choices `[N, K]`."""
+    said = logits.log_softmax(-1).gather(1, choices)
+    return -(torch.where(chances > 0, chances * said, 0) + torch.special.entr(chances)).sum(-1)
 
 
 def rope_base(row: int, head: int, pair: int = 3) -> float:
@@ -52,8 +64,8 @@ def split_parameters(model: LlamaForCausalLM) -> tuple[list[torch.nn.Parameter],
 
 
 def run(
-    tokenizer: Path, out: Path, minutes: float, seed: int = 0, rows: int = 24, width: int = 256, layers: int = 12,
-    rate: float = 3e-3, eager: bool = False,
+    tokenizer: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, width: int = 256, layers: int = 12,
+    rate: float = 3e-3, packed: float = 0.6, eager: bool = False,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
     before = json.loads((out / "curve.json").read_text()) if (out / "curve.json").exists() else []
@@ -84,22 +96,21 @@ def run(
         factor = min(1.0, (step + 1) / 100) * min(1.0, max(0.01, (1 - elapsed / budget) / 0.9))
         for optimiser in optimisers:
             optimiser.param_groups[0]["lr"] = rate * factor
-        packed = 0.0 if before else max(0.0, PACKED - elapsed / budget)
-        loss = divergence(model, data.next(rows, packed))
-        loss.backward()
+        loss, begun = divergence(model, data.next(rows, max(0.0, packed - elapsed / budget)))
+        (loss + BEGUN * begun).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
         step += 1
         if step % 50 == 0:
-            print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f}", flush=True)
+            print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f} {begun.item():.4f}", flush=True)
         if step % 200 == 0:
             with torch.no_grad():
-                held_out = divergence(model, valid).item()
+                held_out, begun = (part.item() for part in divergence(model, valid))
             seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
             curve.append({"seconds": seconds, "step": steps, "train": loss.item(), "held_out": held_out})
-            print(f"{elapsed:6.0f}s step {step} held-out loss {held_out:.4f}", flush=True)
+            print(f"{elapsed:6.0f}s step {step} held-out loss {held_out:.5f} {begun:.4f}", flush=True)
         if time.time() - saved > 240:
             save(model, out, curve)
             saved = time.time()
@@ -117,8 +128,11 @@ if __name__ == "__main__":
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=90.0)
-    parser.add_argument("--rows", type=int, default=24)
+    parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate; 1e-3 to train on")
+    parser.add_argument(
+        "--packed", type=float, default=0.6, help="share of packed scenes at first; as much of the budget later, none"
+    )
     parser.add_argument("--eager", action="store_true", help="do not compile")
     run(**vars(parser.parse_args()))

@@ -26,6 +26,7 @@ INVERSE = {"left": "right", "right": "left", "above": "below", "below": "above"}
 
 Codes = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Bools = NDArray[np.bool_]
 
 
 @functools.cache
@@ -66,8 +67,9 @@ def relation_between(composition: Composition, owner: int, other: int) -> str | 
     return composition.relation if owner == 0 else INVERSE[composition.relation]
 
 
-def laws(composition: Composition, scene: Scene, codes: Codes, empty: int, seed: int) -> tuple[Codes, Floats]:
+def laws(composition: Composition, scene: Scene, codes: Codes, empty: int, seed: int) -> tuple[Codes, Floats, Bools]:
     """Codes `[CELLS, 1 + MOST]` that every cell could show, and their chances; the first is the cell's own or `empty`.
+    Also which cells something could begin at and nothing was held: their laws are whole.
 
     codes: the scene's, `[SIDE, SIDE]`; sizes that the caption leaves open are taken as known. seed: picks who is held.
     """
@@ -82,7 +84,7 @@ def laws(composition: Composition, scene: Scene, codes: Codes, empty: int, seed:
         return fits(sides[i], sides[j], relation_between(composition, owners[i], owners[j]))
 
     ids = np.full((CELLS, 1 + MOST), empty)
-    chances = np.zeros((CELLS, 1 + MOST), np.float32)
+    chances, whole = np.zeros((CELLS, 1 + MOST), np.float32), np.zeros(CELLS, bool)
     unseen, start = list(range(len(objects))), 0
     while unseen:
         seen = [i for i in range(len(objects)) if i not in unseen]
@@ -105,17 +107,26 @@ def laws(composition: Composition, scene: Scene, codes: Codes, empty: int, seed:
             here = first_cells(sides[i], offsets[i])[:, None] == np.arange(start, end)
             chances[stage, slot] = (ways[i] * here).sum(0) / total
             ids[stage, slot] = flat[begins[i]]
+        if len(free) == 2 and flat[begins[free[0]]] == flat[begins[free[1]]]:  # one code: one chance
+            chances[stage, 1], chances[stage, 2] = chances[stage, 1] + chances[stage, 2], 0
+        whole[stage] = held is None
         if held is not None and begins[held] == end - 1:  # the one that was held begins: no chance about it
             chances[end - 1] = 0
             ids[end - 1, MOST], chances[end - 1, MOST] = flat[begins[held]], 1
         unseen, start = [i for i in unseen if begins[i] >= end], end
     chances[:, 0] = 1 - chances[:, 1:].sum(1)
-    for item, side, begin in zip(objects, sides, begins, strict=True):  # what is seen goes on as it must
-        row, column = item.y // GRID, item.x // GRID
-        box = (np.arange(row, row + side)[:, None] * SIDE + np.arange(column, column + side)).ravel()
-        box = box[box > begin]
-        ids[box, 0], chances[box, 0], chances[box, 1:] = flat[box], 1, 0
-    return ids, chances
+    whole &= chances[:, 0] < 1
+    for item in objects:
+        box = settled(codes, item, empty)
+        ids[box, 0], chances[box, 0], chances[box, 1:], whole[box] = flat[box], 1, 0, False
+    return ids, chances, whole
+
+
+def settled(codes: Codes, item: Placed, empty: int) -> Codes:
+    """The cells of an object's box behind its first visible one: what is seen goes on as it must."""
+    side, row, column = SIZES[item.size] // GRID, item.y // GRID, item.x // GRID
+    box = (np.arange(row, row + side)[:, None] * SIDE + np.arange(column, column + side)).ravel()
+    return box[box > row * SIDE + column + visible_from(codes, item, side, empty)]
 
 
 def visible_from(codes: Codes, item: Placed, side: int, empty: int) -> int:
