@@ -2,9 +2,9 @@
 
     python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
 
-A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW. It learns the law of every code
-(`posterior.py`), not the code a scene happened to have. Packed scenes come first and give way to the grammar's. The
-learning rate follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
+A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW. It learns the law of every
+code (`posterior.py`), not the code a scene happened to have. Packed scenes come first and give way to the grammar's.
+The learning rate follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def divergence_of(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor:
 
 
 def rope_base(row: int, head: int, pair: int = 3) -> float:
-    """The rotary base at which one pair of channels turns once a row of codes, so that a head can tell columns apart."""
+    """The rotary base at which one pair of channels turns once a row of codes: heads can then tell columns apart."""
     return (row / (2 * math.pi)) ** (head / 2 / pair)
 
 

@@ -1,12 +1,12 @@
 """What every cell of a scene could have been, given the cells before it: soft labels for the image model.
 
-Scenes are placed at random, so most of a next-code loss is noise: where an object begins could not be known. But the law
-of placements is known (uniform over all that fit), so the chance that an object begins at a cell, given the caption and
-what is already visible, can be counted instead of sampled. Training on these laws has the same expected gradient as
+Scenes are placed at random, so most of a next-code loss is noise: where an object begins could not be known. But the
+law of placements is known (uniform over all that fit), so the chance that an object begins at a cell, given the caption
+and what is already visible, can be counted instead of sampled. Training on these laws has the same expected gradient as
 training on the codes themselves, and a fraction of its variance.
 
-At most two unseen objects are counted jointly. Of three, one (picked blindly) is held where it is: a law given more than
-the model sees, whose mean over scenes is still the law given what it sees.
+At most two unseen objects are counted jointly. Of three, one (picked blindly) is held where it is: a law given more
+than the model sees, whose mean over scenes is still the law given what it sees.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def places(side: int) -> tuple[Codes, Codes]:
 
 @functools.cache
 def fits(side: int, other: int, relation: str | None) -> Floats:
-    """`[P, Q]`: places of two objects that do not overlap, the first standing in `relation` to the other if one is given."""
+    """`[P, Q]`: places of two objects that do not overlap, the first in `relation` to the other if one is given."""
     (r, c), (s, d) = places(side), places(other)
     before = {
         "left": c[:, None] + side <= d, "right": d + other <= c[:, None],

@@ -32,14 +32,23 @@ def test_pasted_codes_are_those_of_the_rendered_scene(batches: Batches, tokenize
     assert all((batches.codes.of(scene) == codes).all() for scene, codes in zip(scenes, encoded, strict=True))
 
 
-def test_rows_are_a_prompt_then_all_codes(batches: Batches) -> None:
-    ids, labels = batches.next(8, packed=0.5)
+def test_rows_are_a_prompt_then_codes_that_their_law_allows(batches: Batches) -> None:
+    batch = batches.next(8)
     codes = batches.codes.side**2
-    assert ((labels != -100).sum(1) == codes).all() and (labels[labels != -100] >= batches.offset).all()
-    for row, wanted in zip(ids, labels, strict=True):
-        begins = row.tolist().index(vocabulary.BOI) + 1
-        assert (row[:begins] < batches.offset).all() and (row == vocabulary.UNKNOWN).sum() == 0
-        assert torch.equal(row[begins : begins + codes], wanted[begins : begins + codes])
+    for ids, choices, chances, starts in zip(batch.ids, batch.choices, batch.chances, batch.starts, strict=True):
+        begins = ids.tolist().index(vocabulary.BOI) + 1
+        here = slice(begins, begins + codes)
+        assert (ids[:begins] < batches.offset).all() and (ids == vocabulary.UNKNOWN).sum() == 0
+        assert (choices[here] >= batches.offset).all() and torch.allclose(chances[here].sum(-1), torch.ones(codes))
+        assert ((choices == ids[:, None]) & (chances > 0))[here].any(-1).all()
+        assert chances[:begins].sum() == 0 and not starts[:begins].any() and not starts[begins + codes :].any()
+
+
+def test_packed_rows_teach_what_is_settled_and_nothing_else(batches: Batches) -> None:
+    batch = batches.next(8, packed=1.0)
+    taught = batch.chances.any(-1)
+    assert not batch.starts.any() and (taught.sum(1) > 40).all()
+    assert (batch.chances[taught][:, 0] == 1).all() and (batch.choices[taught][:, 0] == batch.ids[taught]).all()
 
 
 def test_some_captions_are_dropped_and_no_scene_is_held_out(batches: Batches) -> None:
