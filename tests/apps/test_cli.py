@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from polydraft.apps.cli import STOPPED, app
 from polydraft.apps.commands import doctor, image
+from polydraft.core.drafters.eagle import EagleNetwork
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "a cat above a star on a navy background"
@@ -130,6 +132,9 @@ BAD = {
     "unknown model": ([PROMPT, "--model", "tiny-imge"], "tiny-imge"),
     "unknown method": ([PROMPT, "--method", "warp"], "warp"),
     "unknown parameter": ([PROMPT, "--method", "jacobi(windoow=3)"], "windoow"),
+    "unknown rule parameter": ([PROMPT, "--method", "jacobi+lantern(gamma=1)"], "gamma"),
+    "more neighbours than codes": ([PROMPT, "--method", "lantern(k=50000)"], "k=50000"),
+    "a rule without its q": ([PROMPT, "--method", "pld+lenience"], "lenience"),
     "plain and drafted": ([PROMPT, "--no-speculative", "--method", "jacobi"], "jacobi"),
     "compare plain": ([PROMPT, "--compare", "--method", "ar"], "--compare"),
     "compare not speculative": ([PROMPT, "--compare", "--no-speculative"], "--compare"),
@@ -171,6 +176,18 @@ def test_method_without_its_drafter_is_refused(tmp_path: Path) -> None:
     (model / "polydraft.json").write_text(json.dumps(manifest | {"drafters": {}}))
     assert_refused(run("image", PROMPT, "--model", model, "--method", "draft", "-o", tmp_path / "x.png"), "drafter")
     assert os.listdir(tmp_path) == ["bare"]
+
+
+def test_a_head_of_another_target_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "assets" / "models" / "tiny-image", model)
+    config = json.loads((model / "target" / "config.json").read_text())
+    (model / "drafter-eagle").mkdir(exist_ok=True)
+    EagleNetwork(LlamaConfig(**config | {"num_hidden_layers": 3})).save_pretrained(model / "drafter-eagle")
+    manifest = json.loads((model / "polydraft.json").read_text())
+    (model / "polydraft.json").write_text(json.dumps(manifest | {"drafters": {"eagle": "drafter-eagle"}}))
+    assert_refused(run("image", PROMPT, "--model", model, "--method", "eagle2", "-o", tmp_path / "x.png"), "EAGLE")
+    assert os.listdir(tmp_path) == ["model"]
 
 
 @pytest.mark.parametrize("option", ["--output", "--map"])
