@@ -4,6 +4,7 @@ polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
 polydraft bench fidelity --n 200
 polydraft bench costs
 polydraft bench frontier --n 100
+polydraft bench depth --prompts 8
 """
 
 from __future__ import annotations
@@ -102,3 +103,18 @@ def frontier(
     from polydraft.apps.bench.frontier import run
 
     run(n=n, methods=methods, model=model, batch=batch, output=output, json=as_json)
+
+
+@app.command("depth")
+def depth(
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts drawn by every method.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 1,
+    methods: Annotated[str | None, typer.Option(help="Names separated by commas.")] = None,
+    model: Model = "tiny-image",
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """How deep drafts are accepted: published verifiers beside trees on the shared noise."""
+    from polydraft.apps.bench.depth import run
+
+    run(prompts=prompts, repeats=repeats, methods=methods, model=model, output=output, json=as_json)

@@ -134,6 +134,31 @@ def test_costs_end_to_end_change_one_key_of_the_manifest(tmp_path: Path, monkeyp
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"costs.json", "costs.md", "costs.png"}
 
 
+def test_depth_end_to_end(tmp_path: Path):
+    done = runner.invoke(
+        app,
+        [
+            "bench",
+            "depth",
+            "--prompts",
+            "1",
+            "--methods",
+            "jacobi(window=4),sjd(window=4)",
+            "-o",
+            str(tmp_path),
+            "--json",
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert [row["guarantee"] for row in value["rows"]] == ["identical", "exact"]
+    for row in value["rows"]:
+        shares = row["acceptance"]
+        assert len(shares) <= 4 and shares == sorted(shares, reverse=True)
+        assert 1 + sum(shares) == pytest.approx(row["tau"], abs=0.05) and row["tau"] > 1.2
+    assert {path.name for path in tmp_path.iterdir()} == {"depth.json", "depth.md", "depth.png"}
+
+
 @pytest.mark.parametrize(
     "wrong", [["--methods", "warp"], ["--temperature", "-1"], ["--guidance", "nan"], ["--prompts", "0"]]
 )

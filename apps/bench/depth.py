@@ -1,0 +1,106 @@
+"""`polydraft bench depth`: how deep drafts are accepted, published verifiers beside trees on the shared noise.
+
+polydraft bench depth --prompts 8 -o runs/bench
+
+Every method draws the same captions with the same seeds, in turns with plain decoding. Acceptance at depth d is the
+share of target passes that accepted d drafted tokens or more; τ is their sum and one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.image import draw, sampling_of, split
+from polydraft.apps.bench.prompts import held_out
+from polydraft.apps.bench.timing import Contender, Run, speedup, take_turns
+from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.stats import DecodeStats
+from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.loading import load
+
+SHOWN = 8  # depths in the table
+COMPARED = (
+    "draft", "draft+sps", "draft+block", "eagle", "eagle+recursive", "eagle+target-only", "eagle2",
+    "eagle2+target-only", "eagle2-published",
+)  # fmt: skip
+
+
+def run(*, prompts: int, repeats: int, methods: str | None, model: str, output: Path | None, json: bool) -> None:
+    """Measure, print and, given a folder, save."""
+    output = None if output is None else report.check_folder(output)
+    pipe = load(model)
+    names = split(methods) or [name for name in COMPARED if name.split("+")[0] in pipe.available_methods()]
+    if not names:
+        raise UnsupportedMethod(
+            f"{pipe.card.name} has no drafter to compare verifiers on; train one with `polydraft train drafter` "
+            "or name --methods."
+        )
+    for name in names:
+        pipe.checked(name)
+    asked, sampling, scale = (
+        pipe.prompts_to_ids(held_out(prompts)[0]),
+        sampling_of(pipe),
+        pipe.defaults["guidance_scale"],
+    )
+    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    if told := warning():
+        note(told)
+    contenders = [
+        Contender(name, partial(draw, pipe, name, sampling, scale, asked, 1))
+        for name in dict.fromkeys([table.PLAIN, *names])
+    ]
+    runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
+    rows = [row_of(pipe, name, runs) for name in names]
+    value = {
+        "model": pipe.card.name, "prompts": prompts, "repeats": repeats, "sampling": asdict(sampling),
+        "guidance_scale": scale, "rows": rows, "environment": taken_on,
+    }  # fmt: skip
+    headers = ["method", "guarantee", "S", "τ", *map(str, range(1, SHOWN + 1))]
+    cells = [cells_of(row) for row in rows]
+    if json:
+        print_json(value)
+    else:
+        print_table(headers, cells)
+    if output is not None:
+        text = "\n".join(map(table.row_of, [headers, ["---"] * len(headers), *cells])) + "\n"
+        report.save(output, "depth", value, text, lines(rows))
+
+
+def row_of(pipe: ImagePipeline, name: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
+    """A method over all rounds."""
+    counted = DecodeStats.in_sequence([turn.stats for turn in runs[name] if turn.stats is not None])
+    return {
+        "method": name, "guarantee": pipe.checked(name).guarantee, "S": speedup(runs[table.PLAIN], runs[name]).median,
+        "tau": counted.mean_accepted_length, "acceptance": counted.accepted_per_position,
+    }  # fmt: skip
+
+
+def cells_of(row: dict[str, Any]) -> list[str]:
+    acceptance = [f"{share:.2f}" for share in row["acceptance"][:SHOWN]]
+    return [
+        row["method"], row["guarantee"], f"{row['S']:.2f}", f"{row['tau']:.2f}",
+        *acceptance, *[""] * (SHOWN - len(acceptance)),
+    ]  # fmt: skip
+
+
+def lines(rows: list[dict[str, Any]]) -> Image.Image:
+    """Acceptance by depth; what is identical is drawn whole, the rest dashed."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        depths = range(1, len(row["acceptance"]) + 1)
+        style = "-" if row["guarantee"] == "identical" else "--"
+        axes.plot(depths, row["acceptance"], style, marker=".", label=f"{row['method']}, τ {row['tau']:.2f}")
+    axes.set(xlabel="depth", ylabel="share of passes that accept as deep", ylim=(0, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return plots.rendered(figure)
