@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 PAD, BOS, BOI, UNKNOWN = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<boi>", "<unk>")
@@ -16,11 +16,13 @@ SPECIALS = ("<pad>", "<bos>", "<boi>", "<unk>")
 def build(words: list[str], synonyms: dict[str, str]) -> Tokenizer:
     """A word-level tokenizer over `words`; ids of codes start at `code_offset(tokenizer)`.
 
-    synonyms: words that get another word's id.
+    synonyms: words that are read as another word.
     """
     table = {word: index for index, word in enumerate((*SPECIALS, *words))}
-    table |= {word: table[other] for word, other in synonyms.items()}
     tokenizer = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(rf"\b{word}\b"), other) for word, other in synonyms.items()]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 
