@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from polydraft.core.decode import Batch, Method, Step, decode, start
 from polydraft.core.drafters.eagle import EagleNetwork
-from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
 from polydraft.core.fit import best_window, pass_seconds
 from polydraft.core.methods import Choice, Site, parse
 from polydraft.core.sampling import Sampler, Sampling
@@ -86,6 +86,12 @@ class ImagePipeline:
         folder = card.path / "tokenizer"
         self.vq = read_weights("tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(device, dtype).eval())
         self.target_model = causal_lm(card.path / "target", device, dtype)
+        wanted, vocab = self.code_offset + len(self.vq.codebook), self.target_model.config.vocab_size
+        if wanted != vocab:
+            raise WeightsError(
+                f"the words and codes in {card.path} are {wanted} ids and its target knows {vocab}; "
+                "its parts are of several models, install it again."
+            )
         self.grid = (self.vq.config.grid, self.vq.config.grid)
         self.capacity = LONGEST_PROMPT + 2 + self.image_tokens + LARGEST_DRAFT
         allowed = torch.arange(self.target_model.config.vocab_size, device=device) >= self.code_offset

@@ -11,8 +11,10 @@ import torch
 from PIL import Image
 
 import polydraft
+from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import card, load
+from polydraft.modalities.world.captions import vocabulary as words
 
 PROMPT = "a cat above a star on a navy background"
 
@@ -117,6 +119,18 @@ def test_weights_of_another_shape_are_named(broken: Path, part: str, field: str)
     path.write_text(json.dumps(fields | {field: fields[field] // 2}))
     with pytest.raises(polydraft.WeightsError, match=part):
         load(str(broken))
+
+
+def test_parts_that_count_ids_differently_are_named(broken: Path) -> None:
+    vocabulary.build(words()[:40], {}).save(str(broken / "target" / "tokenizer.json"))
+    with pytest.raises(polydraft.WeightsError, match="several models"):
+        load(str(broken))
+
+
+def test_plurals_are_read_as_singulars_by_the_saved_tokenizer(pipe: ImagePipeline) -> None:
+    assert pipe.text.encode("two foxes on buses").tokens == ["two", "fox", "on", "bus"]
+    read = [pipe.text.encode(word).ids for word in words()]
+    assert all(len(ids) == 1 and ids[0] > vocabulary.UNKNOWN for ids in read)
 
 
 def test_a_method_without_its_drafter_names_what_fits(broken: Path) -> None:
