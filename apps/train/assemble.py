@@ -23,7 +23,7 @@ KEPT = {"config.json", "model.safetensors"}
 DRAFTERS = {"lm": "drafter-lm", "eagle": "drafter-eagle"}
 FITTED = {"lm": ("draft",), "eagle": ("eagle2",)}  # methods that read what was fitted to a drafter
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
-DEFAULTS = {"method": "jacobi", "temperature": 1.0, "top_k": 4, "top_p": 1.0, "guidance_scale": 1.2}
+DEFAULTS = {"method": "jacobi", "temperature": 0.7, "top_k": 4, "top_p": 1.0, "guidance_scale": 1.3}
 
 
 def assemble(runs: Path, out: Path) -> None:
