@@ -107,10 +107,10 @@ def run(
             print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f} {begun.item():.4f}", flush=True)
         if step % 200 == 0:
             with torch.no_grad():
-                held_out, begun = (part.item() for part in divergence(model, valid))
+                held_out, what = (part.item() for part in divergence(model, valid))
             seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
             curve.append({"seconds": seconds, "step": steps, "train": loss.item(), "held_out": held_out})
-            print(f"{elapsed:6.0f}s step {step} held-out loss {held_out:.5f} {begun:.4f}", flush=True)
+            print(f"{elapsed:6.0f}s step {step} held-out loss {held_out:.5f} {what:.4f}", flush=True)
         if time.time() - saved > 240:
             save(model, out, curve)
             saved = time.time()
