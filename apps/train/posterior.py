@@ -91,7 +91,7 @@ def laws(composition: Composition, scene: Scene, codes: Codes, empty: int, seed:
         held = unseen[seed % 3] if len(unseen) == 3 else None
         free = [i for i in unseen if i != held]
         known = seen if held is None else [*seen, held]
-        room = {i: np.prod([among(i, k)[:, place[k]] for k in known] or [np.float32(1)], axis=0) for i in free}
+        room = {i: np.prod([among(i, k)[:, place[k]] for k in known] or [np.ones(1, np.float32)], axis=0) for i in free}
         end = min(begins[i] for i in unseen) + 1
         stage = slice(start, end)
         still = {i: alive(sides[i], offsets[i])[:, stage] * np.reshape(room[i], (-1, 1)) for i in free}
