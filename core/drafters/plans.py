@@ -100,12 +100,17 @@ class Dynamic:
 class Static:
     """EAGLE-1's kind of tree (Li et al. 2024, arXiv 2401.15077): fixed places, filled by rank.
 
-    It holds the `nodes` likeliest paths if a child of rank r is right with probability `shares[r]`, wherever it stands.
+    It holds the `nodes` likeliest paths if a child of rank r is right with probability `shares[r]`, wherever it stands,
+    none longer than `longest`.
     """
 
-    depth: int
+    longest: int
     nodes: int
     shares: tuple[float, ...] = (0.55, 0.17, 0.08, 0.05)
+
+    @property
+    def depth(self) -> int:
+        return len(self.places)
 
     @cached_property
     def places(self) -> list[list[tuple[int, int]]]:
@@ -116,10 +121,10 @@ class Static:
         while queue and len(found) < self.nodes:
             chance, path = heapq.heappop(queue)
             found.append(path)
-            if len(path) < self.depth:
+            if len(path) < self.longest:
                 for rank, share in enumerate(self.shares):
                     heapq.heappush(queue, (chance * share, (*path, rank)))
-        levels = [sorted(path for path in found if len(path) == deep) for deep in range(1, self.depth + 1)]
+        levels = [sorted(path for path in found if len(path) == deep) for deep in range(1, self.longest + 1)]
         levels = list(itertools.takewhile(bool, levels))
         return [
             [(above.index(path[:-1]) if path[:-1] else 0, path[-1]) for path in level]

@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 
 from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
+from polydraft.core.drafters.plans import Static
 from polydraft.core.target import keep_path
 from polydraft.core.verdict import cut_at_end, in_place
 from polydraft.core.verify.tape import TapeVerifier
@@ -188,3 +189,9 @@ def test_rows_end_once_and_at_the_first_reason(draft, seed, left, eos):
         expected = "eos" if ending <= min(len(whole), left[row]) else "length" if len(whole) >= left[row] else None
         assert state.finish[row] == expected
         assert cut.accepted[row] <= cut.counts[row]
+
+
+def test_a_static_tree_is_as_deep_as_its_nodes_reach() -> None:
+    shallow, deep = Static(5, 10), Static(2, 10)
+    assert shallow.depth == len(shallow.places) < 5 and deep.depth == 2
+    assert all(sum(map(len, plan.places)) == 10 for plan in (shallow, deep))

@@ -26,7 +26,7 @@ CAPTIONS = [
     "a cat above a fire on a pink background",
     "one big sun on an orange background",
 ]
-TOKENS = 48
+TOKENS = 40
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
@@ -64,7 +64,7 @@ def test_every_method_draws_what_plain_decoding_draws(pipe: ImagePipeline, tempe
         if "lm" in pipe.card.drafters:
             names += ["draft(depth=5)", "draft(depth=4,width=2)"]
         if "eagle" in pipe.card.drafters:
-            names += ["eagle(nodes=10)", "eagle2(depth=4,width=3,total=10)", "eagle2(depth=3,width=1)"]
+            names += ["eagle(nodes=10)", "eagle2(depth=4,width=3,total=10)"]
         for name in names:
             drawn, _ = run(pipe.method(parse(name), sampling, guidance), asked)
             assert same(drawn, plain), name
