@@ -26,7 +26,7 @@ CAPTIONS = [
     "a cat above a fire on a pink background",
     "one big sun on an orange background",
 ]
-TOKENS = 40
+TOKENS = 24
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
