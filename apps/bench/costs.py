@@ -59,9 +59,7 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
         print_table(windows, window_rows)
     if output is not None:
         tables = ((passes, pass_rows), (windows, window_rows))
-        text = "\n\n".join(
-            "\n".join(map(table.row_of, [headers, ["---"] * len(headers), *rows])) for headers, rows in tables
-        )
+        text = "\n\n".join(table.sheet_of(headers, rows) for headers, rows in tables)
         report.save(output, "costs", value, text + "\n", curves(costs, taus))
     if write:
         store(pipe.card.path / MANIFEST, taus)

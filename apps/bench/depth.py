@@ -71,7 +71,7 @@ def run(*, prompts: int, repeats: int, methods: str | None, model: str, output: 
     else:
         print_table(headers, cells)
     if output is not None:
-        text = "\n".join(map(table.row_of, [headers, ["---"] * len(headers), *cells])) + "\n"
+        text = table.sheet_of(headers, cells) + "\n"
         report.save(output, "depth", value, text, lines(rows))
 
 

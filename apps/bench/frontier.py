@@ -89,7 +89,7 @@ def run(*, n: int, methods: str | None, model: str, batch: int, output: Path | N
     else:
         print_table(HEADERS, cells)
     if output is not None:
-        text = "\n".join(map(table.row_of, [HEADERS, ["---"] * len(HEADERS), *cells])) + "\n"
+        text = table.sheet_of(HEADERS, cells) + "\n"
         report.save(output, "frontier", value, text, scatter(rows))
 
 

@@ -100,6 +100,11 @@ def markdown(blocks: list[Block]) -> str:
     return "\n".join(lines)
 
 
+def sheet_of(headers: list[str], rows: list[list[str]]) -> str:
+    """A markdown table."""
+    return "\n".join(map(row_of, [headers, ["---"] * len(headers), *rows]))
+
+
 def row_of(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
