@@ -19,7 +19,7 @@ from PIL import Image
 
 from polydraft.apps.bench import plots, report, table
 from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import draw, sampling_of
+from polydraft.apps.bench.image import draw, settings
 from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.fit import pass_seconds
@@ -76,10 +76,10 @@ def committed(pipe: ImagePipeline, windows: Sequence[int], prompts: int) -> dict
     """τ of the model's Jacobi settings by window, at its default sampling, over that many training captions."""
     rng = np.random.default_rng(CAPTION_SEED)
     asked = pipe.prompts_to_ids([describe(random_composition(rng), rng) for _ in range(prompts)])
-    taus = {}
+    (sampling, scale), taus = settings(pipe), {}
     for window in windows:
         method = f"jacobi(window={window})"
-        stats = draw(pipe, method, sampling_of(pipe), pipe.defaults["guidance_scale"], asked, prompts).stats
+        stats = draw(pipe, method, sampling, scale, asked, prompts).stats
         assert stats is not None  # only peers have none
         taus[window] = stats.mean_accepted_length
         note(f"window {window}: τ {taus[window]:.2f}")

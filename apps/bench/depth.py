@@ -1,6 +1,6 @@
 """`polydraft bench depth`: how deep drafts are accepted, published verifiers beside trees on the shared noise.
 
-polydraft bench depth --prompts 8 -o runs/bench
+polydraft bench depth --prompts 8 --temperature 1 -o runs/bench
 
 Every method draws the same captions with the same seeds, in turns with plain decoding. Acceptance at depth d is the
 share of target passes that accepted d drafted tokens or more; τ is their sum and one.
@@ -18,7 +18,7 @@ from PIL import Image
 
 from polydraft.apps.bench import plots, report, table
 from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import draw, sampling_of, split
+from polydraft.apps.bench.image import draw, settings, split
 from polydraft.apps.bench.prompts import held_out
 from polydraft.apps.bench.timing import Contender, Run, speedup, take_turns
 from polydraft.apps.commands.terminal import note, print_json, print_table
@@ -34,7 +34,10 @@ COMPARED = (
 )  # fmt: skip
 
 
-def run(*, prompts: int, repeats: int, methods: str | None, model: str, output: Path | None, json: bool) -> None:
+def run(
+    *, prompts: int, repeats: int, methods: str | None, model: str, temperature: float | None,
+    guidance_scale: float | None, output: Path | None, json: bool,
+) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
     pipe = load(model)
@@ -46,11 +49,7 @@ def run(*, prompts: int, repeats: int, methods: str | None, model: str, output: 
         )
     for name in names:
         pipe.checked(name)
-    asked, sampling, scale = (
-        pipe.prompts_to_ids(held_out(prompts)[0]),
-        sampling_of(pipe),
-        pipe.defaults["guidance_scale"],
-    )
+    asked, (sampling, scale) = pipe.prompts_to_ids(held_out(prompts)[0]), settings(pipe, temperature, guidance_scale)
     taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     if told := warning():
         note(told)

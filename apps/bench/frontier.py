@@ -1,6 +1,6 @@
 """`polydraft bench frontier`: what a lossy rule buys and what it costs, S against prompt fidelity.
 
-polydraft bench frontier --n 200 --methods "jacobi,lantern(delta=0.2),eagle2+lantern++" -o runs/bench
+polydraft bench frontier --n 200 --temperature 1 --methods "jacobi,lantern(delta=0.2),eagle2+lantern++" -o runs/bench
 
 Every method draws the same held-out captions with the same seeds, a chunk at a time in turns with plain decoding, so
 differences are paired: Δ is fidelity less plain's, ± its standard error over captions.
@@ -9,6 +9,7 @@ differences are paired: Δ is fidelity less plain's, ± its standard error over 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from PIL import Image
 
 from polydraft.apps.bench import plots, report, table
 from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import draw, sampling_of, split
+from polydraft.apps.bench.image import draw, settings, split
 from polydraft.apps.bench.prompts import held_out
 from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
@@ -57,32 +59,37 @@ class Point:
         }  # fmt: skip
 
 
-def run(*, n: int, methods: str | None, model: str, batch: int, output: Path | None, json: bool) -> None:
+def run(
+    *, n: int, methods: str | None, model: str, batch: int, temperature: float | None, guidance_scale: float | None,
+    output: Path | None, json: bool,
+) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
     pipe = load(model)
     names = [table.PLAIN, *(name for name in split(methods) or DEFAULT if name != table.PLAIN)]
     points = {name: Point(name, pipe.checked(name).guarantee) for name in names}
+    sampling, scale = settings(pipe, temperature, guidance_scale)
     captions, compositions = held_out(n)
+    judge = partial(turn, pipe, sampling, scale, batch)
     taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     if told := warning():
         note(told)
     for name in names:  # warm up, and fit what is fitted when first used
-        turn(pipe, points[name], captions[:1], compositions[:1], 0, batch)
+        judge(points[name], captions[:1], compositions[:1], 0)
         points[name] = Point(name, points[name].guarantee)
     for first in range(0, n, CHUNK):
         part = slice(first, first + CHUNK)
-        plainly = turn(pipe, points[table.PLAIN], captions[part], compositions[part], first, batch)
+        plainly = judge(points[table.PLAIN], captions[part], compositions[part], first)
         for name in names[1:]:
-            drawn = turn(pipe, points[name], captions[part], compositions[part], first, batch)
+            drawn = judge(points[name], captions[part], compositions[part], first)
             points[name].same += [torch.equal(a, b) for a, b in zip(drawn, plainly, strict=True)]
         points[table.PLAIN].same += [True] * len(plainly)
         note(f"{min(first + CHUNK, n)}/{n} captions")
     rows = [point.against(points[table.PLAIN]) for point in points.values()]
     cells = [cells_of(row) for row in rows]
     value = {
-        "model": pipe.card.name, "n": n, "batch": batch, "sampling": asdict(sampling_of(pipe)),
-        "guidance_scale": pipe.defaults["guidance_scale"], "rows": rows, "environment": taken_on,
+        "model": pipe.card.name, "n": n, "batch": batch, "sampling": asdict(sampling), "guidance_scale": scale,
+        "rows": rows, "environment": taken_on,
     }  # fmt: skip
     if json:
         print_json(value)
@@ -94,11 +101,12 @@ def run(*, n: int, methods: str | None, model: str, batch: int, output: Path | N
 
 
 def turn(
-    pipe: ImagePipeline, point: Point, captions: list[str], compositions: list[Composition], seed: int, batch: int
-) -> list[torch.Tensor]:
+    pipe: ImagePipeline, sampling: Sampling, scale: float, batch: int,
+    point: Point, captions: list[str], compositions: list[Composition], seed: int,
+) -> list[torch.Tensor]:  # fmt: skip
     """Draw a chunk with one method and judge it."""
     prompts = pipe.prompts_to_ids(captions, [seed + row for row in range(len(captions))])
-    done = draw(pipe, point.method, sampling_of(pipe), pipe.defaults["guidance_scale"], prompts, batch)
+    done = draw(pipe, point.method, sampling, scale, prompts, batch)
     assert done.stats is not None  # only peers have none
     point.seconds.append(done.seconds)
     point.parts.append(done.stats)

@@ -42,10 +42,7 @@ def run(
     for name in names:
         pipe.checked(name)
     captions = held_out(prompts)[0]
-    # refuses what drawing refuses, by the same rules
-    pipe.stream(captions[0], method=table.PLAIN, temperature=temperature, guidance_scale=guidance_scale).close()
-    sampling = sampling_of(pipe, temperature)
-    guided = pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
+    sampling, guided = settings(pipe, temperature, guidance_scale)
     asked = pipe.prompts_to_ids(captions)
     taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     if told := warning():
@@ -103,10 +100,14 @@ def split(methods: str | None) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def sampling_of(pipe: ImagePipeline, temperature: float | None = None) -> Sampling:
-    """The model's own sampling, at another temperature if one is given."""
+def settings(
+    pipe: ImagePipeline, temperature: float | None = None, guidance_scale: float | None = None
+) -> tuple[Sampling, float]:
+    """The model's own sampling and guidance, or others where given; refuses what drawing refuses, by the same rules."""
+    pipe.stream("a cat", method=table.PLAIN, temperature=temperature, guidance_scale=guidance_scale).close()
     own: dict[str, Any] = {name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p")}
-    return Sampling(**own | ({} if temperature is None else {"temperature": temperature}))
+    sampling = Sampling(**own | ({} if temperature is None else {"temperature": temperature}))
+    return sampling, pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
 
 
 def draw(pipe: ImagePipeline, name: str, sampling: Sampling, scale: float, prompts: list[Prompt], batch: int) -> Run:

@@ -3,7 +3,7 @@
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
 polydraft bench fidelity --n 200
 polydraft bench costs
-polydraft bench frontier --n 100
+polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
 """
 
@@ -96,13 +96,18 @@ def frontier(
     methods: Annotated[str | None, typer.Option(help="Names separated by commas.")] = None,
     model: Model = "tiny-image",
     batch: Annotated[int, typer.Option(min=1, help="Prompts drawn together.")] = 1,
+    temperature: Temperature = None,
+    guidance_scale: Guidance = None,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
     """What lossy rules buy and cost: S against prompt fidelity, paired with plain decoding."""
     from polydraft.apps.bench.frontier import run
 
-    run(n=n, methods=methods, model=model, batch=batch, output=output, json=as_json)
+    run(
+        n=n, methods=methods, model=model, batch=batch, temperature=temperature, guidance_scale=guidance_scale,
+        output=output, json=as_json,
+    )  # fmt: skip
 
 
 @app.command("depth")
@@ -111,10 +116,15 @@ def depth(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 1,
     methods: Annotated[str | None, typer.Option(help="Names separated by commas.")] = None,
     model: Model = "tiny-image",
+    temperature: Temperature = None,
+    guidance_scale: Guidance = None,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
     """How deep drafts are accepted: published verifiers beside trees on the shared noise."""
     from polydraft.apps.bench.depth import run
 
-    run(prompts=prompts, repeats=repeats, methods=methods, model=model, output=output, json=as_json)
+    run(
+        prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature,
+        guidance_scale=guidance_scale, output=output, json=as_json,
+    )  # fmt: skip

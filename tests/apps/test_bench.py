@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from polydraft.apps.bench import costs
 from polydraft.apps.bench.environment import environment
-from polydraft.apps.bench.image import sampling_of, split
+from polydraft.apps.bench.image import settings, split
 from polydraft.apps.bench.prompts import held_out
 from polydraft.apps.bench.table import Block, markdown
 from polydraft.apps.bench.timing import Contender, Run, speedup, take_turns
@@ -77,8 +77,12 @@ def test_names_with_commas_stay_whole():
 
 def test_a_model_is_measured_at_its_own_sampling():
     own = Sampling(0.9, top_k=50, top_p=0.95)
-    pipe = SimpleNamespace(defaults={"temperature": 0.9, "top_k": 50, "top_p": 0.95, "guidance_scale": 2.0})
-    assert sampling_of(pipe) == own and sampling_of(pipe, 0.0) == replace(own, temperature=0.0)  # type: ignore[arg-type]
+    pipe = SimpleNamespace(
+        defaults={"temperature": 0.9, "top_k": 50, "top_p": 0.95, "guidance_scale": 2.0},
+        stream=lambda *_, **__: SimpleNamespace(close=lambda: None),
+    )
+    assert settings(pipe) == (own, 2.0)  # type: ignore[arg-type]
+    assert settings(pipe, 0.0, 1.0) == (replace(own, temperature=0.0), 1.0)  # type: ignore[arg-type]
 
 
 def test_the_environment_names_what_is_needed_to_measure_again():
@@ -137,20 +141,12 @@ def test_costs_end_to_end_change_one_key_of_the_manifest(tmp_path: Path, monkeyp
 def test_depth_end_to_end(tmp_path: Path):
     done = runner.invoke(
         app,
-        [
-            "bench",
-            "depth",
-            "--prompts",
-            "1",
-            "--methods",
-            "jacobi(window=4),sjd(window=4)",
-            "-o",
-            str(tmp_path),
-            "--json",
-        ],
-    )
+        ["bench", "depth", "--prompts", "1", "--temperature", "1", "--methods", "jacobi(window=4),sjd(window=4)",
+         "-o", str(tmp_path), "--json"],
+    )  # fmt: skip
     assert done.exit_code == 0, done.output
     value = json.loads(done.stdout)
+    assert value["sampling"]["temperature"] == 1
     assert [row["guarantee"] for row in value["rows"]] == ["identical", "exact"]
     for row in value["rows"]:
         shares = row["acceptance"]
