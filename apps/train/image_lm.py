@@ -2,7 +2,7 @@
 
     python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
 
-A deep and narrow Llama; hidden matrices by Muon (Jordan et al. 2024), the rest by AdamW. It learns the law of every
+A deep and narrow Llama. It learns the law of every
 code (`posterior.py`), not the code a scene happened to have. Packed scenes come first and give way to the grammar's.
 The learning rate follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
 """
@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train.image_data import Batch, Batches
+from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, save, set_rate
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID
 
@@ -55,14 +56,6 @@ def rope_base(row: int, head: int, pair: int = 3) -> float:
     return (row / (2 * math.pi)) ** (head / 2 / pair)
 
 
-def split_parameters(model: LlamaForCausalLM) -> tuple[list[torch.nn.Parameter], list[torch.nn.Parameter]]:
-    """Hidden matrices for Muon; embeddings and norms for AdamW."""
-    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    hidden = [p for n, p in named if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
-    rest = [p for n, p in named if not any(p is h for h in hidden)]
-    return hidden, rest
-
-
 def run(
     tokenizer: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, width: int = 256, layers: int = 12,
     rate: float = 3e-3, packed: float = 0.6, eager: bool = False,
@@ -84,24 +77,14 @@ def run(
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     if not eager:
         model.model.compile()  # halves a step here; needs a C++ compiler
-    hidden, rest = split_parameters(model)
-    optimisers = [
-        torch.optim.Muon(hidden, lr=1.0, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
+    optimisers = muon_and_adamw(model)
     out.mkdir(parents=True, exist_ok=True)
     curve, saved, start, step, budget = before, time.time(), time.time(), 0, minutes * 60
     while (elapsed := time.time() - start) < budget:
-        # a linear descent from a tenth of the budget on: what matters at a fixed budget is to end annealed
-        factor = min(1.0, (step + 1) / 100) * min(1.0, max(0.01, (1 - elapsed / budget) / 0.9))
-        for optimiser in optimisers:
-            optimiser.param_groups[0]["lr"] = rate * factor
+        set_rate(optimisers, rate * descent(elapsed / budget, step))
         loss, begun = divergence(model, data.next(rows, max(0.0, packed - elapsed / budget)))
         (loss + BEGUN * begun).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimiser in optimisers:
-            optimiser.step()
-            optimiser.zero_grad()
+        apply(optimisers, model)
         step += 1
         if step % 50 == 0:
             print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f} {begun.item():.4f}", flush=True)
@@ -115,12 +98,6 @@ def run(
             save(model, out, curve)
             saved = time.time()
     save(model, out, curve)
-
-
-def save(model: LlamaForCausalLM, folder: Path, curve: list[dict[str, float]]) -> None:
-    snapshot = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-    model.save_pretrained(folder, state_dict=snapshot)
-    (folder / "curve.json").write_text(json.dumps(curve))
 
 
 if __name__ == "__main__":

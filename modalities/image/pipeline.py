@@ -12,28 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from pathlib import Path
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from polydraft.core.decode import Batch, Method, Step, decode, start
-from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
-from polydraft.core.fit import best_window, pass_seconds
-from polydraft.core.methods import Choice, Site, parse
-from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.stats import DecodeStats
-from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.target import Prompt
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.vq import VQTokenizer
-from polydraft.modalities.loading import ModelCard, causal_lm, load, read_weights
+from polydraft.modalities.loading import ModelCard, load, read_weights
+from polydraft.modalities.pipeline import Pipeline, seeds
 from polydraft.modalities.world.parsing import normalise
 
 LONGEST_TEXT = 2000  # characters
@@ -75,17 +70,17 @@ def _cached_pipeline(model: str, device: str, dtype: str) -> ImagePipeline:
     return load(model, device=device, dtype=dtype)
 
 
-class ImagePipeline:
+class ImagePipeline(Pipeline):
     """A text-to-image model with its weights, ready to draw with any of its methods."""
 
+    timed_guidance = 2.0
+
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
-        self.card, self.device, self.dtype = card, device, dtype
-        self.default_method = self.checked(method or card.defaults["method"])
+        super().__init__(card, method=method, device=device, dtype=dtype)
         self.text = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
         self.code_offset = vocabulary.code_offset(self.text)
         folder = card.path / "tokenizer"
         self.vq = read_weights("tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(device, dtype).eval())
-        self.target_model = causal_lm(card.path / "target", device, dtype)
         wanted, vocab = self.code_offset + len(self.vq.codebook), self.target_model.config.vocab_size
         if wanted != vocab:
             raise WeightsError(
@@ -94,27 +89,22 @@ class ImagePipeline:
             )
         self.grid = (self.vq.config.grid, self.vq.config.grid)
         self.capacity = LONGEST_PROMPT + 2 + self.image_tokens + LARGEST_DRAFT
-        allowed = torch.arange(self.target_model.config.vocab_size, device=device) >= self.code_offset
-        self.allowed = allowed
-        self._drafters: dict[str, Any] = {}
 
     @property
     def image_tokens(self) -> int:
         return self.grid[0] * self.grid[1]
 
     @property
-    def defaults(self) -> dict[str, Any]:
-        return self.card.defaults
+    def row(self) -> int:  # type: ignore[override]
+        return self.grid[1]
 
-    def available_methods(self) -> list[str]:
-        return self.card.methods
+    @cached_property
+    def mask(self) -> Tensor:
+        """`[1, V]` bool: codes, everywhere."""
+        return (torch.arange(self.target_model.config.vocab_size, device=self.device) >= self.code_offset)[None]
 
-    def checked(self, method: str) -> Choice:
-        """The parsed method, refused here and not later if this model cannot use it."""
-        choice = parse(method)
-        if choice.lacks(self.card.drafters):
-            choice.build(Site(self.card.name, None, None))  # type: ignore[arg-type]  # raises, naming what fits
-        return choice
+    def sample_prompts(self) -> list[Prompt]:
+        return self.prompts_to_ids(["a cat"])
 
     def __call__(
         self, prompt: str | list[str], *, on_step: Callable[[ImageStep], None] | None = None, **options: Any
@@ -138,22 +128,12 @@ class ImagePipeline:
         texts = [prompt] if isinstance(prompt, str) else list(prompt)
         captions, ignored = self.read(texts)
         captions = [caption for caption in captions for _ in range(n)]
-        asked = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-        settings: dict[str, Any] = {name: self.defaults[name] if v is None else v for name, v in asked.items()}
         scale = self.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
         if not 0 <= scale < float("inf"):
             raise InvalidArgument(f"guidance_scale={scale} is not possible; it must be 0 or more (1 is off).")
-        prompts = self.prompts_to_ids(captions, seeds(seed, len(captions)))
-        run = self.method(choice, Sampling(**settings), scale)
+        prompts = self.prompts_to_ids(captions, seeds(seed, len(captions), "picture"))
+        run = self.method(choice, self.sampling(temperature=temperature, top_k=top_k, top_p=top_p), scale)
         return ImageStream(self, run, prompts, [text for text in texts for _ in range(n)], ignored)
-
-    def chosen(self, speculative: bool, method: str | None) -> Choice:
-        """The method to use; plain decoding when `speculative` is off."""
-        if speculative:
-            return self.default_method if method is None else self.checked(method)
-        if method not in (None, "ar"):
-            raise InvalidArgument(f"speculative=False is plain decoding and method={method!r} is not; leave one out.")
-        return parse("ar")
 
     def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """Captions in the model's own words, and the words it does not know."""
@@ -186,48 +166,13 @@ class ImagePipeline:
             for caption, seed in zip(captions, row_seeds, strict=True)
         ]
 
-    def method(self, choice: Choice, sampling: Sampling, guidance_scale: float) -> Method:
-        """Everything `decode` needs."""
-        target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
-        kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
-        site = Site(self.card.name, target, self.allowed, self.grid[1], self.codes, None, kinds, self.fitted)
-        drafter, verifier = choice.build(site)
-        return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.allowed[None]))
-
     @cached_property
     def codes(self) -> Tensor:
         """`[V, D]`: what the tokenizer looks codes up by; nan for words."""
         vectors = self.vq.codebook.float()
-        codes = torch.full((len(self.allowed), vectors.shape[1]), torch.nan, device=vectors.device)
+        codes = torch.full((self.mask.shape[1], vectors.shape[1]), torch.nan, device=vectors.device)
         codes[self.code_offset : self.code_offset + len(vectors)] = vectors
         return codes
-
-    def drafter(self, kind: str) -> Any:
-        """The drafter network of `kind`, loaded when first used."""
-        if kind not in self._drafters:
-            folder = self.card.path / self.card.manifest["drafters"][kind]
-            self._drafters[kind] = {"lm": self.lm_drafter, "eagle": self.eagle_drafter}[kind](folder)
-        return self._drafters[kind]
-
-    def lm_drafter(self, folder: Path) -> PreTrainedModel:
-        return causal_lm(folder, self.device, self.dtype)
-
-    def eagle_drafter(self, folder: Path) -> EagleNetwork:
-        return read_weights("drafter", folder, lambda: EagleNetwork.from_folder(folder, self.target_model))
-
-    def fitted(self, method: str) -> dict[str, Any]:
-        """Parameters fitted to the model, and to this machine where they depend on it."""
-        values = dict(self.card.manifest.get("fitted", {}).get(method, {}))
-        if method == "jacobi" and self.card.manifest["jacobi_committed"]:
-            values["window"] = self.window
-        return values
-
-    @cached_property
-    def window(self) -> int:
-        """The Jacobi window that commits most tokens a second here: the model's τ(window) over this machine's t(N)."""
-        committed = {int(window): tau for window, tau in self.card.manifest["jacobi_committed"].items()}
-        target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=2.0)
-        return best_window(committed, pass_seconds(target, self.prompts_to_ids(["a cat"]), list(committed)))
 
     @torch.inference_mode()
     def decode_images(self, codes: Tensor) -> list[Image.Image]:
@@ -275,16 +220,6 @@ class ImageStream(Iterator[ImageStep]):
             self.batch.finish_reasons(), self.ignored, self.texts, [prompt.seed for prompt in self.prompts],
             self.pipe.card.name, self.method.name, self.pipe.grid,
         )  # fmt: skip
-
-
-def seeds(seed: int | list[int], rows: int) -> list[int]:
-    """One seed a row: consecutive from a number, or the given ones."""
-    given = [seed + row for row in range(rows)] if isinstance(seed, int) else list(seed)
-    if len(given) != rows or not all(isinstance(value, int) and 0 <= value < 2**63 for value in given):
-        raise InvalidArgument(
-            f"seed={seed} does not fit {rows} pictures; give a whole number from 0, or one a picture."
-        )
-    return given
 
 
 __all__ = ["ImagePipeline", "ImageResult", "ImageStep", "ImageStream", "generate_image"]

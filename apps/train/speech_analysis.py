@@ -1,0 +1,35 @@
+"""What a rendered voice did, by WORLD: the targets a codec's decoder learns (needs pyworld, only to train)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from polydraft.modalities.speech.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
+
+QUIET = 1e-7  # power; what is below is silence
+
+
+def analyse(sound: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Pitch `[F]` in Hz (through unvoiced sounds too), voiced `[F]` bool, envelope `[F, 64]`, noise `[F, 5]`.
+
+    sound: `[S]` in -1..1 at 16 kHz; a frame every 5 ms (Morise et al. 2016, WORLD: DIO, StoneMask, CheapTrick, D4C).
+    """
+    import pyworld
+
+    sound = np.asarray(sound, np.float64)
+    coarse, times = pyworld.dio(sound, SAMPLE_RATE, f0_floor=60, f0_ceil=400, frame_period=1000 * HOP / SAMPLE_RATE)
+    pitch = pyworld.stonemask(sound, coarse, times, SAMPLE_RATE)
+    envelope = np.log(pyworld.cheaptrick(sound, pitch, times, SAMPLE_RATE, fft_size=FFT) + QUIET)
+    noise = pyworld.d4c(sound, pitch, times, SAMPLE_RATE, fft_size=FFT) ** 2
+    voiced = pitch > 0
+    noise[~voiced] = 1
+    if voiced.any():
+        pitch = np.interp(np.arange(len(pitch)), np.flatnonzero(voiced), pitch[voiced])
+    return pitch, voiced, envelope @ averages(band_middles()), noise @ averages(NOISE_BANDS)
+
+
+def averages(middles: torch.Tensor) -> np.ndarray:
+    """`[FFT/2 + 1, P]`: means under the triangles that `between` spreads back."""
+    weights = between(middles)
+    return (weights / weights.sum(1, keepdim=True)).T.double().numpy()

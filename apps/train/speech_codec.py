@@ -1,0 +1,121 @@
+"""Train the speech codec: `python -m polydraft.apps.train.speech_codec --speech runs/tiny-speech/analysed --out …`.
+
+The decoder learns what WORLD measured in the rendered speech (pitch, envelope, noise), through codes; no vocoder runs
+while training. The learning rate follows the clock, so any budget ends annealed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from polydraft.modalities.speech.codec import FRAMES, MIDDLE, SAMPLES, CodecConfig, SpeechCodec
+
+ROWS, CODES = 32, 64  # a batch
+MARGIN = 4  # codes at both ends of a piece that are heard but not judged: their neighbours are missing
+HELD_OUT = 40  # utterances
+QUIET, LOUD = -12.0, -6.0  # log power of a frame's loudest band; its error counts from 0.2 to 1 in between
+DECIBEL = 10 / math.log(10)
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Analysed utterances, end to end. sound: `[S]` int16; starts: `[N]` their first codes, counts: `[N]` how many.
+
+    targets: `[F, 71]` log of pitch over the middle, voiced, envelope, noise.
+    """
+
+    sound: Tensor
+    targets: Tensor
+    starts: np.ndarray
+    counts: np.ndarray
+
+    @staticmethod
+    def load(folder: Path) -> Speech:
+        parts = [np.load(path) for path in sorted(folder.glob("*.npz"))]
+        counts = np.concatenate([part["lengths"] for part in parts]) // SAMPLES
+        return Speech(
+            torch.from_numpy(np.concatenate([part["audio"] for part in parts])),
+            torch.from_numpy(np.concatenate([part["params"] for part in parts])), np.cumsum(counts) - counts, counts,
+        )  # fmt: skip
+
+    def pieces(self, rows: np.ndarray, first: np.ndarray, codes: int) -> tuple[Tensor, Tensor]:
+        """Sound `[B, 320 codes]` and targets `[B, 4 codes, 71]` from code `first` of utterances `rows`."""
+        begin = torch.from_numpy(self.starts[rows] + first)[:, None]
+        sound = self.sound[begin * SAMPLES + torch.arange(codes * SAMPLES)].float() / 32768
+        return sound, self.targets[begin * FRAMES + torch.arange(codes * FRAMES)].float()
+
+
+def losses(codec: SpeechCodec, sound: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Errors a frame: pitch in octaves (voiced frames), envelope in dB, noise share."""
+    with torch.autocast("cpu", torch.bfloat16):
+        frames = codec.frames(codec.rounded(codec.points(sound)))
+    inner = slice(MARGIN * FRAMES, -MARGIN * FRAMES)
+    sizes = [1, 1, frames.envelope.shape[-1], frames.noise.shape[-1]]
+    pitch, voiced, envelope, noise = targets[:, inner].split(sizes, -1)
+    loud = ((envelope.amax(-1, keepdim=True) - QUIET) / (LOUD - QUIET)).clamp(0.2, 1)
+    heard = voiced[..., 0] * loud[..., 0] + 0.02
+    log_pitch = (frames.pitch[:, inner] / MIDDLE).log() - pitch[..., 0]
+    return {
+        "pitch": (log_pitch.abs() * heard).sum() / heard.sum() / math.log(2),
+        "envelope": ((frames.envelope[:, inner] - envelope).abs() * loud).mean() / loud.mean() * DECIBEL,
+        "noise": ((frames.noise[:, inner] - noise).abs() * loud).mean() / loud.mean(),
+    }
+
+
+def run(speech: Path, out: Path, minutes: float, seed: int = 0, levels: tuple[int, ...] = CodecConfig.levels) -> None:
+    """Train for `minutes` and leave the codec in `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    rng, data = np.random.default_rng(seed), Speech.load(speech)
+    usable = np.flatnonzero(data.counts >= CODES)
+    train, held = usable[:-HELD_OUT], usable[-HELD_OUT:]
+    codec = SpeechCodec(CodecConfig(levels=levels))
+    size = sum(p.numel() for p in codec.parameters()) / 1e6
+    print(f"{size:.2f}M parameters, {data.counts.sum() / 50 / 60:.0f} minutes of speech", flush=True)
+    optimiser = torch.optim.AdamW(codec.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
+    begun, step, budget = time.monotonic(), 0, minutes * 60
+    while (elapsed := time.monotonic() - begun) < budget:
+        rate = 2e-3 * min(1, (step + 1) / 200) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * elapsed / budget)))
+        optimiser.param_groups[0]["lr"] = rate
+        rows = rng.choice(train, ROWS)
+        parts = losses(codec, *data.pieces(rows, rng.integers(0, data.counts[rows] - CODES + 1), CODES))
+        loss = 10 * parts["pitch"] + parts["envelope"] + 4 * parts["noise"]
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(codec.parameters(), 1.0)
+        optimiser.step()
+        step += 1
+        if step % 200 == 0:
+            with torch.no_grad():
+                sound, targets = data.pieces(held, np.zeros(len(held), int), CODES)
+                told = {name: round(value.item(), 4) for name, value in losses(codec, sound, targets).items()}
+                used = codec.encode(sound).unique().numel()
+            print(f"{elapsed:6.0f}s step {step} loss {loss.item():.3f} held out {told} codes {used}", flush=True)
+            save(codec, out)
+    save(codec, out)
+
+
+def save(codec: SpeechCodec, folder: Path) -> None:
+    """The checkpoint as an ordinary folder: config.json and bf16 safetensors."""
+    weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in codec.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(asdict(codec.config), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--speech", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--seed", type=int, default=0)
+    run(**vars(parser.parse_args()))

@@ -1,0 +1,116 @@
+"""Train the causal LM of `tiny-speech`: a voice and the symbols of a text, then the codes of the speech.
+
+    python -m polydraft.apps.train.speech_lm --data runs/tiny-speech/coded --out runs/tiny-speech/target
+
+A deep and narrow Llama. Where in the text the voice is, is known from the renderer, and half of what is hard about
+speech: while training, a middle layer points at the symbol being spoken (a loss of its own, dropped afterwards).
+The learning rate follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, save, set_rate
+from polydraft.apps.train.speech_codes import NOTHING, Batch, Coded
+from polydraft.modalities.speech import vocabulary
+from polydraft.modalities.speech.lexicon import LETTERS
+
+POINTING = 0.2  # weight of the pointing loss
+LAYER = 5  # whose output points
+ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+
+
+class Pointer(nn.Module):
+    """Which symbol is being spoken, by dot products between what codes and symbols look like after a middle layer."""
+
+    def __init__(self, width: int, narrow: int = 64) -> None:
+        super().__init__()
+        self.asks, self.answers = nn.Linear(width, narrow, bias=False), nn.Linear(width, narrow, bias=False)
+        self.scale = narrow**-0.5
+
+    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Mean nats a code that is said for a symbol; hidden `[B, L, D]`."""
+        scores = (self.asks(hidden) @ self.answers(hidden).transpose(1, 2)).float() * self.scale
+        scores = scores.masked_fill((batch.part == NOTHING)[:, None], -torch.inf).log_softmax(-1)
+        right = (batch.spoken[:, :, None] == batch.part[:, None]) & (batch.part != NOTHING)[:, None]
+        return -scores.masked_fill(~right, -torch.inf).logsumexp(-1)[batch.spoken != NOTHING].mean()
+
+
+def losses(model: LlamaForCausalLM, pointer: Pointer, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Mean nats a code (the end included), and of the pointer."""
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model.model(input_ids=batch.ids, output_hidden_states=True)
+        logits = model.lm_head(out.last_hidden_state[:, :-1][batch.judged])
+        pointing = pointer(out.hidden_states[LAYER], batch)
+    return F.cross_entropy(logits.float(), batch.ids[:, 1:][batch.judged]), pointing
+
+
+def run(
+    data: Path, tokenizer: Path, out: Path, minutes: float, seed: int = 0, tokens: int = 4608, width: int = 192,
+    layers: int = 12, rate: float = 3e-3, eager: bool = False,
+) -> None:  # fmt: skip
+    """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
+    before = json.loads((out / "curve.json").read_text()) if (out / "curve.json").exists() else []
+    past = before[-1] if before else {"seconds": 0, "step": 0}
+    torch.manual_seed(seed)
+    rng = np.random.default_rng([seed, past["step"]])  # other batches than before
+    words = vocabulary.load(tokenizer)
+    letters = frozenset(vocabulary.id_of(words, letter) for letter in LETTERS)
+    speech = Coded(data, letters, vocabulary.code_offset(words))
+    valid = speech.validation(tokens)
+    config = LlamaConfig(
+        vocab_size=words.get_vocab_size(), hidden_size=width, num_hidden_layers=layers,
+        intermediate_size=width * 8 // 3, num_attention_heads=width // 32, num_key_value_heads=width // 32,
+        max_position_embeddings=2048, tie_word_embeddings=True, rope_parameters=ROPE, bos_token_id=None,
+        eos_token_id=vocabulary.END, pad_token_id=vocabulary.PAD,
+    )  # fmt: skip
+    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if before else LlamaForCausalLM(config)
+    pointer = Pointer(width)
+    size = sum(p.numel() for p in model.parameters()) / 1e6
+    print(f"{size:.2f}M parameters, {len(speech.train)} utterances", flush=True)
+    if not eager:
+        model.model.compile(dynamic=False)  # halves a step here; needs a C++ compiler
+    optimisers = [*muon_and_adamw(model), torch.optim.AdamW(pointer.parameters(), lr=1.0, betas=(0.9, 0.95))]
+    out.mkdir(parents=True, exist_ok=True)
+    curve, begun, step, budget = before, time.monotonic(), 0, minutes * 60
+    saved = begun
+    while (elapsed := time.monotonic() - begun) < budget:
+        set_rate(optimisers, rate * descent(elapsed / budget, step))
+        loss, pointing = losses(model, pointer, speech.batch(rng, tokens))
+        (loss + POINTING * pointing).backward()
+        apply(optimisers, model)
+        step += 1
+        if step % 50 == 0:
+            print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f} pointing {pointing.item():.4f}", flush=True)
+        if step % 500 == 0:
+            with torch.no_grad():
+                told = torch.stack([torch.stack(losses(model, pointer, batch)) for batch in valid]).mean(0)
+            seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
+            curve.append({"seconds": seconds, "step": steps, "train": loss.item(), "held_out": told[0].item()})
+            print(f"{elapsed:6.0f}s step {step} held-out loss {told[0]:.4f} pointing {told[1]:.4f}", flush=True)
+        if time.monotonic() - saved > 240:
+            save(model, out, curve)
+            saved = time.monotonic()
+    save(model, out, curve)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate; 1e-3 to train on")
+    parser.add_argument("--eager", action="store_true", help="do not compile")
+    run(**vars(parser.parse_args()))

@@ -1,0 +1,133 @@
+"""What pipelines of all modalities share: a target with its weights, the methods it can use, and how they are built."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydraft.core.decode import Method
+from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.errors import InvalidArgument
+from polydraft.core.fit import best_window, pass_seconds
+from polydraft.core.methods import Choice, Site, parse
+from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.target import CausalTarget, Prompt
+from polydraft.modalities.loading import ModelCard, causal_lm, read_weights
+
+
+class Pipeline(ABC):
+    """A target with its weights. A modality says what may be generated where, and what its codes look like.
+
+    capacity: tokens a row can hold, prompt and drafts included.
+    """
+
+    capacity: int
+
+    def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        self.card, self.device, self.dtype = card, device, dtype
+        self.default_method = self.checked(method or card.defaults["method"])
+        self.target_model = causal_lm(card.path / "target", device, dtype)
+        self._drafters: dict[str, Any] = {}
+
+    @property
+    @abstractmethod
+    def mask(self) -> Tensor:
+        """`[K, V]` bool: ids that may be generated, a row a slot."""
+
+    @property
+    @abstractmethod
+    def codes(self) -> Tensor:
+        """`[V, D]`: what codes are looked up by; nan for other ids."""
+
+    @abstractmethod
+    def sample_prompts(self) -> list[Prompt]:
+        """Prompts to time a pass with."""
+
+    row = 0  # tokens a row of a picture
+    eos: frozenset[int] = frozenset()
+    rigid: Tensor | None = None  # ids that lossy rules leave alone
+    timed_guidance = 1.0  # what passes are timed with
+
+    @property
+    def allowed(self) -> Tensor:
+        """`[V]` bool: ids that may be generated somewhere."""
+        return self.mask.any(0)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.card.defaults
+
+    def available_methods(self) -> list[str]:
+        return self.card.methods
+
+    def checked(self, method: str) -> Choice:
+        """The parsed method, refused here and not later if this model cannot use it."""
+        choice = parse(method)
+        if choice.lacks(self.card.drafters):
+            choice.build(Site(self.card.name, None, None))  # type: ignore[arg-type]  # raises, naming what fits
+        return choice
+
+    def chosen(self, speculative: bool, method: str | None) -> Choice:
+        """The method to use; plain decoding when `speculative` is off."""
+        if speculative:
+            return self.default_method if method is None else self.checked(method)
+        if method not in (None, "ar"):
+            raise InvalidArgument(f"speculative=False is plain decoding and method={method!r} is not; leave one out.")
+        return parse("ar")
+
+    def sampling(self, **asked: Any) -> Sampling:
+        """What was asked for, the model's own where that is None."""
+        return Sampling(**{name: self.defaults[name] if value is None else value for name, value in asked.items()})
+
+    def method(self, choice: Choice, sampling: Sampling, guidance_scale: float = 1.0) -> Method:
+        """Everything `decode` needs."""
+        target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
+        kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
+        site = Site(self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted)
+        drafter, verifier = choice.build(site)
+        return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.mask), self.eos)
+
+    def drafter(self, kind: str) -> Any:
+        """The drafter network of `kind`, loaded when first used."""
+        if kind not in self._drafters:
+            folder = self.card.path / self.card.manifest["drafters"][kind]
+            self._drafters[kind] = self.loaders[kind](folder)
+        return self._drafters[kind]
+
+    @property
+    def loaders(self) -> dict[str, Callable[[Path], Any]]:
+        """How drafters of each kind are read."""
+        return {
+            "lm": lambda folder: causal_lm(folder, self.device, self.dtype),
+            "eagle": lambda folder: read_weights(
+                "drafter", folder, lambda: EagleNetwork.from_folder(folder, self.target_model)
+            ),
+        }
+
+    def fitted(self, method: str) -> dict[str, Any]:
+        """Parameters fitted to the model, and to this machine where they depend on it."""
+        values = dict(self.card.manifest.get("fitted", {}).get(method, {}))
+        if method == "jacobi" and self.card.manifest.get("jacobi_committed"):
+            values["window"] = self.window
+        return values
+
+    @cached_property
+    def window(self) -> int:
+        """The Jacobi window that commits most tokens a second here: the model's τ(window) over this machine's t(N)."""
+        committed = {int(window): tau for window, tau in self.card.manifest["jacobi_committed"].items()}
+        target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=self.timed_guidance)
+        return best_window(committed, pass_seconds(target, self.sample_prompts(), list(committed)))
+
+
+def seeds(seed: int | list[int], rows: int, what: str) -> list[int]:
+    """One seed a row: consecutive from a number, or the given ones. what: a row's name, in an error."""
+    given = [seed + row for row in range(rows)] if isinstance(seed, int) else list(seed)
+    if len(given) != rows or not all(isinstance(value, int) and 0 <= value < 2**63 for value in given):
+        raise InvalidArgument(f"seed={seed} does not fit {rows} {what}s; give a whole number from 0, or one a {what}.")
+    return given

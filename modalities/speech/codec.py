@@ -1,0 +1,213 @@
+"""A small speech codec: 16 kHz sound to one stream of 50 codes a second and back.
+
+Every code is 20 ms. An encoder looks at little more than that, so the same sound has the same code wherever it stands,
+which is what makes codes predictable; its output is rounded on a small grid, whose points are the codes (finite scalar
+quantisation, Mentzer et al. 2023, arXiv 2309.15505). The decoder looks back at what was said, a little ahead, and tells
+a source-filter vocoder what the voice does.
+
+    codec = SpeechCodec.from_folder(folder)
+    codes = codec.encode(sound)                  # [B, S] → [B, S // 320]
+    sound = codec.decode(codes[0])
+    stream = CodecStream(codec); sound = stream.push(codes[0, :20]); …; stream.finish()  # the same
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers.audio_utils import mel_filter_bank
+
+from polydraft.modalities.speech import vocoder
+from polydraft.modalities.speech.vocoder import BANDS, NOISE_BANDS, SAMPLE_RATE, Frames
+
+SAMPLES = 320  # a code
+FRAMES = SAMPLES // vocoder.HOP  # a code
+MEL_WINDOW, MEL_FFT, MEL_BINS = 320, 512, 64  # how the encoder hears timbre, at every frame
+TONE_WINDOW, TONE_BINS = 1024, 96  # how it hears pitch, once a code
+KERNEL = 7  # codes a decoder block sees
+MIDDLE = 120.0  # Hz
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """levels: grid points along each axis, odd numbers; ahead: how many codes each decoder block looks ahead."""
+
+    levels: tuple[int, ...] = (7, 5, 5, 5, 5)
+    width: int = 192
+    encoder_blocks: int = 2
+    ahead: tuple[int, ...] = (1, 1, 1, 0, 0, 0)
+    model_type: str = "polydraft-speech-codec"
+
+    @property
+    def codebook_size(self) -> int:
+        return math.prod(self.levels)
+
+
+class Block(nn.Module):
+    """Depthwise convolution over time, then a pointwise MLP (Liu et al. 2022, ConvNeXt, section 2.3)."""
+
+    def __init__(self, width: int, before: int, after: int) -> None:
+        super().__init__()
+        self.padding = (before, after)
+        self.depthwise = nn.Conv1d(width, width, before + 1 + after, groups=width)
+        self.norm = nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 3 * width), nn.Linear(3 * width, width)
+        nn.init.zeros_(self.narrow.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[B, T, D]`."""
+        mixed = self.depthwise(F.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)
+        return x + self.narrow(F.gelu(self.wide(self.norm(mixed))))
+
+
+class SpeechCodec(nn.Module):
+    """Sound is `[B, S]` in -1..1 at 16 kHz, codes `[B, T]` int64 in 0..codebook_size - 1."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config, width, axes = config, config.width, len(config.levels)
+        self.encoder = nn.Sequential(
+            nn.Linear(FRAMES * MEL_BINS + TONE_BINS, width),
+            *(Block(width, 1, 1) for _ in range(config.encoder_blocks)), nn.LayerNorm(width), nn.Linear(width, axes),
+        )  # fmt: skip
+        self.decoder = nn.Sequential(
+            nn.Linear(axes, width), *(Block(width, KERNEL - 1 - after, after) for after in config.ahead),
+            nn.LayerNorm(width), nn.Linear(width, FRAMES * (1 + BANDS + len(NOISE_BANDS))),
+        )  # fmt: skip
+
+    @staticmethod
+    def from_folder(folder: Path) -> SpeechCodec:
+        """The codec saved in `folder` (config.json, model.safetensors)."""
+        fields = json.loads((folder / "config.json").read_text())
+        fields |= {name: tuple(fields[name]) for name in ("levels", "ahead")}
+        codec = SpeechCodec(CodecConfig(**fields))
+        codec.load_state_dict(load_file(folder / "model.safetensors"))
+        codec.encoder.float()
+        codec.decoder.double()  # a pulse's phase adds up all pitch before it; rounding would part chunks from the whole
+        return codec.eval()
+
+    @cached_property
+    def reach(self) -> Tensor:
+        """How far every axis of the grid reaches from 0."""
+        return (torch.tensor(self.config.levels) - 1) / 2
+
+    @cached_property
+    def strides(self) -> Tensor:
+        return torch.tensor([math.prod(self.config.levels[:axis]) for axis in range(len(self.config.levels))])
+
+    @cached_property
+    def codebook(self) -> Tensor:
+        """`[V, axes]`: every code's point, each axis in -1..1."""
+        ids = torch.arange(self.config.codebook_size)[:, None]
+        return (ids // self.strides % torch.tensor(self.config.levels) - self.reach) / self.reach
+
+    @property
+    def before(self) -> int:
+        """Codes that the frames of a code depend on, before it."""
+        return sum(KERNEL - 1 - after for after in self.config.ahead)
+
+    @property
+    def after(self) -> int:
+        """The same, after it."""
+        return sum(self.config.ahead)
+
+    def points(self, sound: Tensor) -> Tensor:
+        """`[B, T, axes]` in -1..1, before rounding."""
+        return self.encoder(features(sound)).float().tanh()
+
+    def rounded(self, points: Tensor) -> Tensor:
+        """The nearest grid point; gradients pass as if nothing was rounded."""
+        near = (points * self.reach).round() / self.reach
+        return points + (near - points).detach()
+
+    @torch.inference_mode()
+    def encode(self, sound: Tensor) -> Tensor:
+        """Codes of whole 20 ms pieces."""
+        steps = (self.points(sound) * self.reach).round() + self.reach
+        return (steps.long() * self.strides).sum(-1)
+
+    def frames(self, points: Tensor) -> Frames:
+        """What the voice does, four frames a code."""
+        out = self.decoder(points.to(next(self.decoder.parameters()).dtype))
+        pitch, envelope, noise = out.unflatten(-1, (FRAMES, -1)).flatten(1, 2).split([1, BANDS, len(NOISE_BANDS)], -1)
+        hertz = MIDDLE * pitch[..., 0].clamp(-1.2, 1.6).exp()
+        return Frames(hertz, 4 * envelope - 8, noise.sigmoid())
+
+    def decode(self, codes: Tensor, speed: float = 1.0) -> Tensor:
+        """Sound of codes, `[T]` → `[320 T / speed]`; the pitch stays."""
+        stream = CodecStream(self, speed)
+        return torch.cat([stream.push(codes), stream.finish()])
+
+
+def features(sound: Tensor) -> Tensor:
+    """What the encoder hears: a mel spectrum at every frame and one long spectrum of low tones a code, `[B, T, …]`."""
+    codes = sound.shape[1] // SAMPLES
+    mel = log_power(sound, MEL_WINDOW, vocoder.HOP, 0, codes * FRAMES, MEL_FFT, mel_bank())
+    tone = log_power(sound, TONE_WINDOW, SAMPLES, SAMPLES // 2, codes, TONE_WINDOW, low_bins())
+    return torch.cat([mel.unflatten(1, (codes, FRAMES)).flatten(2), tone], -1)
+
+
+def log_power(sound: Tensor, window: int, hop: int, middle: int, count: int, fft: int, bank: Tensor) -> Tensor:
+    """Scaled log power in the bands of `bank`, of `count` windows whose middles start at sample `middle`."""
+    padded = F.pad(sound, (window // 2, window))[:, middle:]
+    shape = torch.hann_window(window, device=sound.device)
+    power = torch.fft.rfft(padded.unfold(1, window, hop)[:, :count] * shape, fft).abs().square()
+    return ((power @ bank).clamp(min=1e-6).log() + 4) / 4
+
+
+@cache
+def mel_bank() -> Tensor:
+    bank = mel_filter_bank(MEL_FFT // 2 + 1, MEL_BINS, 0.0, SAMPLE_RATE / 2, SAMPLE_RATE, mel_scale="slaney")
+    return torch.from_numpy(bank).float()
+
+
+@cache
+def low_bins() -> Tensor:
+    return torch.eye(TONE_WINDOW // 2 + 1)[:, 1 : TONE_BINS + 1]
+
+
+class CodecStream:
+    """Decode a growing stream of codes: sound as soon as what comes later cannot change it, the rest at the end.
+
+    speed: how much faster than the codes say, at the same pitch.
+    """
+
+    def __init__(self, codec: SpeechCodec, speed: float = 1.0) -> None:
+        self.codec, self.speed = codec, speed
+        self.codes = torch.empty(0, dtype=torch.long)
+        self.sounded = 0  # frames
+        self.phase = torch.zeros(1)
+
+    @property
+    def look_ahead(self) -> int:
+        """Codes that must be known after those that sound."""
+        return self.codec.after + math.ceil(vocoder.AFTER * self.speed / FRAMES) + 1
+
+    def push(self, codes: Tensor) -> Tensor:
+        """Sound `[S]` that `codes` `[T]` make certain; may be empty."""
+        self.codes = torch.cat([self.codes, codes])
+        return self._until(math.floor((len(self.codes) - self.look_ahead) * FRAMES / self.speed))
+
+    def finish(self) -> Tensor:
+        """The last sound."""
+        return self._until(math.floor(len(self.codes) * FRAMES / self.speed))
+
+    @torch.inference_mode()
+    def _until(self, end: int) -> Tensor:
+        """Frames up to `end` sound."""
+        if end <= self.sounded:
+            return torch.empty(0)
+        places = torch.arange(self.sounded - vocoder.BEFORE, end + vocoder.AFTER, dtype=torch.float64) * self.speed
+        begin = max(0, int(places[0]) // FRAMES - self.codec.before)
+        frames = self.codec.frames(self.codec.codebook[self.codes[None, begin:]]).at(places - begin * FRAMES)
+        sound, self.phase = vocoder.render(frames, self.sounded, self.phase)
+        self.sounded = end
+        return sound[0].float()

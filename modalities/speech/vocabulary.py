@@ -1,0 +1,55 @@
+"""One vocabulary for text and speech: specials, voices, symbols of the text, then the codec's codes.
+
+A sequence is `<|voice|> symbol … symbol <|speech_start|> <|speech_0|> … <|speech_end|>`; codes are named as the
+larger models of this kind name theirs, so their tokenizers are read alike.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+PAD, START, END = 0, 1, 2
+SPECIALS = ("<|pad|>", "<|speech_start|>", "<|speech_end|>")
+ALIGNED = 64  # rows of an embedding start at multiples of this: aligned rows multiply faster
+
+
+def voice_token(voice: str) -> str:
+    return f"<|{voice}|>"
+
+
+def code_token(code: int) -> str:
+    return f"<|speech_{code}|>"
+
+
+def build(voices: list[str], symbols: list[str], codes: int) -> Tokenizer:
+    """A word-level tokenizer; symbols are separated by blanks."""
+    names = [*SPECIALS, *map(voice_token, voices), *symbols]
+    names += [f"<|unused_{index}|>" for index in range(-len(names) % ALIGNED)]
+    names += [code_token(code) for code in range(codes)]
+    tokenizer = Tokenizer(models.WordLevel({name: index for index, name in enumerate(names)}, unk_token=names[PAD]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def load(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def id_of(tokenizer: Tokenizer, name: str) -> int:
+    """Id of a token that must be there."""
+    found = tokenizer.token_to_id(name)
+    if found is None:
+        raise ValueError(f"the tokenizer has no {name}")
+    return found
+
+
+def code_offset(tokenizer: Tokenizer) -> int:
+    """Id of code 0."""
+    return id_of(tokenizer, code_token(0))
+
+
+def prompt_ids(tokenizer: Tokenizer, voice: str, symbols: list[str]) -> list[int]:
+    """`<|voice|> symbols <|speech_start|>`."""
+    return [id_of(tokenizer, voice_token(voice)), *tokenizer.encode(" ".join(symbols)).ids, START]
