@@ -3,7 +3,8 @@
 polydraft bench frontier --n 200 --temperature 1 --methods "jacobi,lantern(delta=0.2),eagle2+lantern++" -o runs/bench
 
 Every method draws the same held-out captions with the same seeds, a chunk at a time in turns with plain decoding, so
-differences are paired: Δ is fidelity less plain's, ± its standard error over captions.
+differences are paired: Δ is fidelity less plain's, ± its standard error over captions. The first captions are drawn one
+by one, for S; only they need an otherwise idle machine. The others come in batches: the tokens are the same.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ class Point:
 
 
 def run(
-    *, n: int, methods: str | None, model: str, batch: int, temperature: float | None, guidance_scale: float | None,
-    output: Path | None, json: bool,
+    *, n: int, timed: int, methods: str | None, model: str, batch: int, temperature: float | None,
+    guidance_scale: float | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
@@ -70,26 +71,27 @@ def run(
     points = {name: Point(name, pipe.checked(name).guarantee) for name in names}
     sampling, scale = settings(pipe, temperature, guidance_scale)
     captions, compositions = held_out(n)
-    judge = partial(turn, pipe, sampling, scale, batch)
+    judge = partial(turn, pipe, sampling, scale)
     taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     if told := warning():
         note(told)
     for name in names:  # warm up, and fit what is fitted when first used
-        judge(points[name], captions[:1], compositions[:1], 0)
+        judge(points[name], captions[:1], compositions[:1], 0, 1)
         points[name] = Point(name, points[name].guarantee)
-    for first in range(0, n, CHUNK):
-        part = slice(first, first + CHUNK)
-        plainly = judge(points[table.PLAIN], captions[part], compositions[part], first)
+    for first in sorted({*range(0, timed, CHUNK), *range(timed, n, CHUNK)} & set(range(n))):
+        end = min(first + CHUNK, timed if first < timed else n)
+        part, together = slice(first, end), 1 if first < timed else batch
+        plainly = judge(points[table.PLAIN], captions[part], compositions[part], first, together)
         for name in names[1:]:
-            drawn = judge(points[name], captions[part], compositions[part], first)
+            drawn = judge(points[name], captions[part], compositions[part], first, together)
             points[name].same += [torch.equal(a, b) for a, b in zip(drawn, plainly, strict=True)]
         points[table.PLAIN].same += [True] * len(plainly)
-        note(f"{min(first + CHUNK, n)}/{n} captions")
+        note(f"{min(end, n)}/{n} captions")
     rows = [point.against(points[table.PLAIN]) for point in points.values()]
     cells = [cells_of(row) for row in rows]
     value = {
-        "model": pipe.card.name, "n": n, "batch": batch, "sampling": asdict(sampling), "guidance_scale": scale,
-        "rows": rows, "environment": taken_on,
+        "model": pipe.card.name, "n": n, "timed": min(timed, n), "batch": batch, "sampling": asdict(sampling),
+        "guidance_scale": scale, "rows": rows, "environment": taken_on,
     }  # fmt: skip
     if json:
         print_json(value)
@@ -101,15 +103,16 @@ def run(
 
 
 def turn(
-    pipe: ImagePipeline, sampling: Sampling, scale: float, batch: int,
-    point: Point, captions: list[str], compositions: list[Composition], seed: int,
+    pipe: ImagePipeline, sampling: Sampling, scale: float, point: Point, captions: list[str],
+    compositions: list[Composition], seed: int, batch: int,
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Draw a chunk with one method and judge it."""
+    """Draw a chunk with one method and judge it; one by one, it is timed."""
     prompts = pipe.prompts_to_ids(captions, [seed + row for row in range(len(captions))])
     done = draw(pipe, point.method, sampling, scale, prompts, batch)
     assert done.stats is not None  # only peers have none
-    point.seconds.append(done.seconds)
     point.parts.append(done.stats)
+    if batch == 1:
+        point.seconds.append(done.seconds)
     pictures = pipe.decode_images(torch.stack(done.outputs) - pipe.code_offset)
     point.right += [fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
     return done.outputs

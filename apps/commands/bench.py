@@ -92,10 +92,11 @@ def costs(
 
 @app.command("frontier")
 def frontier(
-    n: Annotated[int, typer.Option("--n", "-n", min=2, help="Held-out captions drawn.")] = 100,
+    n: Annotated[int, typer.Option("--n", "-n", min=2, help="Held-out captions drawn.")] = 200,
+    timed: Annotated[int, typer.Option(min=1, help="Of these, how many one by one, for S; the first ones.")] = 40,
     methods: Annotated[str | None, typer.Option(help="Names separated by commas.")] = None,
     model: Model = "tiny-image",
-    batch: Annotated[int, typer.Option(min=1, help="Prompts drawn together.")] = 1,
+    batch: Annotated[int, typer.Option(min=2, help="How many of the others are drawn together.")] = 10,
     temperature: Temperature = None,
     guidance_scale: Guidance = None,
     output: Output = None,
@@ -105,8 +106,8 @@ def frontier(
     from polydraft.apps.bench.frontier import run
 
     run(
-        n=n, methods=methods, model=model, batch=batch, temperature=temperature, guidance_scale=guidance_scale,
-        output=output, json=as_json,
+        n=n, timed=timed, methods=methods, model=model, batch=batch, temperature=temperature,
+        guidance_scale=guidance_scale, output=output, json=as_json,
     )  # fmt: skip
 
 

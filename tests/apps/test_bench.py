@@ -155,6 +155,17 @@ def test_depth_end_to_end(tmp_path: Path):
     assert {path.name for path in tmp_path.iterdir()} == {"depth.json", "depth.md", "depth.png"}
 
 
+def test_frontier_end_to_end(tmp_path: Path):
+    arguments = ["--n", "3", "--timed", "1", "--batch", "2", "--methods", "jacobi(window=8),top-k(k=3)"]
+    done = runner.invoke(app, ["bench", "frontier", *arguments, "-o", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    plain, jacobi, lossy = json.loads(done.stdout)["rows"]
+    assert (plain["tau"], plain["S"], plain["delta"]) == (1, 1, 0)
+    assert jacobi["same"] == 1 and jacobi["delta"] == 0 and jacobi["tau"] > 1.2
+    assert lossy["same"] < 1 and lossy["tau"] > jacobi["tau"]
+    assert {path.name for path in tmp_path.iterdir()} == {"frontier.json", "frontier.md", "frontier.png"}
+
+
 @pytest.mark.parametrize(
     "wrong", [["--methods", "warp"], ["--temperature", "-1"], ["--guidance", "nan"], ["--prompts", "0"]]
 )
