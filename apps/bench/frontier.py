@@ -62,14 +62,14 @@ class Point:
 
 def run(
     *, n: int, timed: int, methods: str | None, model: str, batch: int, temperature: float | None,
-    guidance_scale: float | None, output: Path | None, json: bool,
+    top_k: int | None, guidance_scale: float | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
     pipe = load(model)
     names = [table.PLAIN, *(name for name in split(methods) or DEFAULT if name != table.PLAIN)]
     points = {name: Point(name, pipe.checked(name).guarantee) for name in names}
-    sampling, scale = settings(pipe, temperature, guidance_scale)
+    sampling, scale = settings(pipe, temperature, guidance_scale, top_k)
     captions, compositions = held_out(n)
     judge = partial(turn, pipe, sampling, scale)
     taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from polydraft.apps.bench import plots, report, table
 from polydraft.apps.bench.environment import environment, warning
@@ -101,12 +100,12 @@ def split(methods: str | None) -> list[str]:
 
 
 def settings(
-    pipe: ImagePipeline, temperature: float | None = None, guidance_scale: float | None = None
+    pipe: ImagePipeline, temperature: float | None = None, guidance_scale: float | None = None, top_k: int | None = None
 ) -> tuple[Sampling, float]:
     """The model's own sampling and guidance, or others where given; refuses what drawing refuses, by the same rules."""
-    pipe.stream("a cat", method=table.PLAIN, temperature=temperature, guidance_scale=guidance_scale).close()
-    own: dict[str, Any] = {name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p")}
-    sampling = Sampling(**own | ({} if temperature is None else {"temperature": temperature}))
+    asked = {"temperature": temperature, "top_k": top_k}
+    pipe.stream("a cat", method=table.PLAIN, guidance_scale=guidance_scale, **asked).close()
+    sampling = pipe.sampling(top_p=None, **asked)
     return sampling, pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
 
 

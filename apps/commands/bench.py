@@ -98,6 +98,7 @@ def frontier(
     model: Model = "tiny-image",
     batch: Annotated[int, typer.Option(min=2, help="How many of the others are drawn together.")] = 10,
     temperature: Temperature = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = None,
     guidance_scale: Guidance = None,
     output: Output = None,
     as_json: Json = False,
@@ -106,7 +107,7 @@ def frontier(
     from polydraft.apps.bench.frontier import run
 
     run(
-        n=n, timed=timed, methods=methods, model=model, batch=batch, temperature=temperature,
+        n=n, timed=timed, methods=methods, model=model, batch=batch, temperature=temperature, top_k=top_k,
         guidance_scale=guidance_scale, output=output, json=as_json,
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polydraft.apps.commands.outcome import comparison, same, speedup, summary
 from polydraft.apps.commands.terminal import busy, note, print_json, progress
 
 if TYPE_CHECKING:
@@ -126,31 +127,6 @@ def warm_up(pipe: ImagePipeline, prompts: list[str], *runs: dict[str, Any]) -> N
         for _ in range(WARM_UP_PASSES):
             next(stream)
         stream.close()
-
-
-def same(result: ImageResult, plain: ImageResult) -> bool:
-    return result.tokens.equal(plain.tokens)
-
-
-def speedup(result: ImageResult, plain: ImageResult) -> float:
-    """S: decode time of plain decoding over the method's."""
-    return plain.stats.decode_seconds / result.stats.decode_seconds
-
-
-def summary(result: ImageResult) -> str:
-    stats = result.stats
-    return (
-        f"{result.method}, {stats.tokens} tokens in {stats.target_passes} target passes, "
-        f"τ {stats.mean_accepted_length:.2f}, {stats.tokens_per_second:.0f} tokens/s, {stats.decode_seconds:.2f} s"
-    )
-
-
-def comparison(result: ImageResult, plain: ImageResult) -> str:
-    identical = "the same tokens" if same(result, plain) else "other tokens"
-    return (
-        f"plain decoding: {plain.stats.decode_seconds:.2f} s; S {speedup(result, plain):.2f}, "
-        f"τ {result.stats.mean_accepted_length:.2f}, {identical}"
-    )
 
 
 def report(result: ImageResult, output: Path, map_file: Path | None, plain: ImageResult | None) -> dict[str, Any]:

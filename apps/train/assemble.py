@@ -43,7 +43,8 @@ def assemble(runs: Path, out: Path) -> None:
     for kind, methods in FITTED.items():
         path_of_fit = runs / DRAFTERS[kind] / "fitted.json"
         if path_of_fit.exists():
-            manifest["fitted"] |= {method: json.loads(path_of_fit.read_text()) for method in methods}
+            fit = json.loads(path_of_fit.read_text())
+            manifest["fitted"] |= {method: manifest["fitted"].get(method, {}) | fit for method in methods}
     plot_curves(runs, out / "curves.png")
     manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
     path.write_text(json.dumps(manifest, indent=2) + "\n")

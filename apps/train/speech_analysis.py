@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
+from polydraft.apps.train.speech_data import load_shard
+from polydraft.modalities.speech.codec import FRAMES, MIDDLE, SAMPLES
 from polydraft.modalities.speech.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
 
 QUIET = 1e-7  # power; what is below is silence
@@ -33,3 +37,17 @@ def averages(middles: torch.Tensor) -> np.ndarray:
     """`[FFT/2 + 1, P]`: means under the triangles that `between` spreads back."""
     weights = between(middles)
     return (weights / weights.sum(1, keepdim=True)).T.double().numpy()
+
+
+def measure(shard: Path, out: Path) -> None:
+    """Sound of a shard's utterances in whole codes, end to end, with the targets of every frame."""
+    sound, targets = [], []
+    for said in load_shard(shard):
+        codes = len(said.samples) // SAMPLES
+        pitch, voiced, envelope, noise = analyse(said.samples / 32768)
+        parts = (np.log(pitch / MIDDLE)[:, None], voiced[:, None], envelope, noise)
+        sound.append(said.samples[: codes * SAMPLES])
+        targets.append(np.concatenate(parts, 1)[: codes * FRAMES].astype(np.float16))
+    np.savez(
+        out, audio=np.concatenate(sound), lengths=np.array([len(one) for one in sound]), params=np.concatenate(targets)
+    )

@@ -1,5 +1,8 @@
 """Coded speech, and batches of it: what the language model of `tiny-speech` learns from.
 
+    for shard in render_many(…): code(shard, codec, tokenizer, folder / shard.name)
+    batch = Coded(folder, letters, codes_from).batch(rng, tokens=4608)
+
 A folder of .npz shards, each with symbols (ids), their start and end in seconds, codes and a voice for every utterance.
 """
 
@@ -10,14 +13,34 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from polydraft.apps.train.speech_data import load_shard, respelled
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codec import SAMPLES
+from polydraft.modalities.speech.codec import SAMPLES, SpeechCodec
 from polydraft.modalities.speech.vocoder import SAMPLE_RATE
 
 LENGTHS = (160, 224, 288, 384, 512)  # of padded sequences: few shapes compile once each; what is longer is left out
 NOTHING = -1
+SPELLED = 0.06  # share of words given as letters, so that words no lexicon has can be said
+
+
+def code(shard: Path, codec: SpeechCodec, tokenizer: Tokenizer, out: Path, seed: int) -> None:
+    """Encode a shard of rendered speech; some words, drawn by `seed`, are spelled."""
+    rng, rows = np.random.default_rng(seed), []
+    for said in load_shard(shard):
+        spelled = np.flatnonzero(rng.random(len(said.sentence)) < SPELLED).tolist()
+        symbols, times = respelled(said.sentence, said.times, spelled)
+        ids = vocabulary.prompt_ids(tokenizer, said.voice, symbols)
+        codes = codec.encode(torch.from_numpy(said.samples[None].astype(np.float32) / 32768))[0]
+        rows.append((ids[0], ids[1:-1], times, codes.numpy()))
+    voices, symbols, times, codes = zip(*rows, strict=True)
+    np.savez(
+        out, voices=np.array(voices, np.uint16), symbols=np.concatenate(symbols).astype(np.uint16),
+        times=np.concatenate(times), codes=np.concatenate(codes).astype(np.uint16),
+        symbol_counts=np.array([len(one) for one in symbols]), code_counts=np.array([len(one) for one in codes]),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,9 +18,10 @@ from polydraft.apps.bench.prompts import held_out
 from polydraft.apps.bench.table import Block, markdown
 from polydraft.apps.bench.timing import Contender, Run, speedup, take_turns
 from polydraft.apps.cli import app
+from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.loading import embedded
+from polydraft.modalities.loading import embedded, load
 
 runner = CliRunner()
 
@@ -76,13 +76,12 @@ def test_names_with_commas_stay_whole():
 
 
 def test_a_model_is_measured_at_its_own_sampling():
-    own = Sampling(0.9, top_k=50, top_p=0.95)
-    pipe = SimpleNamespace(
-        defaults={"temperature": 0.9, "top_k": 50, "top_p": 0.95, "guidance_scale": 2.0},
-        stream=lambda *_, **__: SimpleNamespace(close=lambda: None),
-    )
-    assert settings(pipe) == (own, 2.0)  # type: ignore[arg-type]
-    assert settings(pipe, 0.0, 1.0) == (replace(own, temperature=0.0), 1.0)  # type: ignore[arg-type]
+    pipe = load("tiny-image")
+    own = Sampling(**{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p")})
+    assert settings(pipe) == (own, pipe.defaults["guidance_scale"])
+    assert settings(pipe, 0.0, 1.0, 9) == (replace(own, temperature=0.0, top_k=9), 1.0)
+    with pytest.raises(InvalidArgument):
+        settings(pipe, temperature=-1.0)
 
 
 def test_the_environment_names_what_is_needed_to_measure_again():

@@ -1,0 +1,56 @@
+"""How much of speech a recogniser understands (pocketsphinx; its American English model ships in its wheel).
+
+    listener = Listener()
+    wrong = word_errors(words, listener.hear(audio))
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polydraft.core.errors import PolydraftError
+from polydraft.modalities.speech.result import pcm
+
+SAID_ALIKE = {"dr": "doctor", "mr": "mister", "mrs": "missus", "ms": "miss", "okay": "ok"}  # as the recogniser writes
+
+
+class ListenerMissing(PolydraftError, ImportError):
+    """pocketsphinx is not installed."""
+
+
+class Listener:
+    """A recogniser of 16 kHz speech."""
+
+    @cached_property
+    def decoder(self) -> Any:
+        try:
+            from pocketsphinx import Decoder
+        except ImportError as error:
+            raise ListenerMissing("word errors need pocketsphinx; `pip install pocketsphinx` brings it.") from error
+        return Decoder(samprate=16000, loglevel="FATAL")
+
+    def hear(self, audio: NDArray[np.float32]) -> list[str]:
+        """Words understood."""
+        self.decoder.start_utt()
+        self.decoder.process_raw(pcm(audio), full_utt=True)
+        self.decoder.end_utt()
+        found = self.decoder.hyp()
+        return plain_words(found.hypstr if found else "")
+
+
+def plain_words(text: str) -> list[str]:
+    """Lower-case words without marks."""
+    words = re.findall(r"[a-z']+", text.lower())
+    return [SAID_ALIKE.get(word, word).replace("'", "") for word in words]
+
+
+def word_errors(wanted: list[str], heard: list[str]) -> int:
+    """Fewest words to insert, leave out or replace (Levenshtein 1966)."""
+    from rapidfuzz.distance import Levenshtein
+
+    return Levenshtein.distance(wanted, heard)

@@ -1,0 +1,77 @@
+"""Make `tiny-speech` from nothing: `polydraft train tiny-speech --out runs/tiny-speech` (about two hours on two cores).
+
+Sentences are said by flite (Debian: `apt install flite`), a codec learns to write the sound as codes, a language model
+to write codes from text, drafters to guess it. Each stage is also a command of its own in this folder; what a stopped
+run has rendered or encoded is kept. The finished model folder is `<out>/model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from polydraft.apps.train import speech_codec, speech_lm
+from polydraft.apps.train.flite import VOICES
+from polydraft.apps.train.speech_analysis import measure
+from polydraft.apps.train.speech_codes import code
+from polydraft.apps.train.speech_data import Job, render_many
+from polydraft.modalities.speech import vocabulary
+from polydraft.modalities.speech.codec import CodecConfig, SpeechCodec
+from polydraft.modalities.speech.lexicon import SYMBOLS
+from polydraft.modalities.speech.sentences import sentence
+from polydraft.modalities.speech.text import read
+
+SENTENCES = 24_000
+ANALYSED = 6  # shards the codec learns from
+SHARES = {"codec": 0.12, "target": 0.7}  # of the minutes given, beside rendering
+
+
+def jobs(seed: int) -> Iterator[Job]:
+    """Training sentences, the voices in turns, each at a tempo of its own."""
+    rng = np.random.default_rng(seed)
+    count = 0
+    while True:
+        for words in read(sentence(rng)).sentences:
+            yield Job(words, VOICES[count % len(VOICES)], count)
+            count += 1
+
+
+def render(out: Path, sentences: int = SENTENCES, seed: int = 0, workers: int = 2) -> list[Path]:
+    """Shards of speech in `out`."""
+    wanted = list(islice(jobs(seed), sentences))
+    return list(tqdm(render_many(wanted, out, workers=workers), total=-(-sentences // 500), desc="render", unit="shard"))
+
+
+def codec(speech: list[Path], out: Path, minutes: float, seed: int = 0) -> None:
+    """Measure what some of the speech does and train the codec on it."""
+    analysed = out / "analysed"
+    analysed.mkdir(parents=True, exist_ok=True)
+    for shard in tqdm(speech[:ANALYSED], desc="analyse", unit="shard"):
+        if not (analysed / shard.name).exists():
+            measure(shard, analysed / shard.name)
+    speech_codec.run(analysed, out / "codec", minutes, seed)
+
+
+def encode(speech: list[Path], out: Path) -> None:
+    """Write all speech as codes, and the vocabulary of the language model."""
+    coded, target = out / "coded", out / "target"
+    for folder in (coded, target):
+        folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = vocabulary.build(list(VOICES), list(SYMBOLS), CodecConfig().codebook_size)
+    tokenizer.save(str(target / "tokenizer.json"))
+    trained = SpeechCodec.from_folder(out / "codec")
+    for index, shard in enumerate(tqdm(speech, desc="encode", unit="shard")):
+        if not (coded / shard.name).exists():
+            code(shard, trained, tokenizer, coded / shard.name, index)
+
+
+def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
+    """Train all parts within about `minutes` and put them together in `out/model`."""
+    speech = render(out / "speech", seed=seed)
+    codec(speech, out, minutes * SHARES["codec"], seed)
+    encode(speech, out)
+    speech_lm.run(out / "coded", out / "target", out / "target", minutes * SHARES["target"], seed)

@@ -1,0 +1,104 @@
+"""What speaking returns: sound, tokens, statistics, and the pass that committed every token."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polydraft.core.errors import OutputUnwritable
+from polydraft.core.stats import DecodeStats
+
+FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", "MPEG_LAYER_III"),
+           ".opus": ("OGG", "OPUS"), ".ogg": ("OGG", "VORBIS"), ".pcm": ("RAW", "PCM_16")}  # fmt: skip
+ENDIAN = {"RAW": "LITTLE"}  # the others know
+
+
+@dataclass(frozen=True)
+class SpeechResult:
+    """The speech of one text.
+
+    audio: `[samples]` float32 in -1..1. tokens: `[T]` int64 codes of all sentences, end to end; passes: `[T]` int64,
+    which target pass (from 1) committed each. sentences: what was said, in the model's words; counts: their codes.
+    finish_reason: "eos"; "length" or "loop" if a sentence had to be cut, "cancelled" if speaking was stopped.
+    """
+
+    audio: NDArray[np.float32]
+    sample_rate: int
+    tokens: Tensor
+    passes: Tensor
+    stats: DecodeStats
+    finish_reason: str
+    ignored_words: tuple[str, ...]
+    text: str
+    sentences: list[str]
+    counts: list[int]
+    voice: str
+    seed: int
+    model: str
+    method: str
+
+    @property
+    def seconds(self) -> float:
+        return len(self.audio) / self.sample_rate
+
+    def save(self, path: str | Path) -> Path:
+        """Write the sound in the format of the name's ending, whole or not at all; it says what made it."""
+        notes = {
+            "title": self.text[:200], "artist": f"polydraft {self.model}, {self.voice}", "software": "polydraft",
+            "comment": f"AI-generated speech; method {self.method}, seed {self.seed}",
+        }  # fmt: skip
+        return write_sound(self.audio, self.sample_rate, check_output(path), notes)
+
+
+def check_output(path: str | Path) -> Path:
+    """`path` if sound can be written there; raises OutputUnwritable, and touches nothing."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise OutputUnwritable(f"{path} has no sound format; end the name in {', '.join(FORMATS)}.")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise OutputUnwritable(f"{path} cannot be written; give a file name in a folder that exists and is writable.")
+    return path
+
+
+def write_sound(audio: NDArray[np.float32], sample_rate: int, path: Path, notes: dict[str, Any]) -> Path:
+    """Write beside `path` first, then rename: nobody ever hears half a file."""
+    import soundfile
+
+    kind, subtype = FORMATS[path.suffix.lower()]
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=path.suffix, delete=False) as file:
+            temporary = Path(file.name)
+            with soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(kind), kind) as sound:
+                if kind != "RAW":
+                    for name, value in notes.items():
+                        setattr(sound, name, value)
+                sound.write(audio)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except (OSError, soundfile.SoundFileError) as error:
+        raise OutputUnwritable(f"{path} cannot be written ({error}); choose another place.") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+def pcm(audio: NDArray[np.float32]) -> bytes:
+    """Signed 16-bit little-endian samples."""
+    return (audio.clip(-1, 1) * 32767).round().astype("<i2").tobytes()
+
+
+def wav_header(sample_rate: int) -> bytes:
+    """The start of a mono 16-bit WAV stream whose length nobody knows yet."""
+    unknown = 0xFFFFFFFF
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
+    return struct.pack("<4sI4s", b"RIFF", unknown, b"WAVE") + form + struct.pack("<4sI", b"data", unknown)
