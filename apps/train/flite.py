@@ -39,35 +39,32 @@ def flite(text: str, *options: str, voice: str = QUICKEST, out: Path | None = No
     """What flite prints about `text`, split at blanks; its sound goes to `out`."""
     command = ["flite", "-voice", voice, *options, "-t", text, "-o", "none" if out is None else str(out)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise FliteError("flite says the training sentences and is missing; `apt install flite` brings it.") from error
-    except subprocess.TimeoutExpired as error:
-        raise FliteError(f"flite took over a minute for {text[:60]!r}; leave that sentence out.") from error
     if done.returncode or not done.stdout:
         raise FliteError(f"flite failed on {text[:60]!r} with {done.stderr[-200:]!r}; leave that sentence out.")
     return done.stdout.split()
 
 
-def words_of(text: str) -> list[str]:
-    """The words flite says for `text`."""
-    return [word.removeprefix("_") for word in flite(text, "-pr", "Word")]
+def taken_as_written(words: list[str]) -> list[str]:
+    """Those of `words` that flite does not read as others, as it reads "st" as "street" and "kg" as two letters."""
+    said = [word.removeprefix("_") for word in flite(", ".join(words), "-pr", "Word")]
+    blocks = SequenceMatcher(None, words, said, autojunk=False).get_matching_blocks()
+    return [word for block in blocks for word in words[block.a : block.a + block.size]]
 
 
 def phones_of(words: list[str]) -> dict[str, list[str]]:
-    """Phones of every word, said with pauses between; without words that flite reads as others ("street" for "st")."""
-    said = words_of(", ".join(words))
-    blocks = SequenceMatcher(None, words, said, autojunk=False).get_matching_blocks()
-    kept = [word for block in blocks for word in words[block.a : block.a + block.size]]
+    """Phones of every word, said with pauses between."""
     phones: list[list[str]] = [[]]
-    for phone in flite(", ".join(kept), "-ps"):
+    for phone in flite(", ".join(words), "-ps"):
         if phone != PAUSE:
             phones[-1].append(phone)
         elif phones[-1]:
             phones.append([])
-    if len(phones) != len(kept) + 1:
-        raise FliteError(f"flite said {len(phones) - 1} words for the {len(kept)} from {kept[0]!r}; ask for fewer.")
-    return dict(zip(kept, phones, strict=False))
+    if len(phones) != len(words) + 1:
+        raise FliteError(f"flite said {len(phones) - 1} words for the {len(words)} from {words[0]!r}; ask for fewer.")
+    return dict(zip(words, phones, strict=False))
 
 
 def render(text: str, voice: str, stretch: float = 1.0) -> tuple[NDArray[np.int16], list[Heard]]:
@@ -79,8 +76,6 @@ def render(text: str, voice: str, stretch: float = 1.0) -> tuple[NDArray[np.int1
             if file.getframerate() != SAMPLE_RATE:
                 raise FliteError(f"voice {voice} speaks at {file.getframerate()} Hz; use one of {', '.join(VOICES)}.")
             samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
-    heard, start = [], 0.0
-    for phone, end in (item.split(":") for item in printed):
-        heard.append(Heard(phone, start, float(end)))
-        start = float(end)
-    return samples, heard
+    ends = [min(float(item.partition(":")[2]), len(samples) / SAMPLE_RATE) for item in printed]
+    phones = [item.partition(":")[0] for item in printed]
+    return samples, [Heard(*spoken) for spoken in zip(phones, [0.0, *ends], ends, strict=False)]

@@ -15,30 +15,38 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from polydraft.apps.train.flite import phones_of
+from polydraft.apps.train.flite import phones_of, taken_as_written
 from polydraft.modalities.speech.lexicon import inflected
+from polydraft.modalities.speech.text import fold
 
 WORDS = Path("/usr/share/dict/american-english")
 BATCH = 200  # words a call of flite
-IN_CONTEXT = {"a": "ax"}  # flite says the letter's name when the word stands alone
+ADDED = ("et", "cetera", "missus", "miz")  # what the normaliser writes
+RESPELLED = ("lead", "read")  # flite takes "led" and "red" for them, but says what it should
+# Alone, flite says the first as a letter; it spells the second.
+CORRECTED = {"a": "ax", "thousandth": "th aw z ax n d th"}
 # Acronyms said as words; all others in capitals are left out, so that they are spelled.
 SAID_AS_WORDS = ("aids", "fifa", "nafta", "nasa", "nasdaq", "nato", "opec", "unesco", "unicef")
 
 
 def candidates(lines: list[str]) -> list[str]:
-    """Words of a word list in lower case: no capitals-only ones, no possessives, no accents."""
-    words = [line for line in lines if re.fullmatch(r"[A-Za-z]+('(?!s)[a-z]+)?", line)]
+    """Words of a word list in lower case and without accents: no possessives, nothing in capitals only."""
+    words = [fold(line) for line in lines]
+    words = [word for word in words if re.fullmatch(r"[A-Za-z]+('(?!s)[a-z]+)?", word)]
     kept = {word.lower() for word in words if len(word) == 1 or not re.search("[A-Z]s?$", word)}
-    return sorted(kept | set(SAID_AS_WORDS) | {"it's", "let's", "that's", "what's"})
+    return sorted(kept.union(SAID_AS_WORDS, ADDED))
 
 
 def listed(words: list[str]) -> dict[str, str]:
     """word -> phones, without the words flite reads as other words."""
+    as_they_are = [word for word in words if "'" in word or word in RESPELLED]  # flite writes these otherwise
+    plain = [word for word in words if word not in set(as_they_are)]
     lexicon: dict[str, str] = {}
-    for at in tqdm(range(0, len(words), BATCH)):
-        said = phones_of(words[at : at + BATCH])
-        lexicon |= {word: " ".join(phones) for word, phones in said.items()}
-    return lexicon | IN_CONTEXT
+    for group, check in ((as_they_are, list), (plain, taken_as_written)):
+        for at in tqdm(range(0, len(group), BATCH)):
+            said = phones_of(check(group[at : at + BATCH]))
+            lexicon |= {word: " ".join(phones) for word, phones in said.items()}
+    return lexicon | CORRECTED
 
 
 def shortened(lexicon: dict[str, str]) -> dict[str, str]:

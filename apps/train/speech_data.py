@@ -24,7 +24,6 @@ from polydraft.apps.train.flite import VOICES, Heard
 from polydraft.modalities.speech.lexicon import BOUNDARY, PUNCTUATION, symbols, word_symbols
 
 TEMPO = 0.08  # durations vary by this share either way
-SHARD = 500  # sentences a file
 
 
 class Job(NamedTuple):
@@ -82,17 +81,17 @@ def respelled(
     return symbols(sentence, spelled), np.concatenate(pieces)
 
 
-def render_many(jobs: Sequence[Job], folder: Path, *, workers: int = 1) -> Iterator[Path]:
-    """Say all jobs, `SHARD` to a file `shard-00000.npz`; yields the files in order as they are ready.
+def render_many(jobs: Sequence[Job], folder: Path, *, workers: int = 1, per_file: int = 500) -> Iterator[Path]:
+    """Say all jobs, `per_file` to a file `shard-00000.npz`; yields the files in order as they are ready.
 
     Files that are there already are kept, so an interrupted run goes on where it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
     spawn = multiprocessing.get_context("spawn")
+    parts = [list(jobs[start : start + per_file]) for start in range(0, len(jobs), per_file)]
+    paths = [folder / f"shard-{index:05d}.npz" for index in range(len(parts))]
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=functools.partial(os.nice, 19)) as pool:
-        starts = range(0, len(jobs), SHARD)
-        paths = [folder / f"shard-{start // SHARD:05d}.npz" for start in starts]
-        yield from pool.map(write_shard, paths, (list(jobs[start : start + SHARD]) for start in starts))
+        yield from pool.map(write_shard, paths, parts)
 
 
 def write_shard(path: Path, jobs: list[Job]) -> Path:

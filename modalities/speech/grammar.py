@@ -95,7 +95,7 @@ LISTS: dict[str, tuple[str, ...]] = {
         "first": """Alice; Ben; Clara; Daniel; Emma; Frank; Grace; Henry; Irene; Jack; Karen; Leo; Maria; Nathan;
             Olivia; Peter; Quentin; Rachel; Samuel; Teresa; Victor; Wendy; Arthur; Bella; Charles; Diana; Edward;
             Fiona; George; Hannah; Isaac; Julia; Kevin; Laura; Martin; Nora; Oscar; Paula; Robert; Susan; Thomas;
-            Vera; Walter; Zoe; Adam; Brenda; Connor; Eva; Felix; Gloria; Hugo; Ivan; Joyce; Kate; Louis; Monica;
+            Vera; Walter; Zoe; Adam; Brenda; Conrad; Eva; Felix; Gloria; Hugo; Ivan; Joyce; Kate; Louis; Monica;
             Paul; Rosa; Simon; Tina""",
         "last": """Smith; Johnson; Brown; Taylor; Miller; Wilson; Moore; Clark; Lewis; Walker; Young; King; Wright;
             Hill; Green; Baker; Adams; Nelson; Carter; Mitchell; Turner; Parker; Evans; Collins; Stewart; Morris;

@@ -56,8 +56,8 @@ def inflected(word: str, lexicon: dict[str, str]) -> list[str] | None:
 
 def stems_of(word: str) -> list[tuple[str, tuple[str, ...]]]:
     """Suffixes `word` may have, each with the spellings of the stem it may stand on, likeliest first."""
-    if word.endswith(("'s", "s'")):
-        return [("s", (word[:-2],))] if word.endswith("'s") else [("", (word[:-1],))]
+    if word.endswith("'s"):
+        return [("s", (word[:-2],))]
     if word.endswith("ies"):
         return [("s", (word[:-3] + "y", word[:-1]))]
     if word.endswith("s") and not word.endswith("ss"):
@@ -77,7 +77,7 @@ def ending(suffix: str, last: str) -> list[str]:
         return ["ax", "z"] if last in SIBILANTS else ["s"] if last in VOICELESS else ["z"]
     if suffix == "ed":
         return ["ax", "d"] if last in ("t", "d") else ["t"] if last in VOICELESS else ["d"]
-    return {"ing": ["ih", "ng"], "": []}[suffix]
+    return ["ih", "ng"]
 
 
 def spell(word: str) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ MONTHS = (
 MONTH_OF = {name: name for name in MONTHS} | {name[:3]: name for name in MONTHS} | {"sept": "september"}
 CURRENCIES = {
     "$": ("dollar", "dollars", "cent", "cents"), "£": ("pound", "pounds", "penny", "pence"),
-    "€": ("euro", "euros", "cent", "cents"), "¥": ("yen", "yen", "sen", "sen"), "₹": ("rupee", "rupees", "paisa", "paise"),
+    "€": ("euro", "euros", "cent", "cents"), "¥": ("yen", "yen", "sen", "sen"),
+    "₹": ("rupee", "rupees", "paisa", "paise"),
 }  # fmt: skip
 UNITS = {  # abbreviation: one, several
     "km": ("kilometer", "kilometers"), "m": ("meter", "meters"), "cm": ("centimeter", "centimeters"),
@@ -31,7 +32,8 @@ UNITS = {  # abbreviation: one, several
     "W": ("watt", "watts"), "kw": ("kilowatt", "kilowatts"), "kwh": ("kilowatt hour", "kilowatt hours"),
     "V": ("volt", "volts"), "ms": ("millisecond", "milliseconds"), "sec": ("second", "seconds"),
     "s": ("second", "seconds"), "min": ("minute", "minutes"), "hr": ("hour", "hours"), "hrs": ("hour", "hours"),
-    "h": ("hour", "hours"), "mph": ("mile per hour", "miles per hour"), "km/h": ("kilometer per hour", "kilometers per hour"),
+    "h": ("hour", "hours"), "mph": ("mile per hour", "miles per hour"),
+    "km/h": ("kilometer per hour", "kilometers per hour"),
     "m/s": ("meter per second", "meters per second"), "m2": ("square meter", "square meters"),
     "km2": ("square kilometer", "square kilometers"), "m3": ("cubic meter", "cubic meters"),
     "°c": ("degree celsius", "degrees celsius"), "°f": ("degree fahrenheit", "degrees fahrenheit"),
@@ -51,7 +53,7 @@ TELEPHONE = (
     r"\+[0-9][0-9 ()-]{6,}[0-9]|\(?\b[0-9]{3}\)?[ -][0-9]{3}-[0-9]{4}\b|\b1-[0-9]{3}-[0-9]{3}-[0-9]{4}\b"
     r"|\b[0-9]{3}-[0-9]{4}\b"
 )
-YEAR_AFTER = "in|of|by|since|from|until|before|after|around|circa|year"
+YEAR_AFTER = "in|of|by|since|from|to|until|before|after|around|circa|year"
 
 
 def words(value: int, kind: str = "cardinal") -> str:
@@ -150,8 +152,8 @@ def fraction(match: re.Match[str]) -> str:
     units, above, below = match.groups()
     if match[0] == "24/7":
         return "twenty four seven"
-    text = f"{whole(above)} over {whole(below)}"
-    if len(below) < 3 and int(below) > 1:
+    text = f"{whole(above)} {'' if above == below else 'over '}{whole(below)}"
+    if above != below and len(below) < 3 and int(below) > 1:
         ordinal = words(int(below), "ordinal")
         one, many = DENOMINATORS.get(below, (ordinal, ordinal + "s"))
         text = f"{whole(above)} {one if above == '1' else many}"
@@ -169,8 +171,9 @@ def decade(match: re.Match[str]) -> str:
 
 
 def from_to(match: re.Match[str]) -> str:
-    years = all(re.fullmatch("1[1-9][0-9]{2}|20[0-9]{2}", end) for end in (match[1], match[2]))
-    return f"{year(match[1])} to {year(match[2])}" if years else f"{number(match[1])} to {number(match[2])}"
+    """The start of a range; its end keeps its digits, for it may have a unit."""
+    years = all(re.fullmatch("1[1-9][0-9]{2}|20[0-9]{2}", end) for end in match.groups())
+    return f"{year(match[1]) if years else number(match[1])} to "
 
 
 def ordinal(text: str) -> str:
@@ -182,19 +185,20 @@ RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"\b([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})\b", slashed_date),
     (rf"(\bthe )?\b([12]?[0-9]|3[01])(?:st|nd|rd|th)?(?: of)? {MONTH}(?:,? ([12][0-9]{{3}})\b)?", day_month),
     (rf"\b{MONTH} ([12]?[0-9]|3[01])(?:st|nd|rd|th)?\b(?![:.][0-9])(?:,? ([12][0-9]{{3}})\b)?", month_day),
-    (rf"\b([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-5][0-9]))?\b(?: ?([ap])\.?m\b{DOT})?", clock),
+    (rf"\b([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-5][0-9]))?(?![0-9])(?: ?([ap])\.?m\b{DOT})?", clock),
     (rf"\b(?:(1[0-2]|[1-9]) ?- ?)?(1[0-2]|[1-9]) ?([ap])\.?m\b{DOT}", hours),
+    (rf"([{''.join(CURRENCIES)}]) ?({NUMBER}) ?- ?\1?(?={NUMBER})", lambda match: f"{number(match[2])} to {match[1]}"),
     (rf"(-?)([{''.join(CURRENCIES)}]) ?({NUMBER})(?: ?(thousand|million|billion|trillion|k|m|bn?)\b)?",
      lambda match: price(*match.groups())),
     (rf"({NUMBER}) ?([{''.join(CURRENCIES)}])", lambda match: price("", match[2], match[1], None)),
     (TELEPHONE, lambda match: ("plus " if match[0][0] == "+" else "") + digits(match[0])),
     (r"\b[0-9]+(?:\.[0-9]+){2,}\b", lambda match: " point ".join(whole(part) for part in match[0].split("."))),
     (r"(?:\b([0-9]+)[ -])?\b([0-9]+)/([0-9]+)\b(?!/)", fraction),
-    (rf"(?<![\w.])({NUMBER}) ?- ?({NUMBER})(?![0-9-])", from_to),
+    (rf"(?<![\w.])({NUMBER})%? ?- ?(?=({NUMBER})(?![0-9-]))", from_to),
     (r"'?\b((?:1[1-9]|20)?[1-9]0)'?s\b", decade),
-    (rf"({SIGNED}) ?({UNIT})(?![\w/])", lambda match: measure(match[1], match[2])),
+    (rf"({SIGNED}) ?({UNIT})(?![\w/'])", lambda match: measure(match[1], match[2])),
     (r"\b([0-9]+)(?:st|nd|rd|th)\b", lambda match: ordinal(match[1])),
-    (rf"\b({YEAR_AFTER}) (1[1-9][0-9]{{2}})\b(?![.,][0-9])", lambda match: f"{match[1]} {year(match[2])}"),
+    (rf"\b({YEAR_AFTER}) +(1[0-9]{{3}})\b(?![.,][0-9])", lambda match: f"{match[1]} {year(match[2])}"),
     (r"(?<![.,-])\b(19[0-9]{2}|20[0-9]{2})\b(?![.,][0-9])", lambda match: year(match[1])),
     (SIGNED, lambda match: number(match[0])),
 )  # fmt: skip

@@ -25,31 +25,37 @@ LONGEST_TEXT = 20_000  # characters
 LONGEST_PART = 200  # characters of a sentence, its marks included; longer ones are divided
 MOST_WORDS = 40  # of a sentence
 LONGEST_WORD = 30  # letters
-STOPS = (".", "?", "!")
+STRENGTH = ",.!?"  # of marks that meet, the later here stays
 
 FOLDED = str.maketrans({
     "‘": "'", "’": "'", "ʼ": "'", "‛": "'", "′": "'", "`": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"',
-    "‐": "-", "‑": "-", "‒": "-", "−": "-", "–": "-", "—": ", ", "―": ", ", "…": "...", "。": ".", "、": ",", "¿": " ", "¡": " ",
-    "ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D",
-    "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "⁄": "/", "©": "", "®": "", "µ": "u", "\u00ad": "", "\u200b": "",
-    "\ufeff": "",
+    "‐": "-", "‑": "-", "‒": "-", "−": "-", "–": "-", "—": ", ", "―": ", ", "…": "...", "。": ".", "、": ",", "¿": " ",
+    "¡": " ", "ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d",
+    "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "⁄": "/", "©": "", "®": "", "µ": "u", "\u00ad": "",
+    "\u200b": "", "\ufeff": "",
 })  # fmt: skip
 ABBREVIATIONS = {  # before a dot, in any case
     "mr": "mister", "mrs": "missus", "ms": "miz", "dr": "doctor", "prof": "professor", "jr": "junior", "sr": "senior",
     "st": "saint", "ave": "avenue", "rd": "road", "blvd": "boulevard", "vs": "versus", "etc": "et cetera",
     "e.g": "for example", "i.e": "that is", "approx": "approximately", "dept": "department", "sgt": "sergeant",
     "capt": "captain", "lt": "lieutenant", "ltd": "limited", "corp": "corporation", "inc": "incorporated",
-    "pp": "pages", "sept": "september", "a.k.a": "also known as", "ph.d": "p h d", "a.m": "ay m", "p.m": "p m",
+    "a.k.a": "also known as", "ph.d": "p h d", "a.m": "ay m", "p.m": "p m",
 }  # fmt: skip
 CAPITALISED = {  # before a dot, with a capital; many are words otherwise
     "Gen": "general", "Gov": "governor", "Col": "colonel", "Rev": "reverend", "Hon": "honorable", "Sen": "senator",
-    "Rep": "representative", "Pres": "president", "Co": "company", "Fig": "figure", "Vol": "volume", "Ch": "chapter",
-    "Mt": "mount", "Jan": "january", "Feb": "february", "Mar": "march", "Apr": "april", "Jun": "june", "Jul": "july",
-    "Aug": "august", "Oct": "october", "Nov": "november", "Dec": "december", "Mon": "monday", "Tue": "tuesday",
-    "Tues": "tuesday", "Wed": "wednesday", "Thu": "thursday", "Thurs": "thursday", "Fri": "friday",
+    "Rep": "representative", "Pres": "president", "Co": "company", "Mt": "mount", "Jan": "January", "Feb": "February",
+    "Mar": "March", "Apr": "April", "Jun": "June", "Jul": "July", "Aug": "August", "Sept": "September",
+    "Oct": "October", "Nov": "November", "Dec": "December", "Mon": "monday", "Tue": "tuesday", "Tues": "tuesday",
+    "Wed": "wednesday", "Thu": "thursday", "Thurs": "thursday", "Fri": "friday",
+}  # fmt: skip
+BEFORE_NUMBERS = {
+    "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "fig": "figure", "figs": "figures", "vol": "volume",
+    "ch": "chapter", "sec": "section", "eq": "equation",
 }  # fmt: skip
 UNDOTTED = {"mr": "mister", "mrs": "missus", "dr": "doctor", "vs": "versus", "etc": "et cetera", "ok": "okay"}
-NEVER_LAST = frozenset(("mister", "missus", "miz", "doctor", "professor", "for example", "that is", "saint", "mount"))
+# The others come before a name or an example.
+MAY_END = frozenset(("junior", "senior", "avenue", "street", "drive", "road", "boulevard", "et cetera", "ay m", "p m",
+                     "limited", "corporation", "incorporated", "company", "p h d"))  # fmt: skip
 AFTER_A_NAME = {"saint": "street", "doctor": "drive"}
 SYMBOLS = {
     "&": "and", "%": "percent", "+": "plus", "=": "equals", "@": "at", "×": "times", "÷": "divided by", "→": "to",
@@ -57,7 +63,9 @@ SYMBOLS = {
     "$": "dollars", "£": "pounds", "€": "euros", "¥": "yen", "₹": "rupees", "π": "pi",
     ":": ",", ";": ",", "(": ",", ")": ",", "[": ",", "]": ",", "{": ",", "}": ",", "•": ",",
 }  # fmt: skip
-CAPITALS_ARE_LETTERS = frozenset(("AI", "AM", "ER", "ID", "PA", "PM", "UN", "US"))  # in small letters they are words
+CAPITALS_ARE_LETTERS = frozenset(
+    ("AI", "AM", "CO", "ER", "ID", "PA", "PM", "UN", "US")
+)  # in small letters they are words
 ROMAN = {
     "II": "two", "III": "three", "IV": "four", "VI": "six", "VII": "seven", "VIII": "eight", "IX": "nine",
     "XI": "eleven", "XII": "twelve", "XIV": "fourteen", "XV": "fifteen", "XVI": "sixteen",
@@ -65,9 +73,8 @@ ROMAN = {
 CONJUNCTIONS = frozenset(("and", "but", "or", "because", "which", "that", "when", "while", "so", "if", "who", "where"))
 FEWEST_WORDS = 8  # before a cut that a comma or a conjunction suggests
 
-SHORT_FORM = re.compile(
-    rf"\b((?i:{'|'.join(map(re.escape, sorted(ABBREVIATIONS, key=len, reverse=True)))})|{'|'.join(CAPITALISED)})\.(?!\w)"
-)
+ANY_CASE = "|".join(re.escape(short) for short in sorted(ABBREVIATIONS, key=len, reverse=True))
+SHORT_FORM = re.compile(rf"\b((?i:{ANY_CASE})|{'|'.join(CAPITALISED)})\.(?!\w)")
 SITE = re.compile(
     r"(?:https?://)?([\w.+-]+@[\w-]+(?:\.[\w-]+)+|www(?:\.[\w/-]+)+|[\w-]+\.(?:com|org|net|edu|gov|io)\b[\w/-]*)"
 )
@@ -125,7 +132,11 @@ def tokens(plain: str) -> list[str]:
     for pattern, replacement in AFTER_NUMERALS:
         text = re.sub(pattern, replacement, text)
     found = TOKEN.findall(text)
-    return [word for at, token in enumerate(found) for word in said(token, found[at - 1 : at], found[at + 1 : at + 2])]
+    return [
+        word
+        for at, token in enumerate(found)
+        for word in said(token, found[max(at - 1, 0) : at], found[at + 1 : at + 2])
+    ]
 
 
 def site(match: re.Match[str]) -> str:
@@ -136,23 +147,26 @@ def site(match: re.Match[str]) -> str:
 
 def written_out(match: re.Match[str]) -> str:
     """The words for an abbreviation; its dot stays where it seems to end the sentence too."""
-    short, before, after = match[1], match.string[: match.start()], match.string[match.end() :]
-    full = CAPITALISED.get(short) or ABBREVIATIONS[short.lower()]
-    named = re.match(r"\s+[A-Z]", after) is not None
-    if (
-        full in AFTER_A_NAME
-        and re.search(r"[\w'].*\b[A-Z][a-z]+ $|[0-9](?:st|nd|rd|th) $", before)
-        and (full == "saint" or not named)
-    ):
-        full = AFTER_A_NAME[full]
-    last = not after.strip() or named or after.lstrip(" ").startswith("\n")
-    return full + ("." if last and full not in NEVER_LAST else "")
+    before, after = match.string[: match.start()], match.string[match.end() :]
+    full = CAPITALISED.get(match[1]) or ABBREVIATIONS[match[1].lower()]
+    name_follows = re.match(r"\s+[A-Z]", after) is not None
+    name = re.search(r"(^|[.?!] )?(?:\b[A-Z][a-z]+|[0-9](?:st|nd|rd|th)) $", before)
+    if full in AFTER_A_NAME and name and not (name_follows and (full == "doctor" or name[1] is not None)):
+        full = AFTER_A_NAME[full]  # "Main St.", but "St. Louis", and "Visit St. Louis"
+    last = (name_follows and full in MAY_END) or not after.strip()
+    return full + ("." if last else "")
 
 
 def initials(match: re.Match[str]) -> str:
     """Letters with dots, without them."""
     end = "." if not match.string[match.end() :].strip() else ""
-    return " " + letters(re.sub("[^A-Za-z]", "", match[0])) + end + " "
+    return f" {letters(re.sub('[^A-Za-z]', '', match[0]))}{end} "
+
+
+def initial(match: re.Match[str]) -> str:
+    """One letter with a dot: "J. K. Rowling", "John F. Kennedy", but the end in "vitamin C. It is"."""
+    named = re.search(r"(?:^|\b[A-Z][a-z]+ |[A-Z]\. ?|[.?!] )$", match.string[: match.start()])
+    return f"{letters(match[1])} " if named else match[0]
 
 
 def letters(word: str) -> str:
@@ -160,22 +174,24 @@ def letters(word: str) -> str:
     return " ".join("ay" if letter in "aA" else letter.lower() for letter in word)
 
 
-BEFORE_NUMERALS: tuple[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+Rule = tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], str]]
+BEFORE_NUMERALS: tuple[Rule, ...] = (
     (r"\n\s*\n|\n(?=\s*(?:[-*•]|[0-9]+[.)]) )", " . "),
     (SITE, site),
-    (r"\bNo\.(?= ?[0-9])|#(?=[0-9])", "number "),
-    (r"\bp\.(?= ?[0-9])", "page "),
-    (r"#(?=[A-Za-z])", " hashtag "),
+    (rf"(?i)\b({'|'.join(BEFORE_NUMBERS)})\.(?= ?[0-9])", lambda match: BEFORE_NUMBERS[match[1].lower()]),
     (SHORT_FORM, written_out),
     (r"\b(?:[A-Za-z]\.){2,}(?!\w)", initials),
-    (r"(?:(?<=[A-Z][a-z] )|(?<=[a-z]{3} )(?<=[A-Z][a-z]{2} )|^|(?<=\. ))[A-Z]\. ?(?=[A-Z])", initials),
-    (r"(?<= )(?:II|III|IV|VI|VII|VIII|IX|XI|XII|XIV|XV|XVI)\b", lambda match: ROMAN[match[0]]),
+    (r"\b([A-Z])\.(?= ?[A-Z])", initial),
+    (rf"(?<= )(?:{'|'.join(ROMAN)})\b", lambda match: ROMAN[match[0]]),
+    (r"#(?=[0-9])", " number "),
+    (r"#(?=[A-Za-z])", " hashtag "),
+    (r"(?<=[0-9])\^(?=[0-9])", " to the power of "),
+    (r"\.\.\.+(?=\s*[a-z])|--+|(?<=\s)-(?=\s)", ", "),
 )
-AFTER_NUMERALS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"--+|(?<=\s)-(?=\s)", ","),
+AFTER_NUMERALS: tuple[Rule, ...] = (
+    (r"\s/\s?(?=(?:second|minute|hour|night|day|week|month|year|person|piece)\b)", " per "),
     (f"[{re.escape(''.join(SYMBOLS))}]", lambda match: f" {SYMBOLS[match[0]]} "),
     (r"(?<=[A-Za-z0-9])\.(?=[a-z0-9])", " dot "),
-    (r"(?<=[^\x00-\x7f])|(?=[^\x00-\x7f])", " "),
 )
 
 
@@ -184,7 +200,7 @@ def said(token: str, before: list[str], after: list[str]) -> list[str]:
     word = token.lower()
     if token in PUNCTUATION:
         return [token]
-    if token == "A" and before and before[0] not in PUNCTUATION and not (after and after[0][0].isupper()):
+    if token == "A" and before and before[-1] not in PUNCTUATION and not (after and after[0][0].isupper()):
         return ["ay"]  # "vitamin A"
     if word in UNDOTTED:
         return UNDOTTED[word].split()
@@ -209,12 +225,12 @@ def into_sentences(found: list[str]) -> list[list[str]]:
     for token in [*found, "."]:
         current = sentences[-1]
         if token not in PUNCTUATION:
-            if current and current[-1] in STOPS:
+            if current and current[-1] in STRENGTH[1:]:
                 sentences.append([])
             sentences[-1].append(token)
         elif current and current[-1] not in PUNCTUATION:
             current.append(token)
-        elif current and PUNCTUATION.index(token) > PUNCTUATION.index(current[-1]):
+        elif current and STRENGTH.index(token) > STRENGTH.index(current[-1]):
             current[-1] = token
     return [sentence for sentence in sentences if sentence]
 
