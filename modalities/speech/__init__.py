@@ -1,0 +1,1 @@
+"""Speech: text to codec codes to sound."""

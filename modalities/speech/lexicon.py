@@ -1,0 +1,106 @@
+"""How words sound: a lexicon of phones, and letters for words it does not have.
+
+    symbols(["the", "cats", ",", "qzx", "."])  ->  dh ax | k ae t s , <q> <z> <x> .
+
+Between two words stands a boundary, unless punctuation does. Pronunciations are flite's (American English, no stress
+marks), one a word; `apps/train/lexicon.py` asked flite for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+from collections.abc import Collection, Sequence
+from importlib.resources import files
+
+BOUNDARY = "|"
+PUNCTUATION = (",", ".", "?", "!")
+VOWELS = ("aa", "ae", "ah", "ao", "aw", "ax", "ay", "eh", "er", "ey", "ih", "iy", "ow", "oy", "uh", "uw")
+CONSONANTS = (
+    "b", "ch", "d", "dh", "f", "g", "hh", "jh", "k", "l", "m", "n", "ng", "p", "r", "s", "sh", "t", "th", "v", "w", "y",
+    "z", "zh",
+)  # fmt: skip
+PHONES = (*VOWELS, *CONSONANTS)
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+LETTERS = tuple(f"<{letter}>" for letter in ALPHABET)
+SYMBOLS = (BOUNDARY, *PUNCTUATION, *PHONES, *LETTERS)  # the order is the vocabulary's
+
+VOICELESS = frozenset(("ch", "f", "hh", "k", "p", "s", "sh", "t", "th"))
+SIBILANTS = frozenset(("ch", "jh", "s", "sh", "z", "zh"))
+
+
+@functools.cache
+def pronunciations() -> dict[str, str]:
+    """word -> phones with spaces between."""
+    packed = (files("polydraft.assets") / "speech" / "lexicon.txt.gz").read_bytes()
+    cells = gzip.decompress(packed).decode("ascii").replace("\n", "\t").split("\t")
+    return dict(zip(cells[0::2], cells[1::2], strict=False))  # a last newline leaves an empty cell
+
+
+def pronounce(word: str) -> tuple[str, ...] | None:
+    """Phones of a lower-case word, by the lexicon or as an inflected form of a word there; None if neither has it."""
+    known = pronunciations().get(word)
+    phones = known.split() if known is not None else inflected(word, pronunciations())
+    return None if phones is None else tuple(phones)
+
+
+def inflected(word: str, lexicon: dict[str, str]) -> list[str] | None:
+    """Phones of "cat's", "cats", "walked", "baking" from those of "cat", "walk" and "bake"."""
+    for suffix, stems in stems_of(word):
+        known = next((lexicon[stem] for stem in stems if stem in lexicon), None)
+        if known is not None:
+            phones = known.split()
+            return phones + ending(suffix, phones[-1])
+    return None
+
+
+def stems_of(word: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Suffixes `word` may have, each with the spellings of the stem it may stand on, likeliest first."""
+    if word.endswith("'s"):
+        return [("s", (word[:-2],))]
+    if word.endswith("ies"):
+        return [("s", (word[:-3] + "y", word[:-1]))]
+    if word.endswith("s") and not word.endswith("ss"):
+        return [("s", (word[:-1], word[:-2]) if word.endswith("es") else (word[:-1],))]
+    for suffix in ("ed", "ing"):
+        stem = word.removesuffix(suffix)
+        if stem != word and len(stem) > 2:
+            doubled = (stem[:-1],) if stem[-1] == stem[-2] else ()
+            silent = (stem + "e",) if stem[-1] not in "aeiouy" else ()
+            return [(suffix, (*silent, stem, *doubled, *((stem[:-1] + "y",) if suffix == "ed" else ())))]
+    return []
+
+
+def ending(suffix: str, last: str) -> list[str]:
+    """Phones of a suffix after a stem that ends in the phone `last`."""
+    if suffix == "s":
+        return ["ax", "z"] if last in SIBILANTS else ["s"] if last in VOICELESS else ["z"]
+    if suffix == "ed":
+        return ["ax", "d"] if last in ("t", "d") else ["t"] if last in VOICELESS else ["d"]
+    return ["ih", "ng"]
+
+
+def spell(word: str) -> tuple[str, ...]:
+    """A word as letters; an apostrophe has no sound."""
+    return tuple(f"<{letter}>" for letter in word if letter != "'")
+
+
+def word_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list[tuple[str, ...]]:
+    """Phones or letters of each word, punctuation as it is; spelled: indices of words to give as letters anyway."""
+    groups: list[tuple[str, ...]] = []
+    for index, word in enumerate(sentence):
+        if word in PUNCTUATION:
+            groups.append((word,))
+        else:
+            groups.append((index not in spelled and pronounce(word)) or spell(word))
+    return groups
+
+
+def symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list[str]:
+    """A sentence (lower-case words and punctuation marks) in symbols of `SYMBOLS`."""
+    found: list[str] = []
+    for word, group in zip(sentence, word_symbols(sentence, spelled), strict=True):
+        if found and word not in PUNCTUATION and found[-1] not in PUNCTUATION:
+            found.append(BOUNDARY)
+        found += group
+    return found

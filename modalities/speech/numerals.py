@@ -1,0 +1,212 @@
+"""Everything written with digits, as words: counts, dates, times, money, measures, telephone numbers.
+
+spoken("It cost $3.50 on 2026-11-21.")
+# "It cost three dollars and fifty cents on november twenty first twenty twenty six."
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+MOST_DIGITS = 15  # a longer number is read digit by digit
+
+MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+MONTH_OF = {name: name for name in MONTHS} | {name[:3]: name for name in MONTHS} | {"sept": "september"}
+CURRENCIES = {
+    "$": ("dollar", "dollars", "cent", "cents"), "£": ("pound", "pounds", "penny", "pence"),
+    "€": ("euro", "euros", "cent", "cents"), "¥": ("yen", "yen", "sen", "sen"),
+    "₹": ("rupee", "rupees", "paisa", "paise"),
+}  # fmt: skip
+UNITS = {  # abbreviation: one, several
+    "km": ("kilometer", "kilometers"), "m": ("meter", "meters"), "cm": ("centimeter", "centimeters"),
+    "mm": ("millimeter", "millimeters"), "mi": ("mile", "miles"), "ft": ("foot", "feet"), "yd": ("yard", "yards"),
+    "kg": ("kilogram", "kilograms"), "g": ("gram", "grams"), "mg": ("milligram", "milligrams"),
+    "lb": ("pound", "pounds"), "lbs": ("pound", "pounds"), "oz": ("ounce", "ounces"), "l": ("liter", "liters"),
+    "ml": ("milliliter", "milliliters"), "hz": ("hertz", "hertz"), "khz": ("kilohertz", "kilohertz"),
+    "mhz": ("megahertz", "megahertz"), "ghz": ("gigahertz", "gigahertz"), "kb": ("kilobyte", "kilobytes"),
+    "mb": ("megabyte", "megabytes"), "gb": ("gigabyte", "gigabytes"), "tb": ("terabyte", "terabytes"),
+    "W": ("watt", "watts"), "kw": ("kilowatt", "kilowatts"), "kwh": ("kilowatt hour", "kilowatt hours"),
+    "V": ("volt", "volts"), "ms": ("millisecond", "milliseconds"), "sec": ("second", "seconds"),
+    "s": ("second", "seconds"), "min": ("minute", "minutes"), "hr": ("hour", "hours"), "hrs": ("hour", "hours"),
+    "h": ("hour", "hours"), "mph": ("mile per hour", "miles per hour"),
+    "km/h": ("kilometer per hour", "kilometers per hour"),
+    "m/s": ("meter per second", "meters per second"), "m2": ("square meter", "square meters"),
+    "km2": ("square kilometer", "square kilometers"), "m3": ("cubic meter", "cubic meters"),
+    "°c": ("degree celsius", "degrees celsius"), "°f": ("degree fahrenheit", "degrees fahrenheit"),
+    "°": ("degree", "degrees"), "%": ("percent", "percent"),
+}  # fmt: skip
+DENOMINATORS = {"2": ("half", "halves"), "4": ("quarter", "quarters")}
+SCALES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
+
+# A dot that ends an abbreviation, and not the sentence with it.
+DOT = r"(?:\.(?!\s*$|\s+(?-i:[A-Z])))?"
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
+SIGNED = rf"(?:(?<![\w.)])-)?(?:{NUMBER})"
+MONTH = rf"((?-i:(?=[A-Z]))(?:{'|'.join(sorted(MONTH_OF, key=len, reverse=True))}))\b{DOT}"
+# Letters that are alone mean a unit only as they are usually written: 5G is no weight.
+UNIT = "|".join(f"(?-i:{unit})" if len(unit) == 1 else re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
+TELEPHONE = (
+    r"\+[0-9][0-9 ()-]{6,}[0-9]|\(?\b[0-9]{3}\)?[ -][0-9]{3}-[0-9]{4}\b|\b1-[0-9]{3}-[0-9]{3}-[0-9]{4}\b"
+    r"|\b[0-9]{3}-[0-9]{4}\b"
+)
+YEAR_AFTER = "in|of|by|since|from|to|until|before|after|around|circa|year"
+
+
+def words(value: int, kind: str = "cardinal") -> str:
+    """A number in American English; kind: cardinal, ordinal or year."""
+    from num2words import num2words  # loads every language it knows
+
+    text = str(num2words(value, to=kind))
+    return re.sub(r"\band\b|[,-]", " ", text)
+
+
+def digits(text: str) -> str:
+    """One word a digit; a comma between groups."""
+    groups = re.findall("[0-9]+", text)
+    return ", ".join(" ".join(words(int(digit)) for digit in group) for group in groups)
+
+
+def whole(text: str) -> str:
+    """A number without a point: "1,234"; with leading zeros or too long for words, digit by digit."""
+    plain = text.replace(",", "")
+    if len(plain) > MOST_DIGITS or (len(plain) > 1 and plain[0] == "0"):
+        return digits(plain)
+    return words(int(plain))
+
+
+def number(text: str) -> str:
+    """A number, maybe with a sign and a point."""
+    sign = "minus " if text[0] == "-" else ""
+    before, point, after = text.lstrip("-").partition(".")
+    return sign + whole(before or "0") + (f" point {digits(after)}" if point else "")
+
+
+def year(text: str) -> str:
+    return words(int(text), "year")
+
+
+def clock(match: re.Match[str]) -> str:
+    hour, minute, second, half = int(match[1]), int(match[2]), match[3], match[4]
+    if minute == 0:
+        minutes = "" if half else " o'clock" if 0 < hour < 13 else " hundred"
+    else:
+        minutes = f" oh {words(minute)}" if minute < 10 else f" {words(minute)}"
+    seconds = f" and {measure(second, 'sec')}" if second and int(second) else ""
+    return f"{words(hour)}{minutes}{seconds}{half_day(half)}"
+
+
+def hours(match: re.Match[str]) -> str:
+    first = f"{words(int(match[1]))} to " if match[1] else ""
+    return first + words(int(match[2])) + half_day(match[3])
+
+
+def half_day(letters: str | None) -> str:
+    """ "p.m." as letters, of which the first is the letter's name and not the article."""
+    return f" {'ay' if letters[0] in 'aA' else 'p'} m" if letters else ""
+
+
+def date(day: str, month: str, year_: str | None) -> str:
+    return f"{month} {words(int(day), 'ordinal')}" + (f", {year(year_)}" if year_ else "")
+
+
+def iso_date(match: re.Match[str]) -> str:
+    return date(match[3], MONTHS[int(match[2]) - 1], match[1])
+
+
+def slashed_date(match: re.Match[str]) -> str:
+    """Month first, as Americans write; day first where there is no such month."""
+    month, day = int(match[1]), int(match[2])
+    if month > 12:
+        month, day = day, month
+    return date(str(day), MONTHS[month - 1], match[3]) if 0 < month < 13 and 0 < day < 32 else digits(match[0])
+
+
+def day_month(match: re.Match[str]) -> str:
+    article = "" if match[1] else "the "
+    year_ = f", {year(match[4])}" if match[4] else ""
+    return f"{match[1] or ''}{article}{words(int(match[2]), 'ordinal')} of {MONTH_OF[match[3].lower()]}{year_}"
+
+
+def month_day(match: re.Match[str]) -> str:
+    return date(match[2], MONTH_OF[match[1].lower()], match[3])
+
+
+def price(sign: str, currency: str, amount: str, scale: str | None) -> str:
+    one, many, cent, cents = CURRENCIES[currency]
+    units, _, part = amount.replace(",", "").partition(".")
+    units = units or "0"
+    if scale or len(part) not in (0, 2):
+        text = f"{number(amount)} {SCALES.get((scale or '').lower(), scale or '')} {many}"
+    else:
+        pieces = [f"{whole(units)} {one if units == '1' else many}"] if int(units) or not int(part or 0) else []
+        pieces += [f"{words(int(part))} {cent if part == '01' else cents}"] if int(part or 0) else []
+        text = " and ".join(pieces)
+    return ("minus " if sign else "") + text
+
+
+def fraction(match: re.Match[str]) -> str:
+    units, above, below = match.groups()
+    if match[0] == "24/7":
+        return "twenty four seven"
+    text = f"{whole(above)} {'' if above == below else 'over '}{whole(below)}"
+    if above != below and len(below) < 3 and int(below) > 1:
+        ordinal = words(int(below), "ordinal")
+        one, many = DENOMINATORS.get(below, (ordinal, ordinal + "s"))
+        text = f"{whole(above)} {one if above == '1' else many}"
+    return f"{whole(units)} and {text}" if units else text
+
+
+def measure(amount: str, unit: str) -> str:
+    one, many = UNITS[unit if unit in UNITS else unit.lower()]
+    return f"{number(amount)} {one if amount == '1' else many}"
+
+
+def decade(match: re.Match[str]) -> str:
+    text = year(match[1]) if len(match[1]) == 4 else words(int(match[1]))
+    return text.rstrip().removesuffix("y") + ("ies" if text.rstrip().endswith("y") else "s")
+
+
+def from_to(match: re.Match[str]) -> str:
+    """The start of a range; its end keeps its digits, for it may have a unit."""
+    years = all(re.fullmatch("1[1-9][0-9]{2}|20[0-9]{2}", end) for end in match.groups())
+    return f"{year(match[1]) if years else number(match[1])} to "
+
+
+def ordinal(text: str) -> str:
+    return words(int(text), "ordinal") if len(text) <= MOST_DIGITS else digits(text)
+
+
+RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (r"\b([0-9]{4})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\b", iso_date),
+    (r"\b([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})\b", slashed_date),
+    (rf"(\bthe )?\b([12]?[0-9]|3[01])(?:st|nd|rd|th)?(?: of)? {MONTH}(?:,? ([12][0-9]{{3}})\b)?", day_month),
+    (rf"\b{MONTH} ([12]?[0-9]|3[01])(?:st|nd|rd|th)?\b(?![:.][0-9])(?:,? ([12][0-9]{{3}})\b)?", month_day),
+    (rf"\b([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-5][0-9]))?(?![0-9])(?: ?([ap])\.?m\b{DOT})?", clock),
+    (rf"\b(?:(1[0-2]|[1-9]) ?- ?)?(1[0-2]|[1-9]) ?([ap])\.?m\b{DOT}", hours),
+    (rf"([{''.join(CURRENCIES)}]) ?({NUMBER}) ?- ?\1?(?={NUMBER})", lambda match: f"{number(match[2])} to {match[1]}"),
+    (rf"(-?)([{''.join(CURRENCIES)}]) ?({NUMBER})(?: ?(thousand|million|billion|trillion|k|m|bn?)\b)?",
+     lambda match: price(*match.groups())),
+    (rf"({NUMBER}) ?([{''.join(CURRENCIES)}])", lambda match: price("", match[2], match[1], None)),
+    (TELEPHONE, lambda match: ("plus " if match[0][0] == "+" else "") + digits(match[0])),
+    (r"\b[0-9]+(?:\.[0-9]+){2,}\b", lambda match: " point ".join(whole(part) for part in match[0].split("."))),
+    (r"(?:\b([0-9]+)[ -])?\b([0-9]+)/([0-9]+)\b(?!/)", fraction),
+    (rf"(?<![\w.])({NUMBER})%? ?- ?(?=({NUMBER})(?![0-9-]))", from_to),
+    (r"'?\b((?:1[1-9]|20)?[1-9]0)'?s\b", decade),
+    (rf"({SIGNED}) ?({UNIT})(?![\w/'])", lambda match: measure(match[1], match[2])),
+    (r"\b([0-9]+)(?:st|nd|rd|th)\b", lambda match: ordinal(match[1])),
+    (rf"\b({YEAR_AFTER}) +(1[0-9]{{3}})\b(?![.,][0-9])", lambda match: f"{match[1]} {year(match[2])}"),
+    (r"(?<![.,-])\b(19[0-9]{2}|20[0-9]{2})\b(?![.,][0-9])", lambda match: year(match[1])),
+    (SIGNED, lambda match: number(match[0])),
+)  # fmt: skip
+COMPILED = [(re.compile(pattern, re.IGNORECASE), speak) for pattern, speak in RULES]
+
+
+def spoken(text: str) -> str:
+    """`text` with words instead of digits."""
+    for pattern, speak in COMPILED:
+        text = pattern.sub(lambda match, speak=speak: f" {speak(match)} ", text)  # type: ignore[misc]
+    return text

@@ -1,0 +1,192 @@
+"""Everyday English sentences without end: what `tiny-speech` learns from and is tested on.
+
+    sentence(np.random.default_rng(0))   # "My aunt was painting a small boat when it was foggy outside."
+    held_out(200)                        # fixed sentences that `sentence` never gives
+
+Most are natural; some are drills that bring in rare words of the lexicon; some are very short.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from polydraft.modalities.speech.grammar import DRILL, IRREGULAR_PLURALS, IRREGULAR_VERBS, LISTS, NATURAL, SHORT
+from polydraft.modalities.speech.lexicon import VOWELS, pronounce, pronunciations
+
+SHARES = {NATURAL: 0.58, DRILL: 0.32, SHORT: 0.1}
+LONGEST = 18  # words
+HELD_OUT_ONE_IN = 50
+SLOT = re.compile(r"\{(\w+)(?::(\w+))?\}")
+FORMS = ("third", "past", "done", "ing")
+
+
+def sentence(rng: np.random.Generator) -> str:
+    """A sentence to train on."""
+    while True:
+        patterns = list(SHARES)[rng.choice(len(SHARES), p=list(SHARES.values()))]
+        text = compose(patterns, rng)
+        if not is_held_out(text):
+            return text
+
+
+@functools.cache
+def held_out(n: int) -> list[str]:
+    """The first `n` natural sentences that are kept from training, always the same."""
+    rng = np.random.default_rng(0)
+    kept: dict[str, None] = {}
+    while len(kept) < n:
+        text = compose(NATURAL, rng)
+        if is_held_out(text):
+            kept[text] = None
+    return list(kept)
+
+
+def is_held_out(text: str) -> bool:
+    """Whether `text` is kept from training: by a hash of its words, whatever the case and the marks."""
+    words = " ".join(re.findall("[a-z0-9]+", text.lower()))
+    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest(), "big") % HELD_OUT_ONE_IN == 0
+
+
+def compose(patterns: Sequence[str], rng: np.random.Generator) -> str:
+    """One of `patterns` with its slots filled, at most `LONGEST` words."""
+    while True:
+        text = fill(pick(patterns, rng), rng)
+        if len(text.split()) <= LONGEST:
+            text = articles(text)
+            return text[0].upper() + text[1:]
+
+
+def pick(entries: Sequence[str], rng: np.random.Generator) -> str:
+    return entries[int(rng.integers(len(entries)))]
+
+
+def fill(pattern: str, rng: np.random.Generator) -> str:
+    return SLOT.sub(lambda slot: filler(slot[1], slot[2] or "", rng), pattern)
+
+
+def filler(name: str, form: str, rng: np.random.Generator) -> str:
+    """Text for the slot `{name:form}`."""
+    if name in MADE:
+        return MADE[name](rng, form)
+    entry = pick(LISTS[name], rng)
+    if form == "many":
+        return plural(entry)
+    if form in FORMS:
+        verb, blank, rest = entry.partition(" ")
+        entry = inflect(verb, form) + blank + rest
+    return fill(entry, rng)
+
+
+def plural(noun: str) -> str:
+    start, blank, last = noun.rpartition(" ")
+    if last in IRREGULAR_PLURALS:
+        last = IRREGULAR_PLURALS[last]
+    elif last.endswith("man"):
+        last = last[:-2] + "en"
+    else:
+        last = add_s(last)
+    return start + blank + last
+
+
+def add_s(word: str) -> str:
+    """The plural of a regular noun, the third person of a regular verb."""
+    if re.search("[^aeiou]y$", word):
+        return word[:-1] + "ies"
+    return word + ("es" if re.search("(s|x|z|ch|sh)$", word) else "s")
+
+
+def inflect(verb: str, form: str) -> str:
+    """A verb in one of `FORMS`."""
+    if verb in IRREGULAR_VERBS:
+        return IRREGULAR_VERBS[verb][FORMS.index(form)]
+    if form == "third":
+        return add_s(verb)
+    if form == "ing":
+        return re.sub("(?<=[^aeiou])e$|(?<=u)e$", "", verb) + "ing"
+    return re.sub("(?<=[^aeiou])y$", "i", verb).removesuffix("e") + "ed"
+
+
+def articles(text: str) -> str:
+    """ "a" as "an" before a vowel sound."""
+
+    def right(match: re.Match[str]) -> str:
+        return f"{match[1]}n {match[2]}" if starts_with_vowel(match[2]) else match[0]
+
+    return re.sub(r"\b([Aa]) ([\w']+)", right, text)
+
+
+def starts_with_vowel(word: str) -> bool:
+    phones = pronounce(word.lower())
+    return phones[0] in VOWELS if phones else word[0].lower() in "aeiou"
+
+
+def number(rng: np.random.Generator, form: str) -> str:
+    """In digits or, if small, in words; form "small": 2 to 20."""
+    if form == "small":
+        value = int(rng.integers(2, 21))
+        return SMALL[value - 2] if value <= 12 and rng.random() < 0.7 else str(value)
+    value = int(10 ** rng.uniform(0.4, 6))
+    return f"{value:,}" if value > 9999 else str(value)
+
+
+def clock(rng: np.random.Generator, form: str) -> str:
+    hour, minute = int(rng.integers(1, 13)), int(rng.integers(12)) * 5
+    return pick(
+        (f"{hour}:{minute:02d}", f"{hour}:{rng.integers(60):02d}", f"{hour}:{minute:02d} pm", f"{hour} am",
+         f"{hour} o'clock", f"half past {hour}", f"a quarter to {hour}", "noon", "midnight"), rng,
+    )  # fmt: skip
+
+
+def date(rng: np.random.Generator, form: str) -> str:
+    month, day, year = int(rng.integers(12)), int(rng.integers(1, 29)), int(rng.integers(1900, 2050))
+    name = LISTS["month"][month]
+    return pick(
+        (f"{name} {with_ordinal(day)}", f"{day} {name} {year}", f"the {with_ordinal(day)} of {name}", f"{name} {day}",
+         f"{year}-{month + 1:02d}-{day:02d}", f"{name} {day}, {year}"), rng,
+    )  # fmt: skip
+
+
+def with_ordinal(value: int) -> str:
+    """1st, 22nd, 13th."""
+    suffix = "th" if value % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
+    return f"{value}{suffix}"
+
+
+def money(rng: np.random.Generator, form: str) -> str:
+    sign, whole = pick(("$", "$", "£", "€"), rng), int(10 ** rng.uniform(0.4, 4.5))
+    return f"{sign}{whole:,}" if rng.random() < 0.6 else f"{sign}{whole}.{rng.integers(1, 100):02d}"
+
+
+def telephone(rng: np.random.Generator, form: str) -> str:
+    return f"555-{rng.integers(1000, 10000)}"
+
+
+def drilled(rng: np.random.Generator, form: str) -> str:
+    return pick(lexicon_words(), rng)
+
+
+@functools.cache
+def lexicon_words() -> list[str]:
+    return [word for word in pronunciations() if len(word) > 2]
+
+
+SMALL = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+MADE: dict[str, Callable[[np.random.Generator, str], str]] = {
+    "number": number,
+    "time": clock,
+    "date": date,
+    "money": money,
+    "telephone": telephone,
+    "word": drilled,
+    "year": lambda rng, form: str(rng.integers(1700, 2040)),
+    "percent": lambda rng, form: (
+        f"{rng.integers(2, 100)}%" if rng.random() < 0.7 else f"{rng.uniform(1, 9):.1f} percent"
+    ),
+    "ordinal": lambda rng, form: with_ordinal(int(rng.integers(1, 60))),
+    "decimal": lambda rng, form: f"{rng.uniform(0, 40):.{rng.integers(1, 3)}f}",
+}

@@ -1,0 +1,254 @@
+"""Text as people write it, made into sentences that can be spoken.
+
+    read("Dr. Smith paid $3.50 at 3:45. Really?").sentences
+    # [["doctor", "smith", "paid", "three", "dollars", "and", "fifty", "cents", "at", "three", "forty", "five", "."],
+    #  ["really", "?"]]
+
+A sentence is a list of lower-case words (letters, maybe an apostrophe inside) and the marks , . ? and !
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from polydraft.core.errors import PromptError
+from polydraft.modalities.speech.lexicon import PUNCTUATION, pronounce
+from polydraft.modalities.speech.numerals import spoken
+
+LONGEST_TEXT = 20_000  # characters
+LONGEST_PART = 200  # characters of a sentence, its marks included; longer ones are divided
+MOST_WORDS = 40  # of a sentence
+LONGEST_WORD = 30  # letters
+STRENGTH = ",.!?"  # of marks that meet, the later here stays
+
+FOLDED = str.maketrans({
+    "‘": "'", "’": "'", "ʼ": "'", "‛": "'", "′": "'", "`": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"',
+    "‐": "-", "‑": "-", "‒": "-", "−": "-", "–": "-", "—": ", ", "―": ", ", "…": "...", "。": ".", "、": ",", "¿": " ",
+    "¡": " ", "ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d",
+    "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "⁄": "/", "©": "", "®": "", "µ": "u", "\u00ad": "",
+    "\u200b": "", "\ufeff": "",
+})  # fmt: skip
+ABBREVIATIONS = {  # before a dot, in any case
+    "mr": "mister", "mrs": "missus", "ms": "miz", "dr": "doctor", "prof": "professor", "jr": "junior", "sr": "senior",
+    "st": "saint", "ave": "avenue", "rd": "road", "blvd": "boulevard", "vs": "versus", "etc": "et cetera",
+    "e.g": "for example", "i.e": "that is", "approx": "approximately", "dept": "department", "sgt": "sergeant",
+    "capt": "captain", "lt": "lieutenant", "ltd": "limited", "corp": "corporation", "inc": "incorporated",
+    "a.k.a": "also known as", "ph.d": "p h d", "a.m": "ay m", "p.m": "p m",
+}  # fmt: skip
+CAPITALISED = {  # before a dot, with a capital; many are words otherwise
+    "Gen": "general", "Gov": "governor", "Col": "colonel", "Rev": "reverend", "Hon": "honorable", "Sen": "senator",
+    "Rep": "representative", "Pres": "president", "Co": "company", "Mt": "mount", "Jan": "January", "Feb": "February",
+    "Mar": "March", "Apr": "April", "Jun": "June", "Jul": "July", "Aug": "August", "Sept": "September",
+    "Oct": "October", "Nov": "November", "Dec": "December", "Mon": "monday", "Tue": "tuesday", "Tues": "tuesday",
+    "Wed": "wednesday", "Thu": "thursday", "Thurs": "thursday", "Fri": "friday",
+}  # fmt: skip
+BEFORE_NUMBERS = {
+    "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "fig": "figure", "figs": "figures", "vol": "volume",
+    "ch": "chapter", "sec": "section", "eq": "equation",
+}  # fmt: skip
+UNDOTTED = {"mr": "mister", "mrs": "missus", "dr": "doctor", "vs": "versus", "etc": "et cetera", "ok": "okay"}
+# The others come before a name or an example.
+MAY_END = frozenset(("junior", "senior", "avenue", "street", "drive", "road", "boulevard", "et cetera", "ay m", "p m",
+                     "limited", "corporation", "incorporated", "company", "p h d"))  # fmt: skip
+AFTER_A_NAME = {"saint": "street", "doctor": "drive"}
+SYMBOLS = {
+    "&": "and", "%": "percent", "+": "plus", "=": "equals", "@": "at", "×": "times", "÷": "divided by", "→": "to",
+    "<": "is less than", ">": "is greater than", "~": "about", "≈": "is about", "±": "plus or minus", "°": "degrees",
+    "$": "dollars", "£": "pounds", "€": "euros", "¥": "yen", "₹": "rupees", "π": "pi",
+    ":": ",", ";": ",", "(": ",", ")": ",", "[": ",", "]": ",", "{": ",", "}": ",", "•": ",",
+}  # fmt: skip
+CAPITALS_ARE_LETTERS = frozenset(
+    ("AI", "AM", "CO", "ER", "ID", "PA", "PM", "UN", "US")
+)  # in small letters they are words
+ROMAN = {
+    "II": "two", "III": "three", "IV": "four", "VI": "six", "VII": "seven", "VIII": "eight", "IX": "nine",
+    "XI": "eleven", "XII": "twelve", "XIV": "fourteen", "XV": "fifteen", "XVI": "sixteen",
+}  # fmt: skip
+CONJUNCTIONS = frozenset(("and", "but", "or", "because", "which", "that", "when", "while", "so", "if", "who", "where"))
+FEWEST_WORDS = 8  # before a cut that a comma or a conjunction suggests
+
+ANY_CASE = "|".join(re.escape(short) for short in sorted(ABBREVIATIONS, key=len, reverse=True))
+SHORT_FORM = re.compile(rf"\b((?i:{ANY_CASE})|{'|'.join(CAPITALISED)})\.(?!\w)")
+SITE = re.compile(
+    r"(?:https?://)?([\w.+-]+@[\w-]+(?:\.[\w-]+)+|www(?:\.[\w/-]+)+|[\w-]+\.(?:com|org|net|edu|gov|io)\b[\w/-]*)"
+)
+TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|[,.?!]")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is said of a text, sentence by sentence, and what cannot be said, as written."""
+
+    sentences: list[list[str]]
+    ignored: tuple[str, ...]
+
+
+def read(text: str) -> Reading:
+    """Sentences of `text`; raises PromptError where there is nothing to say, or too much."""
+    if not isinstance(text, str) or not text.strip():
+        raise PromptError("the text is empty; give at least one word to say.")
+    if len(text) > LONGEST_TEXT:
+        raise PromptError(
+            f"the text has {len(text)} characters; use at most {LONGEST_TEXT} and say the rest by itself."
+        )
+    plain = fold(text)
+    sentences = into_sentences(tokens(plain))
+    if not sentences:
+        raise PromptError("nothing in this text can be said; give words or numbers in Latin letters.")
+    return Reading([part for sentence in sentences for part in divided(sentence)], foreign(plain))
+
+
+def fold(text: str) -> str:
+    """Without accents, with plain quotes, dashes and digits; other scripts stay."""
+    text = re.sub("(?<=[0-9])(?=[¼-¾⅐-⅞])", " ", text.translate(FOLDED))
+    text = unicodedata.normalize("NFKD", text).translate(FOLDED)
+    return unicodedata.normalize("NFC", re.sub("(?<=[A-Za-z])[\u0300-\u036f]+", "", text))
+
+
+def foreign(plain: str) -> tuple[str, ...]:
+    """Runs of letters and pictures of `plain` that cannot be said."""
+
+    def unsaid(char: str) -> bool:
+        return char > "\x7f" and char not in SYMBOLS and unicodedata.category(char)[0] in "LMNSC"
+
+    runs = ("".join(run) for found, run in groupby(plain, unsaid) if found)
+    return tuple(dict.fromkeys(runs))
+
+
+def tokens(plain: str) -> list[str]:
+    """Words and marks of a folded text."""
+    text = plain
+    if not re.search("[a-z]", text) and len(re.findall("[A-Z]+", text)) > 2:
+        text = text.lower()  # capitals mean nothing where there is nothing else
+    for pattern, replacement in BEFORE_NUMERALS:
+        text = re.sub(pattern, replacement, text)
+    text = spoken(text)
+    for pattern, replacement in AFTER_NUMERALS:
+        text = re.sub(pattern, replacement, text)
+    found = TOKEN.findall(text)
+    return [
+        word
+        for at, token in enumerate(found)
+        for word in said(token, found[max(at - 1, 0) : at], found[at + 1 : at + 2])
+    ]
+
+
+def site(match: re.Match[str]) -> str:
+    """An address as one says it."""
+    names = {".": "dot", "@": "at", "/": "slash", "-": "dash", "_": "underscore", "+": "plus"}
+    return "".join(f" {names[char]} " if char in names else char for char in match[1])
+
+
+def written_out(match: re.Match[str]) -> str:
+    """The words for an abbreviation; its dot stays where it seems to end the sentence too."""
+    before, after = match.string[: match.start()], match.string[match.end() :]
+    full = CAPITALISED.get(match[1]) or ABBREVIATIONS[match[1].lower()]
+    name_follows = re.match(r"\s+[A-Z]", after) is not None
+    name = re.search(r"(^|[.?!] )?(?:\b[A-Z][a-z]+|[0-9](?:st|nd|rd|th)) $", before)
+    if full in AFTER_A_NAME and name and not (name_follows and (full == "doctor" or name[1] is not None)):
+        full = AFTER_A_NAME[full]  # "Main St.", but "St. Louis", and "Visit St. Louis"
+    last = (name_follows and full in MAY_END) or not after.strip()
+    return full + ("." if last else "")
+
+
+def initials(match: re.Match[str]) -> str:
+    """Letters with dots, without them."""
+    end = "." if not match.string[match.end() :].strip() else ""
+    return f" {letters(re.sub('[^A-Za-z]', '', match[0]))}{end} "
+
+
+def initial(match: re.Match[str]) -> str:
+    """One letter with a dot: "J. K. Rowling", "John F. Kennedy", but the end in "vitamin C. It is"."""
+    named = re.search(r"(?:^|\b[A-Z][a-z]+ |[A-Z]\. ?|[.?!] )$", match.string[: match.start()])
+    return f"{letters(match[1])} " if named else match[0]
+
+
+def letters(word: str) -> str:
+    """The names of a word's letters; of "a" it is not the article."""
+    return " ".join("ay" if letter in "aA" else letter.lower() for letter in word)
+
+
+Rule = tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], str]]
+BEFORE_NUMERALS: tuple[Rule, ...] = (
+    (r"\n\s*\n|\n(?=\s*(?:[-*•]|[0-9]+[.)]) )", " . "),
+    (SITE, site),
+    (rf"(?i)\b({'|'.join(BEFORE_NUMBERS)})\.(?= ?[0-9])", lambda match: BEFORE_NUMBERS[match[1].lower()]),
+    (SHORT_FORM, written_out),
+    (r"\b(?:[A-Za-z]\.){2,}(?!\w)", initials),
+    (r"\b([A-Z])\.(?= ?[A-Z])", initial),
+    (rf"(?<= )(?:{'|'.join(ROMAN)})\b", lambda match: ROMAN[match[0]]),
+    (r"#(?=[0-9])", " number "),
+    (r"#(?=[A-Za-z])", " hashtag "),
+    (r"(?<=[0-9])\^(?=[0-9])", " to the power of "),
+    (r"\.\.\.+(?=\s*[a-z])|--+|(?<=\s)-(?=\s)", ", "),
+)
+AFTER_NUMERALS: tuple[Rule, ...] = (
+    (r"\s/\s?(?=(?:second|minute|hour|night|day|week|month|year|person|piece)\b)", " per "),
+    (f"[{re.escape(''.join(SYMBOLS))}]", lambda match: f" {SYMBOLS[match[0]]} "),
+    (r"(?<=[A-Za-z0-9])\.(?=[a-z0-9])", " dot "),
+)
+
+
+def said(token: str, before: list[str], after: list[str]) -> list[str]:
+    """The words for one token between its neighbours: mostly itself in lower case, an acronym as letters."""
+    word = token.lower()
+    if token in PUNCTUATION:
+        return [token]
+    if token == "A" and before and before[-1] not in PUNCTUATION and not (after and after[0][0].isupper()):
+        return ["ay"]  # "vitamin A"
+    if word in UNDOTTED:
+        return UNDOTTED[word].split()
+    capitals = re.fullmatch("([A-Z]{2,})('?s)?", token)
+    known = pronounce(word) is not None
+    if capitals and (not known or capitals[1] in CAPITALS_ARE_LETTERS):
+        return (letters(capitals[1]) + ("'s" if capitals[2] else "")).split()
+    if known:
+        return [word]
+    if not re.search("[aeiouy]", word):
+        return letters(word.replace("'", "")).split()
+    humps = re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", token)
+    if len(humps) > 1 and "'" not in token:
+        return [part.lower() for part in humps]
+    word = word.replace("'", "")
+    return [word[at : at + LONGEST_WORD] for at in range(0, len(word), LONGEST_WORD)]
+
+
+def into_sentences(found: list[str]) -> list[list[str]]:
+    """Tokens grouped, every group with one mark at a time and a stop at its end."""
+    sentences: list[list[str]] = [[]]
+    for token in [*found, "."]:
+        current = sentences[-1]
+        if token not in PUNCTUATION:
+            if current and current[-1] in STRENGTH[1:]:
+                sentences.append([])
+            sentences[-1].append(token)
+        elif current and current[-1] not in PUNCTUATION:
+            current.append(token)
+        elif current and STRENGTH.index(token) > STRENGTH.index(current[-1]):
+            current[-1] = token
+    return [sentence for sentence in sentences if sentence]
+
+
+def divided(sentence: list[str]) -> list[list[str]]:
+    """`sentence` in parts that are not too long: cut after commas, else before conjunctions, else between words."""
+    parts = []
+    while (most := fitting(sentence)) < len(sentence):
+        after_comma = [at for at in range(FEWEST_WORDS, most) if sentence[at - 1] == ","]
+        at_conjunction = [at for at in range(FEWEST_WORDS, most) if sentence[at] in CONJUNCTIONS]
+        cut = max(after_comma or at_conjunction or [most - 1])
+        parts.append(sentence[:cut] if sentence[cut - 1] == "," else [*sentence[:cut], ","])
+        sentence = sentence[cut:]
+    return [*parts, sentence]
+
+
+def fitting(sentence: list[str]) -> int:
+    """How many tokens from the start fit in a part."""
+    marks = np.array([token in PUNCTUATION for token in sentence])
+    characters = np.cumsum([len(token) + (not mark) for token, mark in zip(sentence, marks, strict=True)])
+    return int(np.sum((characters <= LONGEST_PART) & (np.cumsum(~marks) <= MOST_WORDS)))

@@ -1,0 +1,104 @@
+"""The lexicon: its symbols, inflected words, spelled words, and that it loads at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from polydraft.modalities.speech.lexicon import (
+    BOUNDARY,
+    LETTERS,
+    PHONES,
+    PUNCTUATION,
+    SYMBOLS,
+    inflected,
+    pronounce,
+    pronunciations,
+    spell,
+    symbols,
+    word_symbols,
+)
+
+
+def test_symbols_are_the_models_vocabulary() -> None:
+    assert len(SYMBOLS) == len(set(SYMBOLS)) == 1 + 4 + 40 + 26
+    assert SYMBOLS[:5] == (BOUNDARY, *PUNCTUATION)
+
+
+def test_every_pronunciation_is_made_of_phones() -> None:
+    lexicon = pronunciations()
+    assert len(lexicon) >= 45_000
+    assert set(" ".join(lexicon.values()).split()) == set(PHONES)
+    assert all(word.replace("'", "").isalpha() and word == word.lower() for word in lexicon)
+
+
+def test_loads_at_once() -> None:
+    def seconds() -> float:
+        pronunciations.cache_clear()
+        start = time.process_time()
+        pronunciations()
+        return time.process_time() - start
+
+    assert min(seconds() for _ in range(5)) < 0.06
+
+
+def test_import_does_not_load_it() -> None:
+    code = (
+        "from polydraft.modalities.speech import lexicon; "
+        "assert lexicon.pronunciations.cache_info().currsize == 0; lexicon.pronounce('a'); "
+        "assert lexicon.pronunciations.cache_info().currsize == 1"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "phones"),
+    [
+        ("the", "dh ax"), ("a", "ax"), ("hello", "hh ax l ow"), ("zebra", "z iy b r ax"), ("nasa", "n ae s ax"),
+        ("don't", "d ow n t"), ("o'clock", "ax k l aa k"), ("read", "r eh d"), ("b", "b iy"),
+    ],
+)  # fmt: skip
+def test_known_words(word: str, phones: str) -> None:
+    assert pronounce(word) == tuple(phones.split())
+
+
+@pytest.mark.parametrize(
+    ("word", "phones"),
+    [
+        ("cat's", "k ae t s"), ("dog's", "d ao g z"), ("fox's", "f aa k s ax z"),
+        ("cats", "k ae t s"), ("foxes", "f aa k s ax z"), ("cities", "s ih t iy z"), ("walked", "w ao k t"),
+        ("played", "p l ey d"), ("wanted", "w aa n t ax d"), ("baked", "b ey k t"), ("baking", "b ey k ih ng"),
+        ("planned", "p l ae n d"), ("planning", "p l ae n ih ng"), ("carried", "k ae r iy d"),
+    ],
+)  # fmt: skip
+def test_inflected_words(word: str, phones: str) -> None:
+    stems = {
+        "cat": "k ae t", "dog": "d ao g", "fox": "f aa k s", "city": "s ih t iy", "walk": "w ao k", "play": "p l ey",
+        "want": "w aa n t", "bake": "b ey k", "plan": "p l ae n", "carry": "k ae r iy",
+    }  # fmt: skip
+    assert inflected(word, stems) == phones.split()
+
+
+@pytest.mark.parametrize("word", ["qzx", "bus", "ed", "ing", "s", "'s", "kiss", "qzx's", ""])
+def test_no_stem_no_phones(word: str) -> None:
+    assert inflected(word, {"kis": "k ih s", "b": "b iy"}) is None
+
+
+def test_a_sentence_in_symbols() -> None:
+    said = symbols(["the", "cats", ",", "qzx", "o'qz", "."])
+    assert " ".join(said) == "dh ax | k ae t s , <q> <z> <x> | <o> <q> <z> ."
+    assert set(said) <= set(SYMBOLS)
+    assert symbols(["the", "cat"], spelled={1}) == ["dh", "ax", BOUNDARY, "<c>", "<a>", "<t>"]
+    assert symbols([]) == []
+
+
+def test_words_and_symbols_agree() -> None:
+    sentence = ["well", ",", "the", "qzx", "cat", "?"]
+    groups = word_symbols(sentence, spelled={4})
+    assert groups[1] == (",",) and groups[3] == spell("qzx") and groups[4] == ("<c>", "<a>", "<t>")
+    assert [symbol for group in groups for symbol in group] == [s for s in symbols(sentence, {4}) if s != BOUNDARY]
+    assert spell("it's") == ("<i>", "<t>", "<s>")
+    assert set(LETTERS) >= set(spell("abcxyz"))

@@ -1,0 +1,218 @@
+"""Text reads as people say it; nothing speakable is lost and nothing else gets through."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polydraft.core.errors import PromptError
+from polydraft.modalities.speech.lexicon import PUNCTUATION, pronounce
+from polydraft.modalities.speech.text import LONGEST_PART, LONGEST_TEXT, MOST_WORDS, read
+
+READ = {
+    # counts
+    "I have 3 dogs.": "i have three dogs .",
+    "It is -5 outside.": "it is minus five outside .",
+    "1,234,567 people": "one million two hundred thirty four thousand five hundred sixty seven people .",
+    "3.14": "three point one four .",
+    ".5": "zero point five .",
+    "007": "zero zero seven .",
+    "9999999999999999": "nine " * 16 + ".",
+    "the 21st century": "the twenty first century .",
+    "version 1.2.3": "version one point two point three .",
+    "1/2 cup": "one half cup .",
+    "3/4": "three quarters .",
+    "3½": "three and one half .",
+    "5/8": "five eighths .",
+    "1/100": "one over one hundred .",
+    "24/7": "twenty four seven .",
+    "10-15": "ten to fifteen .",
+    "5-10 km": "five to ten kilometers .",
+    "2 + 2 = 4": "two plus two equals four .",
+    "20 × 3": "twenty times three .",
+    # dates and times
+    "in 1905": "in nineteen oh five .",
+    "2005": "two thousand five .",
+    "in the year 1066": "in the year ten sixty six .",
+    "1990–1995": "nineteen ninety to nineteen ninety five .",
+    "1850-1855": "eighteen fifty to eighteen fifty five .",
+    "the 1990s": "the nineteen nineties .",
+    "the ’80s": "the eighties .",
+    "2026-11-21": "november twenty first , twenty twenty six .",
+    "21 Nov 2026": "the twenty first of november , twenty twenty six .",
+    "the 21st of November": "the twenty first of november .",
+    "Nov. 21, 2026": "november twenty first , twenty twenty six .",
+    "March 3rd": "march third .",
+    "I may 5 times": "i may five times .",
+    "3/14/2026": "march fourteenth , twenty twenty six .",
+    "25/12/2026": "december twenty fifth , twenty twenty six .",
+    "at 3:45": "at three forty five .",
+    "3:00": "three o'clock .",
+    "3:05 p.m.": "three oh five p m .",
+    "9:30AM": "nine thirty ay m .",
+    "15:30": "fifteen thirty .",
+    "3-4 pm": "three to four p m .",
+    "10:30:15": "ten thirty and fifteen seconds .",
+    # money, shares, measures
+    "$1": "one dollar .",
+    "$3.50": "three dollars and fifty cents .",
+    "$0.99": "ninety nine cents .",
+    "-$20": "minus twenty dollars .",
+    "$2.5M": "two point five million dollars .",
+    "$5 million": "five million dollars .",
+    "$10-$20": "ten to twenty dollars .",
+    "£3.01": "three pounds and one penny .",
+    "20€": "twenty euros .",
+    "$5/day": "five dollars per day .",
+    "12.5%": "twelve point five percent .",
+    "10%-20%": "ten to twenty percent .",
+    "1 km": "one kilometer .",
+    "3.5kg": "three point five kilograms .",
+    "100 km/h": "one hundred kilometers per hour .",
+    "−3 °C": "minus three degrees celsius .",
+    "5G": "five g .",
+    # telephone numbers
+    "555-1234": "five five five , one two three four .",
+    "(555) 123-4567": "five five five , one two three , four five six seven .",
+    "+44 20 7946 0958": "plus four four , two zero , seven nine four six , zero nine five eight .",
+    # abbreviations
+    "Dr. Smith": "doctor smith .",
+    "on Elm Dr. today": "on elm drive today .",
+    "St. Louis": "saint louis .",
+    "Main St. is": "main street is .",
+    "Visit St. Louis": "visit saint louis .",
+    "Mr. and Mrs. Brown": "mister and missus brown .",
+    "e.g. apples, pears, etc.": "for example apples , pears , et cetera .",
+    "No. 5": "number five .",
+    "see fig. 3": "see figure three .",
+    "J. K. Rowling": "j k rowling .",
+    "John F. Kennedy": "john f kennedy .",
+    "World War II": "world war two .",
+    # acronyms and letters
+    "NASA launched": "nasa launched .",
+    "the FBI and the CIA": "the f b i and the c i ay .",
+    "in the U.S. today": "in the u s today .",
+    "between us and the US": "between us and the u s .",
+    "two DVDs": "two d v d's .",
+    "vitamin A is": "vitamin ay is .",
+    "mp3": "m p three .",
+    "STOP! GIVE US TIME": "stop ! / give us time .",
+    # symbols, marks, scripts
+    "Tom & Jerry": "tom and jerry .",
+    "me@example.com": "me at example dot com .",
+    "#5 #fun": "number five hashtag fun .",
+    "C++": "c plus plus .",
+    "and/or": "and or .",
+    "well-known": "well known .",
+    "don’t": "don't .",
+    "O'Brien": "obrien .",
+    "naïve café": "naive cafe .",
+    "“Hello,” she said—then left…": "hello , she said , then left .",
+    "Wait... what?!": "wait , what ?",
+    "a (small) cat": "a , small , cat .",
+    "one: two; three": "one , two , three .",
+    "He left. Why? Go!": "he left . / why ? / go !",
+    "title\n\nnext line\ngoes on": "title . / next line goes on .",
+    "iPhone": "iphone .",
+    "TutorialVideo": "tutorial video .",
+    "ｆｕｌｌ": "full .",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), READ.items())
+def test_reads(text: str, said: str) -> None:
+    assert " / ".join(" ".join(sentence) for sentence in read(text).sentences) == said
+
+
+def test_sentences_end_where_an_abbreviation_does() -> None:
+    assert len(read("We met at 5 p.m. He left.").sentences) == 2
+    assert len(read("Acme Inc. He left.").sentences) == 2
+    assert len(read("I met Dr. Brown. He left.").sentences) == 2
+
+
+def test_what_cannot_be_said_is_reported() -> None:
+    reading = read("привет hello 日本 there 😀, привет")
+    assert reading.sentences == [["hello", "there", "."]] or reading.sentences == [["hello", "there", ",", "."]]
+    assert reading.ignored == ("привет", "日本", "😀")
+    assert read("plain words, £5 and 20°").ignored == ()
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "?!", "😀 🎉", "привет", "日本語", "—"])
+def test_nothing_to_say_is_refused(text: str) -> None:
+    with pytest.raises(PromptError, match="(empty|nothing).*; give .*"):
+        read(text)
+
+
+def test_too_long_a_text_is_refused() -> None:
+    assert read("word " * (LONGEST_TEXT // 5)).sentences
+    with pytest.raises(PromptError, match=f"{LONGEST_TEXT + 1} characters; use at most {LONGEST_TEXT}"):
+        read("w" * (LONGEST_TEXT + 1))
+
+
+def test_long_sentences_are_cut_at_commas_then_conjunctions() -> None:
+    clause = "the quick brown fox jumped over nine lazy dogs near a river"
+    at_commas = read(", ".join([clause] * 12)).sentences
+    assert len(at_commas) > 1
+    assert all(part[:3] == ["the", "quick", "brown"] and part[-1] in ",." for part in at_commas)
+    at_ands = read(" and ".join([clause] * 12)).sentences
+    assert all(part[:2] == ["and", "the"] for part in at_ands[1:])
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(max_size=300))
+def test_any_text_is_said_or_refused(text: str) -> None:
+    try:
+        reading = read(text)
+    except PromptError:
+        return
+    assert reading.sentences
+    for sentence in reading.sentences:
+        check(sentence)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text("0123456789.,:/-$%° apmsthSt'", min_size=1, max_size=40))
+def test_any_digits_are_said_or_refused(text: str) -> None:
+    try:
+        sentences = read(text).sentences
+    except PromptError:
+        return
+    for sentence in sentences:
+        check(sentence)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.sampled_from(["river", "and", "window,", "yesterday", "because", "a", "zebra,"]), min_size=1, max_size=200
+    )
+)
+def test_no_word_is_lost_where_a_sentence_is_cut(words: list[str]) -> None:
+    sentences = read(" ".join(words)).sentences
+    said = [word for sentence in sentences for word in sentence if word not in PUNCTUATION]
+    assert said == [word.rstrip(",") for word in words]
+    for sentence in sentences:
+        check(sentence)
+
+
+def check(sentence: list[str]) -> None:
+    """Words of letters, one mark at a time and a mark at the end; not too long."""
+    words = [word for word in sentence if word not in PUNCTUATION]
+    assert words and sentence[0] in words and sentence[-1] in PUNCTUATION
+    assert all(re.fullmatch("[a-z]+('[a-z]+)*", word) for word in words)
+    assert not any(a in PUNCTUATION and b in PUNCTUATION for a, b in zip(sentence, sentence[1:], strict=False))
+    assert len(words) <= MOST_WORDS and len(" ".join(sentence)) <= LONGEST_PART + len(sentence)
+
+
+def test_what_normalisation_writes_is_in_the_lexicon() -> None:
+    unknown = {
+        word
+        for text in READ
+        for sentence in read(text).sentences
+        for word in sentence
+        if word not in PUNCTUATION and pronounce(word) is None
+    }
+    assert unknown == {"obrien"}
