@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,8 +26,10 @@ from polydraft.core.errors import DeviceUnavailable, PolydraftError, UnknownMode
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from polydraft.modalities.image.pipeline import ImagePipeline
-
+PIPELINES = {
+    "image": ("polydraft.modalities.image.pipeline", "ImagePipeline"),
+    "speech": ("polydraft.modalities.speech.pipeline", "SpeechPipeline"),
+}
 MANIFEST = "polydraft.json"
 T = TypeVar("T")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -100,16 +103,21 @@ def models() -> list[ModelCard]:
 
 
 def load(
-    name: str = "tiny-image", *, method: str | None = None, device: str = "auto", dtype: str = "auto"
-) -> ImagePipeline:
-    """A pipeline whose weights stay loaded. `method` becomes its default; "auto" picks the best device and dtype here.
+    name: str = "tiny-image", *, method: str | None = None, device: str = "auto", dtype: str = "auto",
+    modality: str | None = None,
+) -> Any:  # fmt: skip
+    """The pipeline of the model's modality, an `ImagePipeline` or a `SpeechPipeline`; its weights stay loaded.
 
+    `method` becomes its default; "auto" picks the best device and dtype here; `modality` refuses models of others.
     Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
     """
-    from polydraft.modalities.image.pipeline import ImagePipeline
-
-    where = resolve_device(device)
-    return ImagePipeline(card(name), method=method, device=where, dtype=resolve_dtype(dtype, where))
+    found, where = card(name), resolve_device(device)
+    if modality not in (None, found.modality):
+        fitting = ", ".join(other.name for other in models() if other.modality == modality)
+        raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")
+    module, pipeline = PIPELINES[found.modality]
+    make = getattr(import_module(module), pipeline)
+    return make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
 
 
 def resolve_device(name: str) -> torch.device:

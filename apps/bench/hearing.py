@@ -1,7 +1,7 @@
 """How much of speech a recogniser understands (pocketsphinx; its American English model ships in its wheel).
 
-    listener = Listener()
-    wrong = word_errors(words, listener.hear(audio))
+listener = Listener()
+wrong = word_errors(words, listener.hear(audio))
 """
 
 from __future__ import annotations

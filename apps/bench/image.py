@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from polydraft.apps.bench import plots, report, table
 from polydraft.apps.bench.environment import environment, warning
@@ -103,7 +104,7 @@ def settings(
     pipe: ImagePipeline, temperature: float | None = None, guidance_scale: float | None = None, top_k: int | None = None
 ) -> tuple[Sampling, float]:
     """The model's own sampling and guidance, or others where given; refuses what drawing refuses, by the same rules."""
-    asked = {"temperature": temperature, "top_k": top_k}
+    asked: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
     pipe.stream("a cat", method=table.PLAIN, guidance_scale=guidance_scale, **asked).close()
     sampling = pipe.sampling(top_p=None, **asked)
     return sampling, pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale

@@ -55,7 +55,7 @@ def image(
     from polydraft.modalities.loading import load
 
     with busy(f"loading {model}"):
-        pipe = load(model, device=device, dtype=dtype)
+        pipe = load(model, device=device, dtype=dtype, modality="image")
     options: dict[str, Any] = {
         "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "guidance_scale": guidance_scale,

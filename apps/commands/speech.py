@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from polydraft.modalities.speech.result import SpeechResult
 
 BROKEN = 1  # exit status
-PLAYERS = (("ffplay", "-autoexit", "-nodisp", "-loglevel", "error"), ("aplay", "-q"), ("paplay",), ("afplay",), ("play", "-q"))
+PLAYERS = (
+    ("ffplay", "-autoexit", "-nodisp", "-loglevel", "error"), ("aplay", "-q"), ("paplay",), ("afplay",), ("play", "-q"),
+)  # fmt: skip
 
 
 def speech(
@@ -49,7 +51,7 @@ def speech(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     stream: Annotated[
-        str | None, typer.Option(metavar="-", help="Write sound to standard output as it is made, as --format wav or pcm.")
+        str | None, typer.Option(metavar="-", help="Sound to standard output as it is made, as --format wav or pcm.")
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, where this machine has a player.")] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Decode plainly too: S, τ, same tokens?")] = False,
@@ -66,7 +68,7 @@ def speech(
 
     words = sys.stdin.read() if text == "-" else text
     with busy(f"loading {model}"):
-        pipe = load(model, device=device, dtype=dtype)
+        pipe = load(model, device=device, dtype=dtype, modality="speech")
     options: dict[str, Any] = {
         "voice": voice, "seed": seed, "speed": speed, "temperature": temperature, "top_k": top_k, "top_p": top_p,
     }  # fmt: skip
@@ -113,7 +115,8 @@ def check_request(
     from polydraft.modalities.speech.result import FORMATS, check_output
 
     if f".{file_format}" not in FORMATS:
-        raise InvalidArgument(f"format {file_format!r} is unknown; use one of {', '.join(name[1:] for name in FORMATS)}.")
+        known = ", ".join(name[1:] for name in FORMATS)
+        raise InvalidArgument(f"format {file_format!r} is unknown; use one of {known}.")
     if stream is not None:
         if stream != "-":
             raise InvalidArgument(f"--stream {stream} is not possible; it must be -, or use --output for a file.")

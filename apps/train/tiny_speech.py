@@ -43,7 +43,8 @@ def jobs(seed: int) -> Iterator[Job]:
 def render(out: Path, sentences: int = SENTENCES, seed: int = 0, workers: int = 2) -> list[Path]:
     """Shards of speech in `out`."""
     wanted = list(islice(jobs(seed), sentences))
-    return list(tqdm(render_many(wanted, out, workers=workers), total=-(-sentences // 500), desc="render", unit="shard"))
+    shards = render_many(wanted, out, workers=workers)
+    return list(tqdm(shards, total=-(-sentences // 500), desc="render", unit="shard"))
 
 
 def codec(speech: list[Path], out: Path, minutes: float, seed: int = 0) -> None:

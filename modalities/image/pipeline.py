@@ -67,7 +67,7 @@ def generate_image(
 
 @lru_cache(maxsize=1)
 def _cached_pipeline(model: str, device: str, dtype: str) -> ImagePipeline:
-    return load(model, device=device, dtype=dtype)
+    return load(model, device=device, dtype=dtype, modality="image")
 
 
 class ImagePipeline(Pipeline):

@@ -77,7 +77,7 @@ def generate_speech(
 
 @lru_cache(maxsize=1)
 def _cached_pipeline(model: str, device: str, dtype: str) -> SpeechPipeline:
-    return load(model, device=device, dtype=dtype)
+    return load(model, device=device, dtype=dtype, modality="speech")
 
 
 class SpeechPipeline(Pipeline):
@@ -227,7 +227,7 @@ class SpeechStream(Iterator[SpeechChunk]):
 
     def close(self) -> None:
         """Stop here."""
-        self.chunks.close()
+        self.chunks.close()  # type: ignore[attr-defined]
 
     def _chunks(self) -> Iterator[SpeechChunk]:
         sounding = 0

@@ -1,0 +1,95 @@
+"""The codec's arithmetic on random weights: codes and points, chunks against the whole, speed, what a code depends on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polydraft.apps.train.speech_codec import save
+from polydraft.modalities.speech import vocoder
+from polydraft.modalities.speech.codec import SAMPLES, CodecConfig, CodecStream, SpeechCodec
+from polydraft.modalities.speech.vocoder import Frames
+
+
+@pytest.fixture(scope="module")
+def codec(tmp_path_factory: pytest.TempPathFactory) -> SpeechCodec:
+    torch.manual_seed(0)
+    made = SpeechCodec(CodecConfig(width=32, ahead=(1, 1, 0)))
+    for weight in made.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.15)
+    folder = tmp_path_factory.mktemp("codec")
+    save(made, folder)
+    return SpeechCodec.from_folder(folder)
+
+
+def decibels(error: torch.Tensor, signal: torch.Tensor) -> float:
+    return 20 * math.log10(float(error.std() / signal.std()) + 1e-15)
+
+
+def test_codes_are_the_points_of_their_grid(codec: SpeechCodec):
+    codes = torch.arange(codec.config.codebook_size)
+    steps = (codec.codebook * codec.reach).round() + codec.reach
+    assert (steps.long() * codec.strides).sum(-1).equal(codes)
+    assert codec.codebook.min() == -1 and codec.codebook.max() == 1 and len(codec.codebook.unique(dim=0)) == len(codes)
+    assert codec.rounded(codec.codebook).allclose(codec.codebook)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8), speed=st.sampled_from((1.0, 0.25, 0.7, 1.9, 4.0)),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_chunks_join_to_the_whole(codec: SpeechCodec, lengths: list[int], speed: float, seed: int):
+    codes = torch.randint(codec.config.codebook_size, (sum(lengths),), generator=torch.Generator().manual_seed(seed))
+    whole, stream = codec.decode(codes, speed), CodecStream(codec, speed)
+    chunks = [stream.push(part) for part in codes.split(lengths)]
+    chunks.append(stream.finish())
+    joined = torch.cat(chunks)
+    assert joined.shape == whole.shape and abs(len(whole) - len(codes) * SAMPLES / speed) < vocoder.HOP
+    assert len(joined) == 0 or decibels(joined - whole, whole) < -100
+
+
+def test_a_chunk_sounds_before_the_next_is_known(codec: SpeechCodec):
+    stream = CodecStream(codec)
+    first = stream.push(torch.zeros(stream.look_ahead + 10, dtype=torch.long))
+    assert len(first) == 10 * SAMPLES
+
+
+def test_a_vocoder_without_look_ahead_would_be_heard(codec: SpeechCodec, monkeypatch: pytest.MonkeyPatch):
+    """The planted bug: what comes later is taken for the last code's own."""
+    codes = torch.randint(codec.config.codebook_size, (60,), generator=torch.Generator().manual_seed(1))
+    whole = codec.decode(codes)
+    monkeypatch.setattr(CodecStream, "look_ahead", 0)
+    stream = CodecStream(codec)
+    joined = torch.cat([*(stream.push(part) for part in codes.split(20)), stream.finish()])
+    assert decibels(joined - whole, whole) > -60
+
+
+def test_a_code_depends_on_its_own_place_and_little_more(codec: SpeechCodec):
+    sound = torch.randn(1, 40 * SAMPLES, generator=torch.Generator().manual_seed(2)) * 0.1
+    changed = sound.clone()
+    changed[:, 20 * SAMPLES : 21 * SAMPLES] *= -3
+    differ = (codec.points(sound) - codec.points(changed)).abs().amax((0, 2)) > 1e-5
+    assert differ[20] and not differ[:16].any() and not differ[25:].any()
+
+
+def test_a_steady_voice_has_its_pitch_and_power():
+    count = 400
+    frames = Frames(torch.full((1, count), 125.0), torch.full((1, count, 64), -6.0), torch.full((1, count, 5), 0.02))
+    sound, _ = vocoder.render(frames, 0, torch.zeros(1))
+    spectrum = torch.fft.rfft(sound[0, 1600:17600] * torch.hann_window(16000)).abs()
+    assert int(spectrum[60:190].argmax()) + 60 == 125  # bins are 1 Hz
+    assert 0.8 < float(sound.square().mean() / math.exp(-6)) < 1.25
+
+
+def test_weights_that_do_not_fit_are_refused(codec: SpeechCodec, tmp_path: Path):
+    save(codec, tmp_path)
+    (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text().replace('"width": 32', '"width": 48'))
+    with pytest.raises(RuntimeError):
+        SpeechCodec.from_folder(tmp_path)

@@ -1,0 +1,130 @@
+"""Speaking with random weights: what must hold whatever the model has learnt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from polydraft.core.errors import InvalidArgument, OutputUnwritable, PromptError, UnknownModel
+from polydraft.modalities.loading import load
+from polydraft.modalities.speech.codec import SAMPLES, CodecStream
+from polydraft.modalities.speech.pipeline import CHUNK, LONGEST_PERIOD, LOOP_CODES, SpeechPipeline, Spoken
+from polydraft.modalities.speech.result import FORMATS, pcm, wav_header
+
+TEXT = "Yes. We will meet again tomorrow! Is that right?"
+
+
+@pytest.mark.parametrize("temperature", [0.0, None])
+@pytest.mark.parametrize("method", ["pld", "jacobi(window=6)"])
+def test_drafted_streamed_or_whole_it_says_the_same(pipe: SpeechPipeline, method: str, temperature: float | None):
+    plain = pipe(TEXT, speculative=False, temperature=temperature, seed=4)
+    drafted = pipe(TEXT, method=method, temperature=temperature, seed=4)
+    stream = pipe.stream(TEXT, method=method, temperature=temperature, seed=4)
+    chunks = list(stream)
+    streamed = stream.result()
+    assert plain.tokens.equal(drafted.tokens) and plain.tokens.equal(streamed.tokens)
+    assert plain.counts == drafted.counts == streamed.counts and len(plain.counts) == 3
+    assert np.abs(plain.audio - drafted.audio).max() < 1e-5 and np.abs(plain.audio - streamed.audio).max() < 1e-5
+    assert np.array_equal(np.concatenate([chunk.audio for chunk in chunks]), streamed.audio)
+    assert len(plain.audio) == SAMPLES * len(plain.tokens) and plain.audio.dtype == np.float32
+    assert drafted.stats.tokens >= len(drafted.tokens) and (streamed.passes.diff() >= 0).all()
+
+
+def test_another_seed_and_another_voice_sound_otherwise(pipe: SpeechPipeline):
+    said = [
+        pipe("Hello.", seed=seed, voice=voice).tokens.tolist() for seed, voice in ((0, "slt"), (1, "slt"), (0, "rms"))
+    ]
+    assert said[0] != said[1] and said[0] != said[2]
+
+
+def test_sound_comes_early_and_then_in_larger_pieces(pipe: SpeechPipeline):
+    stream = pipe.stream("The quick brown fox jumps over the lazy dog.", seed=1)
+    first, second = next(stream), next(stream)
+    assert 0 < len(first.audio) < len(second.audio) and first.codes <= CHUNK and second.sentence == 0
+
+
+def test_leaving_in_the_middle_keeps_what_was_heard(pipe: SpeechPipeline):
+    stream = pipe.stream(TEXT, seed=1)
+    heard = next(stream).audio
+    result = stream.result()
+    assert result.finish_reason == "cancelled" and np.array_equal(result.audio, heard) and result.stats.tokens > 0
+
+
+def test_speed_changes_length_and_nothing_else(pipe: SpeechPipeline):
+    usual, quick = pipe("Good morning.", seed=2), pipe("Good morning.", seed=2, speed=2.0)
+    assert usual.tokens.equal(quick.tokens) and abs(len(quick.audio) * 2 - len(usual.audio)) <= 160
+
+
+def test_a_loop_ends_where_it_is_seen_whatever_the_passes(pipe: SpeechPipeline):
+    codes = torch.cat([torch.arange(30), torch.arange(7).repeat(40)])
+    ends = set()
+    for size in (1, 7, 60):
+        sentence = Spoken(CodecStream(pipe.codec))
+        for count, part in enumerate(codes.split(size)):
+            if sentence.finish is None:
+                sentence.add(part, count)
+        ends.add((len(sentence.codes), sentence.finish))
+    assert ends == {(30 + LOOP_CODES + -(30 + LOOP_CODES) % LONGEST_PERIOD, "loop")}
+
+
+def test_no_loop_in_what_only_resembles_one(pipe: SpeechPipeline):
+    sentence = Spoken(CodecStream(pipe.codec))
+    sentence.add(torch.cat([torch.arange(7).repeat(13), torch.arange(60), torch.arange(7).repeat(13)]), 0)
+    assert sentence.finish is None
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "word"),
+    [
+        ("", {}, PromptError, "empty"),
+        ("x" * 100_000, {}, PromptError, "100000"),
+        ("😀🎉", {}, PromptError, "Latin"),
+        ("привет", {}, PromptError, "Latin"),
+        ("hello", {"voice": "queen"}, InvalidArgument, "slt, rms"),
+        ("hello", {"speed": 0.2}, InvalidArgument, "0.25"),
+        ("hello", {"speed": float("nan")}, InvalidArgument, "0.25"),
+        ("hello", {"seed": -1}, InvalidArgument, "seed"),
+        ("hello", {"temperature": -1.0}, InvalidArgument, "temperature"),
+        ("hello", {"speculative": False, "method": "pld"}, InvalidArgument, "plain"),
+    ],
+)
+def test_what_cannot_be_said_is_one_sentence(pipe: SpeechPipeline, text: str, options: dict, error: type, word: str):
+    with pytest.raises(error, match=word) as caught:
+        pipe(text, **options)
+    assert str(caught.value).endswith(".") and len(str(caught.value)) < 200
+
+
+def test_a_model_of_another_modality_is_refused():
+    with pytest.raises(UnknownModel, match="image, not for speech"):
+        load("tiny-image", modality="speech")
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_every_format_is_written_and_says_what_made_it(pipe: SpeechPipeline, tmp_path: Path, ending: str):
+    result = pipe("Good morning.", seed=2)
+    path = result.save(tmp_path / f"hello{ending}")
+    if ending == ".pcm":
+        assert path.read_bytes() == pcm(result.audio) or len(path.read_bytes()) == 2 * len(result.audio)
+        return
+    with soundfile.SoundFile(path) as sound:
+        assert abs(sound.frames / sound.samplerate - result.seconds) < 0.1
+        assert "seed 2" in sound.copy_metadata()["comment"]
+    assert [other.name for other in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["hello.aac", "missing/hello.wav", "."])
+def test_what_cannot_be_written_leaves_nothing(pipe: SpeechPipeline, tmp_path: Path, name: str):
+    with pytest.raises(OutputUnwritable):
+        pipe("Yes.", seed=2).save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wav_stream_of_unknown_length_can_be_read(tmp_path: Path):
+    audio = np.sin(np.arange(1600) / 5).astype(np.float32) / 2
+    (tmp_path / "a.wav").write_bytes(wav_header(16000) + pcm(audio))
+    read, rate = soundfile.read(tmp_path / "a.wav")
+    assert rate == 16000 and np.abs(read - audio).max() < 1e-4
