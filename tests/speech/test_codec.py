@@ -1,4 +1,4 @@
-"""The codec's arithmetic on random weights: codes and points, chunks against the whole, speed, what a code depends on."""
+"""The codec on random weights: codes and points, chunks against the whole, speed, what a code depends on."""
 
 from __future__ import annotations
 
