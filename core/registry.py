@@ -13,6 +13,7 @@ from polydraft.core.drafters.initial import INITIALISATIONS, Initial
 from polydraft.core.drafters.jacobi import JacobiDrafter
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
+from polydraft.core.drafters.parallel import ParallelDrafter
 from polydraft.core.drafters.plain import NoDrafter
 from polydraft.core.drafters.plans import Dynamic, Likeliest, SharedNoise, Static
 from polydraft.core.drafters.sjd import SJDDrafter
@@ -61,6 +62,17 @@ def eagle2(site: Site, values: Values) -> Drafter:
     return EagleDrafter(site.drafters["eagle"](), site.target, plan, rank)
 
 
+def parallel(site: Site, values: Values, kind: str) -> Drafter:
+    """`shares` are fitted to the drafter (`core.fit.best_shares`)."""
+    model = site.drafters[kind]()
+    shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
+    return ParallelDrafter(model, site.target, Static(model.places, values["nodes"], shares), SharedNoise())
+
+
+def sparse_shape(values: Values) -> str:
+    return "chain" if values["width"] == 1 else "tree"
+
+
 def dynamic_shape(values: Values) -> str:
     return "chain" if values["width"] == 1 else "picked"
 
@@ -74,8 +86,23 @@ TREE = {
     "width": Parameter(4, "live nodes a level; 1 is a chain", 1, 16),
     "total": Parameter(12, "nodes drafted", 1, 40),
 }
+SPARSE = {
+    "nodes": Parameter(16, "nodes drafted", 1, 40),
+    "width": Parameter(4, "most children a node; 1 is a chain", 1, 16),
+}
+SHARES = tuple(tuple(0.8**depth * share for share in (0.55, 0.17, 0.08, 0.05)) for depth in range(8))
 SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
 TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
+
+
+def ahead(name: str, kind: str, summary: str, paper: str) -> DraftPart:
+    """A drafter that says all levels at once."""
+    make = partial(parallel, kind=kind)
+    return DraftPart(
+        name, f"{summary}, a sparse tree under the shared noise", paper, make, sparse_shape, kind=kind,
+        parameters=SPARSE,
+    )  # fmt: skip
+
 
 DRAFTERS: dict[str, DraftPart] = {
     part.name: part
@@ -131,6 +158,12 @@ DRAFTERS: dict[str, DraftPart] = {
             "Li et al. 2024, arXiv 2406.16858", eagle2, lambda values: "fixed", judge="target-only", kind="eagle",
             parameters=TREE,
         ),
+        ahead("medusa", "heads", "heads on the target's last feature", "Cai et al. 2024, arXiv 2401.10774"),
+        ahead(
+            "vadusa", "heads", "heads on the target's last feature, as for speech codes",
+            "Li et al. 2024, arXiv 2410.21951",
+        ),
+        ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
     )
 }  # fmt: skip
 
