@@ -40,10 +40,26 @@ def best_spread(p: Tensor, q: Tensor, seed: int = 0) -> float:
 
     p and q: log laws `[M, V]` of target and drafter at the same places, drawn from with the same noise.
     """
+    scores, chosen = contested(p, q, seed)
+    said = {spread: (scores / spread).log_softmax(-1).gather(1, chosen).mean().item() for spread in SPREADS}
+    return max(said, key=said.__getitem__)
+
+
+def best_shares(p: Tensor, q: Tensor, place: Tensor, ranks: int = 8, seed: int = 0) -> list[list[float]]:
+    """How often the target's choice has rank r among a drafter's candidates, by place: `Static.shares`.
+
+    p and q as above; place: `[M]` which of the drafter's places each q is.
+    """
+    scores, chosen = contested(p, q, seed)
+    rank = (scores > scores.gather(-1, chosen)).sum(-1)
+    found = [rank[place == index] for index in range(int(place.max()) + 1)]
+    shares = [row.bincount(minlength=ranks)[:ranks] / max(1, len(row)) for row in found]
+    return [row.cummin(0).values.tolist() for row in shares]  # what a few samples raise by chance does not rise
+
+
+def contested(p: Tensor, q: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """log q + g `[M, V]`, and what the target chooses with the same g, `[M, 1]`."""
     places = torch.arange(len(p), device=p.device)
     zero = torch.zeros(1, dtype=torch.long, device=p.device)
     noise = gumbel(zero + seed, zero, places[None], p.shape[1])[0]
-    chosen = (p + noise).argmax(-1, keepdim=True)
-    scores = q.clamp(min=-100) + noise
-    said = {spread: (scores / spread).log_softmax(-1).gather(1, chosen).mean().item() for spread in SPREADS}
-    return max(said, key=said.__getitem__)
+    return q.clamp(min=-100) + noise, (p + noise).argmax(-1, keepdim=True)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.drafters.eagle import EagleDrafter
 from polydraft.core.drafters.initial import INITIALISATIONS, Initial
 from polydraft.core.drafters.jacobi import JacobiDrafter
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
+from polydraft.core.drafters.parallel import ParallelDrafter
 from polydraft.core.drafters.plain import NoDrafter
 from polydraft.core.drafters.plans import Dynamic, Likeliest, SharedNoise, Static
 from polydraft.core.drafters.sjd import SJDDrafter
@@ -20,7 +23,8 @@ from polydraft.core.methods import Choice, DraftPart, JudgePart, Parameter, Site
 from polydraft.core.verify import rules
 from polydraft.core.verify.base import Verifier
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
-from polydraft.core.verify.neighbours import nearest
+from polydraft.core.verify.groups import GroupSampling, SharedGroup
+from polydraft.core.verify.neighbours import groups, nearest
 from polydraft.core.verify.tape import TapeVerifier, TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
 
@@ -61,6 +65,17 @@ def eagle2(site: Site, values: Values) -> Drafter:
     return EagleDrafter(site.drafters["eagle"](), site.target, plan, rank)
 
 
+def parallel(site: Site, values: Values, kind: str) -> Drafter:
+    """`shares` are fitted to the drafter (`core.fit.best_shares`)."""
+    model = site.drafters[kind]()
+    shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
+    return ParallelDrafter(model, site.target, Static(model.places, values["nodes"], shares), SharedNoise())
+
+
+def sparse_shape(values: Values) -> str:
+    return "chain" if values["width"] == 1 else "tree"
+
+
 def dynamic_shape(values: Values) -> str:
     return "chain" if values["width"] == 1 else "picked"
 
@@ -74,8 +89,23 @@ TREE = {
     "width": Parameter(4, "live nodes a level; 1 is a chain", 1, 16),
     "total": Parameter(12, "nodes drafted", 1, 40),
 }
+SPARSE = {
+    "nodes": Parameter(16, "nodes drafted", 1, 40),
+    "width": Parameter(4, "most children a node; 1 is a chain", 1, 16),
+}
+SHARES = tuple(tuple(0.8**depth * share for share in (0.55, 0.17, 0.08, 0.05)) for depth in range(8))
 SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
 TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
+
+
+def ahead(name: str, kind: str, summary: str, paper: str) -> DraftPart:
+    """A drafter that says all levels at once."""
+    make = partial(parallel, kind=kind)
+    return DraftPart(
+        name, f"{summary}, a sparse tree under the shared noise", paper, make, sparse_shape, kind=kind,
+        parameters=SPARSE,
+    )  # fmt: skip
+
 
 DRAFTERS: dict[str, DraftPart] = {
     part.name: part
@@ -131,6 +161,12 @@ DRAFTERS: dict[str, DraftPart] = {
             "Li et al. 2024, arXiv 2406.16858", eagle2, lambda values: "fixed", judge="target-only", kind="eagle",
             parameters=TREE,
         ),
+        ahead("medusa", "heads", "heads on the target's last feature", "Cai et al. 2024, arXiv 2401.10774"),
+        ahead(
+            "vadusa", "heads", "heads on the target's last feature, as for speech codes",
+            "Li et al. 2024, arXiv 2410.21951",
+        ),
+        ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
     )
 }  # fmt: skip
 
@@ -159,6 +195,12 @@ def grouped(site: Site, values: Values) -> rules.Grouped:
     return rules.Grouped(values["size"], values["delta"], values["distance"], site.codes)
 
 
+def code_groups(site: Site, values: Values) -> Any:
+    """Rigid ids are alone, whatever they sound like."""
+    codes = code_vectors(site)
+    return groups(codes if site.rigid is None else codes.masked_fill(site.rigid[:, None], torch.nan), values["theta"])
+
+
 def code_vectors(site: Site) -> Any:
     assert site.codes is not None  # `Choice.build` has looked
     return site.codes
@@ -177,6 +219,7 @@ GROUPS = {
     "delta": number(0.15, "probabilities in a group differ by less", 0, 1.01),
     "distance": number(10.0, "codes in a group are nearer than this", 0, 1000),
 }
+THETA = {"theta": number(0.5, "cosine above which codes share a group", 0.3, 0.99)}
 TYPICAL = {"epsilon": number(0.09, "hard bar", 0, 1), "delta": number(0.3, "bar relative to e^-entropy", 0, 100)}
 TOP = {"k": Parameter(50, "likeliest ids", 1, 10**6)}
 COOL = {"delta": number(1.5, "looseness of the first token", 1, 100), "nu": number(0.7, "how it tightens", 0, 100)}
@@ -186,6 +229,7 @@ WITH_Q = (*SAMPLED, "off")  # what it can judge if it needs q
 
 LANTERN_PAPER, LANTERN_PLUS_PAPER = "Jang et al. 2024, arXiv 2410.03355", "Park et al. 2025, arXiv 2502.06352"
 GSD_PAPER, MEDUSA_PAPER = "So et al. 2025, arXiv 2508.07747", "Cai et al. 2024, arXiv 2401.10774"
+PCG_PAPER = "Principled coarse-grained acceptance (PCG)"
 LEVIATHAN, RECURSIVE = "Leviathan et al. 2023, arXiv 2211.17192", "Miao et al. 2024, arXiv 2305.09781"
 
 
@@ -216,6 +260,8 @@ LOSSY = (
     RuleRow("lantern++", "a near code may, if it is likely itself", LANTERN_PLUS_PAPER, lantern_plus, K_NEAR | LAM,
             needs_codes=True),
     RuleRow("gsd", "an id of similar rank may stand for the choice", GSD_PAPER, grouped, GROUPS, needs_codes=True),
+    RuleRow("pcg", "a code of the choice's acoustic group may stand for it", PCG_PAPER,
+            lambda site, values: SharedGroup(code_groups(site, values)), THETA, needs_codes=True),
     RuleRow("typical", "a typical id may stand for the choice", MEDUSA_PAPER,
             lambda site, values: rules.Typical(**values), TYPICAL),
     RuleRow("top-k", "one of the k likeliest may stand for the choice", "Llasa+",
@@ -254,7 +300,13 @@ EXACT = (
               lambda site, values, shape: BlockVerification(), ("chain",), drafter="draft"),
 )  # fmt: skip
 
-JUDGES: dict[str, JudgePart] = {part.name: part for part in (*EXACT, *(row.judge() for row in LOSSY))}
+GROUP_TEST = JudgePart(
+    "pcg-ratio", "lossy", "accept with the ratio of group masses; exact on groups of like codes", PCG_PAPER,
+    lambda site, values, shape: GroupSampling(code_groups(site, values)), ("chain", "off"),
+    drafter="draft", needs_codes=True, parameters=THETA,
+)  # fmt: skip
+
+JUDGES: dict[str, JudgePart] = {part.name: part for part in (*EXACT, *(row.judge() for row in LOSSY), GROUP_TEST)}
 
 
 def choices() -> list[Choice]:

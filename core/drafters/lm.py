@@ -24,7 +24,7 @@ class LMDrafter(GrowingDrafter):
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return tokens
 
-    def logits(self, features: Tensor) -> Tensor:
+    def head(self, features: Tensor) -> Tensor:
         return self.own.head(features)
 
     def prompt(self, ids: Tensor, features: Tensor) -> tuple[Tensor, int]:

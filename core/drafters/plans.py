@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.errors import InvalidArgument
 
 
 class Rank(Protocol):
@@ -98,15 +99,20 @@ class Dynamic:
 
 @dataclass(frozen=True)
 class Static:
-    """EAGLE-1's kind of tree (Li et al. 2024, arXiv 2401.15077): fixed places, filled by rank.
+    """Fixed places, filled by rank (EAGLE-1, arXiv 2401.15077; Medusa, arXiv 2401.10774, section 2.3.3).
 
-    It holds the `nodes` likeliest paths if a child of rank r is right with probability `shares[r]`, wherever it stands,
-    none longer than `longest`.
+    It holds the `nodes` likeliest paths if a child of rank r at depth d + 1 is right with probability `shares[d][r]`
+    wherever it stands, none longer than `longest`; deeper down the last row of `shares` goes on. A row never rises:
+    siblings are drawn in order, so none may be left out before one that is drafted.
     """
 
     longest: int
     nodes: int
-    shares: tuple[float, ...] = (0.55, 0.17, 0.08, 0.05)
+    shares: tuple[tuple[float, ...], ...] = ((0.55, 0.17, 0.08, 0.05),)
+
+    def __post_init__(self) -> None:
+        if any(later > share for row in self.shares for share, later in itertools.pairwise(row)):
+            raise InvalidArgument("shares of ranks must not rise within a depth; fit them with `best_shares`.")
 
     @property
     def depth(self) -> int:
@@ -116,13 +122,13 @@ class Static:
     def places(self) -> list[list[tuple[int, int]]]:
         """Per level: (parent's place in the level above, rank) of every node."""
         found: list[tuple[int, ...]] = []
-        queue: list[tuple[float, tuple[int, ...]]] = [(-share, (rank,)) for rank, share in enumerate(self.shares)]
+        queue: list[tuple[float, tuple[int, ...]]] = [(-share, (rank,)) for rank, share in enumerate(self.ranks(0))]
         heapq.heapify(queue)
         while queue and len(found) < self.nodes:
             chance, path = heapq.heappop(queue)
             found.append(path)
             if len(path) < self.longest:
-                for rank, share in enumerate(self.shares):
+                for rank, share in enumerate(self.ranks(len(path))):
                     heapq.heappush(queue, (chance * share, (*path, rank)))
         levels = [sorted(path for path in found if len(path) == deep) for deep in range(1, self.longest + 1)]
         levels = list(itertools.takewhile(bool, levels))
@@ -131,8 +137,11 @@ class Static:
             for above, level in zip([[], *levels], levels, strict=False)
         ]
 
+    def ranks(self, level: int) -> tuple[float, ...]:
+        return self.shares[min(level, len(self.shares) - 1)]
+
     def children(self, level: int) -> int:
-        return len(self.shares)
+        return len(self.ranks(level))
 
     def live(self, level: int, scores: Tensor) -> Tensor:
         wanted = [parent * self.children(level) + rank for parent, rank in self.places[level]]
@@ -198,7 +207,7 @@ class Grown:
         parents = torch.where(parents < 0, -1, self.place.gather(1, parents.clamp(min=0)))
         tokens = torch.cat(self.ids, 1).gather(1, self.kept)
         valid = torch.cat(self.possible, 1).gather(1, self.kept)
-        return Draft(tokens, parents, valid, self.chain, passes=self.plan.depth)
+        return Draft(tokens, parents, valid, self.chain)
 
     @property
     def chain(self) -> bool:

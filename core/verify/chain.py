@@ -23,7 +23,11 @@ def proposal(draft: Draft, p: Tensor) -> Tensor:
 
 def ending(draft: Draft, accepted: Tensor, law: Tensor, stream: SecondStream) -> Verdict:
     """Accept `accepted` `[B]` nodes and emit a draw from `law` `[B, V]`."""
-    token = emitted(law, stream.gumbel(1)[:, 0], stream.greedy)
+    return closing(draft, accepted, emitted(law, stream.gumbel(1)[:, 0], stream.greedy))
+
+
+def closing(draft: Draft, accepted: Tensor, token: Tensor) -> Verdict:
+    """Accept `accepted` `[B]` nodes and emit `token` `[B]`."""
     choices = torch.zeros_like(draft.depth).scatter_(1, accepted[:, None], token[:, None])
     return follow(accepted, draft.lineage, draft.depth, draft.tokens, choices)
 

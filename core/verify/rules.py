@@ -70,9 +70,13 @@ class Mixed(Rule):
 
 
 class Match:
-    """draws: further tokens drawn from p at every node that `match` wants to see."""
+    """draws: further draws at every column that `match` wants to see, each with noise of its own."""
 
     draws = 0
+
+    def draw(self, law: Tensor, noise: Tensor, y: Tensor) -> Tensor:
+        """`[...]` ids from log p and noise `[..., V]`: tokens drawn from p."""
+        return (law + noise).argmax(-1)
 
     def match(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
         """`[...]` bool: c may stand for y; draws `[..., self.draws]`."""
@@ -93,14 +97,14 @@ class Lenience(Rule):
 
 @dataclass(frozen=True)
 class Ensemble(Rule):
-    """Verify against w p + (1 - w) q, and sample that exactly (Fu et al. 2025, Speculative Ensemble)."""
+    """Sample w p + (1 - w) q, where p is not 0, exactly (Fu et al. 2025, Speculative Ensemble)."""
 
     weight: float = 0.8
 
     exact = False
 
     def target(self, p: Tensor, q: Tensor) -> Tensor:
-        return self.weight * p + (1 - self.weight) * q
+        return normalised((self.weight * p + (1 - self.weight) * q) * (p > 0), p)
 
 
 @dataclass(frozen=True)
@@ -273,11 +277,12 @@ def judged_law(rule: Rule, law: Tensor, greedy: bool) -> Tensor:
 def chance(
     rule: Rule, rigid: Tensor | None, p: Tensor, q: Tensor, x: Tensor, depth: Tensor, greedy: bool = False
 ) -> Tensor:
-    """f(x); for rigid ids `[V]` bool the exact rule."""
+    """f(x); for rigid ids `[V]` bool the exact rule. What is impossible (another slot's id) is never kept."""
     if greedy and not rule.exact:
         given, exact = rule.greedy(p, x, depth), (p.argmax(-1) == x).to(p.dtype)
     else:
         given, exact = rule.accept(p, q, x, depth), ratio(at(p, x), at(q, x))
+    given = given * (at(p, x) > 0)
     return given if rigid is None else torch.where(rigid[x], exact, given)
 
 

@@ -41,7 +41,8 @@ class TapeVerifier:
         choices = perturbed(law, noise.window(t, draft.deepest + 1), draft).argmax(-1)  # ties go to the lower index
         if self.match is None:
             return walk(draft, choices, draft.valid & (draft.tokens == choices.gather(1, draft.parents + 1)))
-        draws = [perturbed(law, g, draft).argmax(-1) for g in noise.further(t, draft.deepest + 1, self.match.draws)]
+        further = noise.further(t, draft.deepest + 1, self.match.draws)
+        draws = [self.match.draw(law, at_columns(g, law, draft), choices) for g in further]
         return walk(draft, choices, self.standing(draft, law, choices, draws))
 
     def standing(self, draft: Draft, law: Tensor, choices: Tensor, draws: list[Tensor]) -> Tensor:
@@ -80,7 +81,10 @@ def walk(draft: Draft, choices: Tensor, agrees: Tensor) -> Verdict:
 
 
 def perturbed(law: Tensor, noise: Tensor, draft: Draft) -> Tensor:
-    """`log p + g` at every column; a column's noise is that of its depth."""
-    if draft.chain:
-        return law + noise[:, : law.shape[1]]
-    return law + noise.gather(1, draft.depth[..., None].expand_as(law))
+    """`log p + g` at every column."""
+    return law + at_columns(noise, law, draft)
+
+
+def at_columns(noise: Tensor, law: Tensor, draft: Draft) -> Tensor:
+    """A column's noise is that of its depth."""
+    return noise[:, : law.shape[1]] if draft.chain else noise.gather(1, draft.depth[..., None].expand_as(law))

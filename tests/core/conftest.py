@@ -20,12 +20,15 @@ from transformers import (
 )
 
 from polydraft.core.decode import Batch, Method, decode, start
+from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
+from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.initial import INITIALISATIONS, Initial
 from polydraft.core.drafters.jacobi import JacobiDrafter
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.drafters.parallel import ParallelDrafter
 from polydraft.core.drafters.plain import NoDrafter
 from polydraft.core.drafters.plans import Dynamic, SharedNoise, Static
 from polydraft.core.sampling import Sampler, Sampling
@@ -66,6 +69,8 @@ class Lab:
     model: PreTrainedModel
     student: PreTrainedModel
     eagle: EagleNetwork
+    heads: MedusaHeads
+    block: BlockNetwork
     prompts: list[Prompt]
 
     def target(self, guidance: float = 1.0) -> CausalTarget:
@@ -94,6 +99,8 @@ class Lab:
             "lm static": lambda target: LMDrafter(self.student, target, Static(3, 9), SharedNoise()),
             "eagle chain": lambda target: EagleDrafter(self.eagle, target, Dynamic(3), SharedNoise()),
             "eagle tree": lambda target: EagleDrafter(self.eagle, target, Dynamic(3, 3, 8), SharedNoise()),
+            "heads tree": lambda target: ParallelDrafter(self.heads, target, Static(3, 9), SharedNoise()),
+            "block tree": lambda target: ParallelDrafter(self.block, target, Static(3, 9), SharedNoise()),
         }
 
 
@@ -159,6 +166,7 @@ def lab() -> Callable[..., Lab]:
             Prompt((text, empty), budget, seed)
             for seed, (text, budget) in enumerate(zip(texts, budgets, strict=True), 40)
         ]
-        return Lab(model, student, EagleNetwork(model.config).to(dtype), prompts)
+        networks = (make(model.config).to(dtype) for make in (EagleNetwork, MedusaHeads, BlockNetwork))
+        return Lab(model, student, *networks, prompts)
 
     return make

@@ -14,6 +14,7 @@ from polydraft.core.decode import Method, decode, start
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
 from polydraft.core.drafters.grow import GrowingDrafter
+from polydraft.core.drafters.parallel import ParallelDrafter
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.state import State
@@ -92,11 +93,25 @@ class TableDrafter(GrowingDrafter):
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return tokens
 
-    def logits(self, features: Tensor) -> Tensor:
+    def head(self, features: Tensor) -> Tensor:
         return self.table[features[..., 1] - 1, features[..., 0]]
 
     def prompt(self, ids: Tensor, features: Tensor) -> tuple[Tensor, int]:
         return ids, 0
+
+
+class TableAhead(ParallelDrafter):
+    """Says level d by the table's row of token 0, whatever stands before it."""
+
+    def __init__(self, table: Tensor, target: TableTarget, plan: Plan, rank: Rank) -> None:
+        super().__init__(SimpleNamespace(eval=lambda: None), target, plan, rank)  # type: ignore[arg-type]
+        self.table = table
+
+    def remember(self, ids: Tensor, features: Tensor) -> tuple[Any, int]:
+        return NoCache(), 0
+
+    def read(self, drafts: Any, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
+        return self.table[: self.plan.depth, 0].expand(len(tokens), -1, -1)
 
 
 @dataclass

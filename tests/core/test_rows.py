@@ -14,7 +14,7 @@ from polydraft.core.target import CausalTarget
 
 NAMES = [
     "oracle chain", "oracle tree", "lookup", "jacobi left-law", "jacobi random", "lm chain",
-    "lm tree",
+    "lm tree", "heads tree", "block tree",
 ]  # fmt: skip
 
 

@@ -15,12 +15,12 @@ from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.tape import TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
 
-from .tables import VOCAB, Replacing, TableDrafter, TableTarget, distance, drawn, enumerated, floor, laws
+from .tables import VOCAB, Replacing, TableAhead, TableDrafter, TableTarget, distance, drawn, enumerated, floor, laws
 
 P, Q = laws(0), laws(1)
 EVERYTHING = torch.ones(VOCAB, dtype=torch.bool)
 TARGET = TableTarget(P)
-CHAIN, STATIC, PICKED = Dynamic(3), Static(3, 8, (0.5, 0.3, 0.2)), Dynamic(3, 2, 5)
+CHAIN, STATIC, PICKED = Dynamic(3), Static(3, 8, ((0.5, 0.3, 0.2),)), Dynamic(3, 2, 5)
 
 PAIRS = {
     "chain, speculative sampling": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), SpeculativeSampling()),
@@ -31,6 +31,7 @@ PAIRS = {
     "fixed tree, target only": (lambda: TableDrafter(Q, TARGET, STATIC, SharedNoise()), TargetOnlyVerifier()),
     "picked tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, SharedNoise()), TargetOnlyVerifier()),
     "likeliest tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, Likeliest()), TargetOnlyVerifier()),
+    "all levels at once, recursive": (lambda: TableAhead(Q, TARGET, STATIC, SharedNoise()), RecursiveRejection()),
     "drawn with replacement, recursive": (lambda: Replacing(Q), RecursiveRejection(replacement=True)),
     "likeliest tree, recursive": (lambda: TableDrafter(Q, TARGET, PICKED, Likeliest()), RecursiveRejection()),
     **{
@@ -88,7 +89,7 @@ def test_ratio_tests_on_the_likeliest_children_are_caught():
 
 
 def test_siblings_tested_out_of_order_are_caught():
-    drafter = SortedSiblings(Q, TARGET, Static(1, 2, (0.5, 0.5)), SharedNoise())
+    drafter = SortedSiblings(Q, TARGET, Static(1, 2, ((0.5, 0.5),)), SharedNoise())
     assert distance(drawn(TARGET, drafter, RecursiveRejection()), enumerated(P)) > 2 * floor(enumerated(P))
 
 

@@ -1,0 +1,126 @@
+"""Drafters that say all levels at once: they learn to draft, what they learn is what they draft with, and identity."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from polydraft.core.drafters.block import BlockNetwork
+from polydraft.core.drafters.heads import MedusaHeads
+from polydraft.core.drafters.parallel import Foreseer, ParallelDrafter
+from polydraft.core.drafters.plans import SharedNoise, Static
+from polydraft.core.errors import InvalidArgument, UnsupportedMethod
+from polydraft.core.fit import best_shares
+from polydraft.core.sampling import Sampling
+from polydraft.core.training.distill import Examples
+from polydraft.core.training.parallel import divergence, laws, overlap
+
+KINDS = {"heads": (MedusaHeads, divergence), "block": (BlockNetwork, overlap)}
+SETTINGS = {"greedy": Sampling(temperature=0), "sampled": Sampling()}
+
+
+def trained(model, examples: Examples, kind: str, steps: int) -> Foreseer:
+    """Learnt by heart: random targets have nothing in common with what they say elsewhere."""
+    torch.manual_seed(1)
+    network, loss = KINDS[kind][0](model.config, places=4), KINDS[kind][1]
+    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-2)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss(model, network, examples).backward()
+        optimiser.step()
+    return network
+
+
+@pytest.mark.parametrize("guidance", [1.0, 1.5])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_learnt_to_draft_stays_identical(lab, run, tmp_path, kind, dtype, setting, guidance):
+    made, sampling = lab(dtype), SETTINGS[setting]
+    plain = run(made.method(None, sampling, guidance), made.prompts)
+    branches = 1 if guidance == 1 else 2
+    told = [prompt.branches[branch] for prompt in made.prompts for branch in range(branches)]
+    said = [output for output in plain.outputs for _ in range(branches)]
+    examples = Examples.join(told, said)
+    network = trained(made.model, examples, kind, steps={"heads": 300, "block": 100}[kind])
+    with torch.no_grad():
+        shares = tuple(map(tuple, best_shares(*laws(made.model, network, examples), ranks=3)))
+    network.save_pretrained(tmp_path)
+    network = KINDS[kind][0].from_folder(tmp_path, made.model)
+    tree, chain = Static(4, 12, shares), Static(4, 4, ((0.5,),))
+    for rows in (1, 2, 5):
+        prompts, wanted = made.prompts[-rows:], plain.outputs[-rows:]
+        for plan in (tree, chain):
+            drafted = run(
+                made.method(lambda target, plan=plan: ParallelDrafter(network, target, plan, SharedNoise()),
+                            sampling, guidance), prompts,
+            )  # fmt: skip
+            assert all(torch.equal(a, b) for a, b in zip(drafted.outputs, wanted, strict=True))
+            if rows == 5:
+                assert drafted.tau > (1.5 if plan is tree else 1.25)
+
+
+@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_says_what_training_saw(lab, kind, family, branches):
+    """Entries read a few at a time, with rejected ones between, give what one pass over the whole sequence gives."""
+    torch.manual_seed(0)
+    network = KINDS[kind][0](lab(family=family).model.config, places=3)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    rows, length = 2, 12
+    features, embeddings = torch.randn(2, rows, branches, length, 32)
+    flat = features.flatten(0, 1), embeddings.flatten(0, 1)
+    with torch.inference_mode():
+        whole = network.everywhere(*flat, torch.arange(length)).unflatten(0, (rows, branches))
+        cache = network.cache(rows * branches, 32)
+        network.remember(cache, flat[0][:, :4], flat[1][:, :4])
+        cached = torch.full((rows, branches), 3)  # one of the four is forgotten
+        for counts in ([1, 2], [3, 1], [2, 4]):
+            places = cached[..., None] + torch.arange(max(counts))
+            take = places.clamp(max=length - 1)[..., None].expand(-1, -1, -1, 32)
+            new = features.gather(2, take), embeddings.gather(2, take)
+            ahead = network.ahead(cache, cached, *new, torch.tensor(counts), 2)
+            for row, count in enumerate(counts):
+                wanted = whole[row, :, cached[row, 0] + count - 1, :2]
+                assert torch.allclose(ahead[row], wanted, atol=1e-5)
+            cached = cached + torch.tensor(counts)[:, None].clamp(max=2)  # the rest waits
+
+
+def test_untrained_heads_say_what_the_target_said_before(lab):
+    made = lab()
+    features = torch.randn(2, 5, 32)
+    ahead = MedusaHeads(made.model.config)(features)
+    assert ahead.shape == (2, 5, 4, 32) and torch.equal(ahead[..., 3, :], features)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_network_of_another_target_is_refused(lab, tmp_path, kind):
+    made = lab()
+    KINDS[kind][0](made.model.config, places=2).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["places"] == 2
+    assert KINDS[kind][0].from_folder(tmp_path, made.model).places == 2
+    with pytest.raises(UnsupportedMethod, match=f"--kind {kind}"):
+        KINDS[kind][0].from_folder(tmp_path, lab(family="mistral").model)
+
+
+def test_shares_are_counted_by_place_and_rank():
+    generator = torch.Generator().manual_seed(0)
+    p = torch.randn(4000, 9, generator=generator).log_softmax(-1)
+    place = torch.arange(4000) % 2
+    noisy = (p + 2 * torch.randn(p.shape, generator=generator)).log_softmax(-1)
+    q = torch.where(place[:, None] == 0, p, noisy)
+    sure, unsure = best_shares(p, q, place, ranks=9)
+    assert sure == [1.0] + [0.0] * 8
+    assert unsure == sorted(unsure, reverse=True) and 0.2 < unsure[0] < 0.7 and 0.9 < sum(unsure) <= 1
+
+
+def test_a_tree_by_depth_and_rank_holds_the_likeliest_paths():
+    plan = Static(3, 5, ((0.5, 0.4), (0.9, 0.0), (0.1,)))
+    # 0: .5, 00: .45, 1: .4, 10: .36, 000: .045
+    assert plan.places == [[(0, 0), (0, 1)], [(0, 0), (1, 0)], [(0, 0)]]
+    with pytest.raises(InvalidArgument, match="must not rise"):
+        Static(2, 4, ((0.3, 0.4),))

@@ -1,0 +1,117 @@
+"""Laws of a node's own history: repetition-aware redraws and the shortest length, against the slow obvious way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from polydraft.core.draft import Draft
+from polydraft.core.errors import InvalidArgument
+from polydraft.core.sampling import History, RepetitionAware, Sampler, Sampling
+
+from .test_trees import ancestors, trees
+
+VOCAB = 5
+
+
+@some.composite
+def histories(draw) -> tuple[History, list[list[list[int]]]]:
+    """A random tree behind random committed rows, and the generated ids of every column's path, written out."""
+    draft: Draft = draw(trees())
+    rows, length = len(draft.tokens), 8
+    committed = torch.tensor([[draw(some.integers(0, VOCAB - 1)) for _ in range(length)] for _ in range(rows)])
+    lengths = [draw(some.integers(2, length)) for _ in range(rows)]
+    generated = [draw(some.integers(0, whole)) for whole in lengths]
+    valid = torch.arange(length) < torch.tensor(lengths)[:, None]
+    roots = committed.gather(1, torch.tensor(lengths)[:, None] - 1)
+    t = torch.tensor(generated)[:, None] + draft.depth
+    paths = []
+    for row in range(rows):
+        said = committed[row, lengths[row] - generated[row] : lengths[row]].tolist()
+        lines = [ancestors(draft, row, node)[::-1] for node in range(-1, draft.size)]
+        paths.append([said + draft.tokens[row, line].tolist() for line in lines])
+    return History(committed, valid, torch.cat([roots, draft.tokens], 1), draft.lineage, t), paths
+
+
+def redrawn(n: list[float], whole: list[float], said: list[int], rule: RepetitionAware) -> list[float]:
+    """The law by asking what every first draw leads to."""
+    recent, law = said[-rule.window :], [0.0] * len(n)
+    for first, chance in enumerate(n):
+        if recent.count(first) < rule.tau * rule.window or recent.count(first) == 0:
+            law[first] += chance
+        elif rule.banned and whole[first] < 1:
+            for second, again in enumerate(whole):
+                law[second] += chance * again / (1 - whole[first]) * (second != first)
+        elif rule.banned:
+            law[first] += chance
+        else:
+            for second, again in enumerate(whole):
+                law[second] += chance * again
+    return law
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories(), some.integers(1, 6), some.sampled_from([0.1, 0.5, 1.0]), some.booleans(), some.integers(0, 99))
+def test_a_redraw_is_what_drawing_twice_comes_to(made, window, tau, banned, seed):
+    history, paths = made
+    rule = RepetitionAware(window, tau, banned)
+    torch.manual_seed(seed)
+    logits = 2 * torch.randn(*history.t.shape, VOCAB)
+    chosen = Sampling(temperature=0.8, top_k=3)
+    n = Sampler(chosen)(logits, history).exp()
+    whole = Sampler(replace(chosen, top_k=0))(logits, history).exp()
+    law = Sampler(replace(chosen, repetition_aware=rule))(logits, history).exp()
+    recent = history.recent(window)
+    for row, columns in enumerate(paths):
+        for column, said in enumerate(columns):
+            last = said[-window:][::-1]
+            assert recent[row, column].tolist() == last + [-1] * (window - len(last))
+            wanted = torch.tensor(redrawn(n[row, column].tolist(), whole[row, column].tolist(), said, rule))
+            assert torch.allclose(law[row, column], wanted, atol=1e-5)
+            assert torch.equal(law[row, column] == 0, wanted == 0), "what cannot be drawn has no chance at all"
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), some.integers(0, 99))
+def test_at_temperature_0_a_ban_takes_the_second_best_and_a_redraw_nothing(made, seed):
+    history, paths = made
+    torch.manual_seed(seed)
+    logits = torch.randn(*history.t.shape, VOCAB)
+    greedy = Sampling(temperature=0)
+    plain, banned = (
+        Sampler(replace(greedy, repetition_aware=RepetitionAware(4, 0.25, ban)))(logits, history).argmax(-1)
+        for ban in (False, True)
+    )
+    order = logits.argsort(-1, descending=True)
+    assert torch.equal(plain, order[..., 0])
+    for row, columns in enumerate(paths):
+        for column, said in enumerate(columns):
+            best, second = order[row, column, :2].tolist()
+            assert banned[row, column] == (second if best in said[-4:] else best)
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), some.integers(0, 12), some.sampled_from([0.0, 1.0]), some.booleans())
+def test_the_end_waits_for_the_shortest_length(made, least, temperature, again):
+    history, _ = made
+    torch.manual_seed(0)
+    ends = torch.tensor([False, True, False, False, True])
+    rule = RepetitionAware(banned=True) if again else None
+    sampler = Sampler(Sampling(temperature=temperature, min_tokens=least, repetition_aware=rule), ends=ends)
+    logits = torch.randn(*history.t.shape, VOCAB)
+    law = sampler(logits, history)
+    early = history.t < least
+    assert (law[early][:, ends] == -torch.inf).all()
+    free = Sampler(Sampling(temperature=temperature, repetition_aware=rule))(logits, history)
+    assert torch.equal(law[~early], free[~early])
+    assert not torch.equal(law, free) or not early.any()
+
+
+@pytest.mark.parametrize("fields", [{"window": 0}, {"tau": 0.0}, {"tau": 1.5}])
+def test_a_rule_out_of_range_is_refused(fields):
+    with pytest.raises(InvalidArgument, match="it must be"):
+        RepetitionAware(**fields)
