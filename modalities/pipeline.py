@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,18 @@ import torch
 from torch import Tensor
 
 from polydraft.core.decode import Method
+from polydraft.core.drafters.attached import Attached
+from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.fit import best_window, pass_seconds
 from polydraft.core.methods import Choice, Site, parse
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.loading import ModelCard, causal_lm, read_weights
+
+ATTACHED: dict[str, type[Attached]] = {network.kind: network for network in (EagleNetwork, MedusaHeads, BlockNetwork)}
 
 
 class Pipeline(ABC):
@@ -96,19 +100,14 @@ class Pipeline(ABC):
     def drafter(self, kind: str) -> Any:
         """The drafter network of `kind`, loaded when first used."""
         if kind not in self._drafters:
-            folder = self.card.path / self.card.manifest["drafters"][kind]
-            self._drafters[kind] = self.loaders[kind](folder)
+            self._drafters[kind] = self.read_drafter(kind, self.card.path / self.card.manifest["drafters"][kind])
         return self._drafters[kind]
 
-    @property
-    def loaders(self) -> dict[str, Callable[[Path], Any]]:
-        """How drafters of each kind are read."""
-        return {
-            "lm": lambda folder: causal_lm(folder, self.device, self.dtype),
-            "eagle": lambda folder: read_weights(
-                "drafter", folder, lambda: EagleNetwork.from_folder(folder, self.target_model)
-            ),
-        }
+    def read_drafter(self, kind: str, folder: Path) -> Any:
+        """A language model of its own, or a network on the target's features."""
+        if kind == "lm":
+            return causal_lm(folder, self.device, self.dtype)
+        return read_weights("drafter", folder, lambda: ATTACHED[kind].from_folder(folder, self.target_model))
 
     def fitted(self, method: str) -> dict[str, Any]:
         """Parameters fitted to the model, and to this machine where they depend on it."""

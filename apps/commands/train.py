@@ -38,7 +38,7 @@ def tiny_image(
 def drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for samples and the finished drafter.")],
     target: Annotated[str, typer.Option(help="Embedded model or a model folder.")] = "tiny-image",
-    kind: Annotated[str, typer.Option(help="Kind of drafter: lm or eagle.")] = "lm",
+    kind: Annotated[str, typer.Option(help="Kind of drafter: lm, eagle, heads or block.")] = "lm",
     minutes: Minutes = 20.0,
     seed: Seed = 0,
 ) -> None:

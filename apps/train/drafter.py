@@ -1,8 +1,8 @@
-"""Train a drafter for an image model: `polydraft train drafter --target tiny-image --kind lm --out runs/drafter-lm`.
+"""Train a drafter: `polydraft train drafter --target tiny-image --kind lm --out runs/drafter-lm`.
 
-Half of the sequences are the target's own: captions of training compositions, drawn with the target's default settings
-and kept in `--out`, so a stopped run resumes with them. The other half are rendered scenes, which the target has learnt
-to write and which cost nothing to make; on both the student matches the target's whole law.
+Sequences are the target's own, written on training prompts with its default settings and kept in `--out`, so a stopped
+run resumes with them. Where rendering is free, every second batch is rendered instead: the target has learnt to write
+that, and on both the student matches the target's whole law.
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from polydraft.apps.train.image_data import Batches
+from polydraft.apps.train.lessons import LESSONS, Lessons
+from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.fit import best_spread
-from polydraft.core.methods import parse
-from polydraft.core.sampling import Sampling
-from polydraft.core.training import distill, eagle
+from polydraft.core.fit import best_shares, best_spread
+from polydraft.core.training import distill, eagle, parallel
 from polydraft.core.training.distill import Examples, collect, distil, shallow_copy_of
-from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import causal_lm, load
-from polydraft.modalities.world.captions import describe
-from polydraft.modalities.world.scene import random_composition
 
 ROWS = 32
 LM_LAYERS = 2
@@ -42,16 +40,27 @@ LM_LAYERS = 2
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a kind of drafter is made: the untrained student, its loss, and its law beside the target's."""
+    """How a kind of drafter is made: the untrained student, its loss, and what is fitted to it on held-out samples."""
 
     student: Callable[[PreTrainedModel], Any]
     loss: Callable[[PreTrainedModel, Any, Examples], Tensor]
-    laws: Callable[[PreTrainedModel, Any, Examples], tuple[Tensor, Tensor]]
+    fit: Callable[[PreTrainedModel, Any, Examples], dict[str, Any]]
+
+
+def spread_of(laws: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., dict[str, Any]]:
+    return lambda target, student, kept: {"spread": round(best_spread(*laws(target, student, kept)), 3)}
+
+
+def shares_of(target: PreTrainedModel, student: Any, kept: Examples) -> dict[str, Any]:
+    shares = best_shares(*parallel.laws(target, student, kept))
+    return {"shares": [[round(share, 4) for share in row] for row in shares]}
 
 
 KINDS = {
-    "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, distill.laws),
-    "eagle": Recipe(lambda target: EagleNetwork(target.config), eagle.continuation, eagle.laws),
+    "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, spread_of(distill.laws)),
+    "eagle": Recipe(lambda target: EagleNetwork(target.config), eagle.continuation, spread_of(eagle.laws)),
+    "heads": Recipe(lambda target: MedusaHeads(target.config), parallel.divergence, shares_of),
+    "block": Recipe(lambda target: BlockNetwork(target.config), parallel.overlap, shares_of),
 }
 
 
@@ -60,32 +69,29 @@ def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0) -> Non
     if kind not in KINDS:
         raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
     pipe = load(target)
-    prompts, codes = draw(pipe, out, minutes / 4, seed)
+    lessons: Lessons = LESSONS[pipe.card.modality](pipe)
+    prompts, outputs = draw(lessons, out, minutes / 4, seed)
     # drawing has packed the pipeline's weights; training reads them as they were
     recipe, model = KINDS[kind], causal_lm(pipe.card.path / "target", pipe.device, pipe.dtype)
     student = recipe.student(model)
-    held = slice(-ROWS, None)  # never trained on
-    kept = Examples.join([tuple(prompt) for prompt in prompts[held]], list(codes[held]))
-    own = batches(pipe, prompts[:-ROWS], codes[:-ROWS], seed)
-    source = itertools.chain.from_iterable(zip(own, rendered(pipe, seed), strict=True))
+    kept = Examples.join(prompts[-ROWS:], outputs[-ROWS:])  # never trained on
+    source = own = batches(lessons.blank, prompts[:-ROWS], outputs[:-ROWS], seed)
+    if (rendered := lessons.rendered(seed)) is not None:
+        source = itertools.chain.from_iterable(zip(own, rendered, strict=True))
     curve = distil(
-        partial(recipe.loss, model), student, source, minutes=minutes * 3 / 4, folder=out,
-        validate=lambda: kept,
-    )  # fmt: skip
+        partial(recipe.loss, model), student, source, minutes=minutes * 3 / 4, folder=out, validate=lambda: kept
+    )
     (out / "curve.json").write_text(json.dumps(curve))
     with torch.no_grad():
-        spread = best_spread(*recipe.laws(model, student, kept))
-    (out / "fitted.json").write_text(json.dumps({"spread": round(spread, 3)}))
+        fitted = recipe.fit(model, student, kept)
+    (out / "fitted.json").write_text(json.dumps(fitted))
 
 
-def draw(pipe: ImagePipeline, out: Path, minutes: float, seed: int) -> tuple[list[list[int]], Tensor]:
-    """Prompts and generated ids `[N, T]`: at least two batches, then until `minutes` are over; kept in `out`."""
+def draw(lessons: Lessons, out: Path, minutes: float, seed: int) -> tuple[list[tuple[int, ...]], list[Tensor]]:
+    """Prompts and what the target wrote on them: at least two batches, then until `minutes` are over; kept in `out`."""
     folder = out / "samples"
     folder.mkdir(parents=True, exist_ok=True)
-    settings = Sampling(**{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p")})
-    method = pipe.method(parse("ar"), settings, pipe.defaults["guidance_scale"])
-    begun = time.monotonic()
-    budget = round(minutes * 60)
+    method, begun, budget = lessons.method(), time.monotonic(), round(minutes * 60)
     with tqdm(total=budget, unit="s", desc="draw with the target") as bar:
         for index in itertools.count():
             path = folder / f"{index:04d}.safetensors"
@@ -93,30 +99,23 @@ def draw(pipe: ImagePipeline, out: Path, minutes: float, seed: int) -> tuple[lis
             if not path.exists():
                 if spent:
                     break
-                rng = np.random.default_rng([seed, index])
-                captions = [describe(random_composition(rng), rng) for _ in range(ROWS)]
-                rows = pipe.prompts_to_ids(captions, [10**6 + index * ROWS + row for row in range(ROWS)])
-                save_file({"ids": torch.stack(collect(method, rows)).to(torch.int32)}, path)
-                path.with_suffix(".json").write_text(json.dumps([list(row.branches[0]) for row in rows]))
+                prompts = lessons.prompts(np.random.default_rng([seed, index]), ROWS, first=10**6 + index * ROWS)
+                written = pad_sequence(collect(method, prompts), batch_first=True, padding_value=-1)
+                save_file({"ids": written.to(torch.int32)}, path)
+                path.with_suffix(".json").write_text(json.dumps([list(prompt.branches[0]) for prompt in prompts]))
             bar.update(min(budget, round(time.monotonic() - begun)) - round(bar.n))
     files = sorted(folder.glob("*.json"))
-    prompts = [prompt for file in files for prompt in json.loads(file.read_text())]
-    return prompts, torch.cat([load_file(file.with_suffix(".safetensors"))["ids"].long() for file in files])
+    asked = [tuple(prompt) for file in files for prompt in json.loads(file.read_text())]
+    rows = [row.long() for file in files for row in load_file(file.with_suffix(".safetensors"))["ids"]]
+    return asked, [row[row >= 0] for row in rows]
 
 
-def batches(pipe: ImagePipeline, prompts: list[list[int]], codes: Tensor, seed: int) -> Iterator[Examples]:
-    """Endless shuffled batches; one prompt in ten is the unconditional one, for guidance."""
+def batches(
+    blank: tuple[int, ...] | None, prompts: list[tuple[int, ...]], outputs: list[Tensor], seed: int
+) -> Iterator[Examples]:
+    """Endless shuffled batches; one prompt in ten is `blank`, for guidance."""
     rng = np.random.default_rng(seed)
-    empty = pipe.prompts_to_ids([""])[0].branches[1]
     while True:
         picked = rng.choice(len(prompts), 16)
-        chosen = [empty if rng.random() < 0.1 else tuple(prompts[row]) for row in picked]
-        yield Examples.join(chosen, list(codes[torch.from_numpy(picked)]))
-
-
-def rendered(pipe: ImagePipeline, seed: int) -> Iterator[Examples]:
-    """Endless batches of rendered training scenes."""
-    scenes = Batches(pipe.card.path / "tokenizer", seed + 1)
-    while True:
-        batch = scenes.next(16)
-        yield Examples(batch.ids, torch.nn.functional.pad(batch.chances[:, 1:].any(-1), (0, 1)))
+        chosen = [blank if blank and rng.random() < 0.1 else prompts[row] for row in picked]
+        yield Examples.join(chosen, [outputs[row] for row in picked])

@@ -1,0 +1,93 @@
+"""What drafters of each modality learn from: prompts to let the target write on, and sequences that cost nothing.
+
+lessons = LESSONS[pipe.card.modality](pipe)
+prompts = lessons.prompts(rng, 32, first=0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from polydraft.apps.train.image_data import Batches
+from polydraft.core.decode import Method
+from polydraft.core.methods import parse
+from polydraft.core.target import Prompt
+from polydraft.core.training.distill import Examples
+from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.speech.lexicon import symbols
+from polydraft.modalities.speech.pipeline import SpeechPipeline
+from polydraft.modalities.speech.sentences import sentence
+from polydraft.modalities.speech.text import read
+from polydraft.modalities.world.captions import describe
+from polydraft.modalities.world.scene import random_composition
+
+RENDERED_ROWS = 16
+
+
+class Lessons(Protocol):
+    """blank: the prompt of the unconditional branch, which one sequence in ten has; None without guidance."""
+
+    blank: tuple[int, ...] | None
+
+    def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+        """Training prompts with seeds `first`, `first` + 1, …"""
+
+    def method(self) -> Method:
+        """Plain decoding at the model's own settings."""
+
+    def rendered(self, seed: int) -> Iterator[Examples] | None:
+        """Endless batches of sequences that the target has learnt to write; None if they are not free."""
+
+
+class ImageLessons:
+    """Captions of training compositions, and rendered scenes."""
+
+    def __init__(self, pipe: ImagePipeline) -> None:
+        self.pipe = pipe
+        self.blank = pipe.prompts_to_ids([""])[0].branches[1]
+
+    def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+        captions = [describe(random_composition(rng), rng) for _ in range(count)]
+        return self.pipe.prompts_to_ids(captions, [first + row for row in range(count)])
+
+    def method(self) -> Method:
+        sampling = self.pipe.sampling(temperature=None, top_k=None, top_p=None)
+        return self.pipe.method(parse("ar"), sampling, self.pipe.defaults["guidance_scale"])
+
+    def rendered(self, seed: int) -> Iterator[Examples]:
+        scenes = Batches(self.pipe.card.path / "tokenizer", seed + 1)
+        while True:
+            batch = scenes.next(RENDERED_ROWS)
+            judged = torch.nn.functional.pad(batch.chances[:, 1:].any(-1), (0, 1))
+            yield Examples(batch.ids, judged)
+
+
+class SpeechLessons:
+    """Training sentences in all voices; nothing is free, since rendering takes flite."""
+
+    blank = None
+
+    def __init__(self, pipe: SpeechPipeline) -> None:
+        self.pipe = pipe
+
+    def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+        voices = self.pipe.voices
+        parts = (words for _ in iter(int, 1) for words in read(sentence(rng)).sentences)
+        return [
+            self.pipe.prompt(symbols(words), voices[row % len(voices)], first + row, 0)
+            for row, words in enumerate(islice(parts, count))
+        ]
+
+    def method(self) -> Method:
+        return self.pipe.method(parse("ar"), self.pipe.sampling(temperature=None, top_k=None, top_p=None))
+
+    def rendered(self, seed: int) -> None:
+        return None
+
+
+LESSONS = {"image": ImageLessons, "speech": SpeechLessons}
