@@ -1,0 +1,45 @@
+"""Every kind of drafter is trained on a speech model, put beside it, and drafts what plain decoding says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from polydraft.apps.train import drafter
+from polydraft.core.errors import UnsupportedMethod
+from polydraft.modalities.loading import load
+
+METHODS = {"lm": "draft", "eagle": "eagle2", "heads": "vadusa", "block": "speechspec"}
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_trained_drafter_says_what_plain_decoding_says(
+    folder: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(drafter, "ROWS", 4)
+    drafter.run(str(folder), kind, tmp_path / kind, minutes=0.02)
+    model = shutil.copytree(folder, tmp_path / "model")
+    shutil.copytree(tmp_path / kind, model / kind)
+    manifest = json.loads((model / "polydraft.json").read_text())
+    fitted = {METHODS[kind]: json.loads((model / kind / "fitted.json").read_text())}
+    (model / "polydraft.json").write_text(json.dumps(manifest | {"drafters": {kind: kind}, "fitted": fitted}))
+    pipe = load(str(model), dtype="float32", modality="speech")
+    plain = pipe("We meet again.", speculative=False, seed=1)
+    drafted = pipe("We meet again.", method=METHODS[kind], seed=1)
+    assert drafted.tokens.equal(plain.tokens) and drafted.stats.drafter_passes > 0
+
+
+def test_a_stopped_run_goes_on_with_its_samples(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drafter, "ROWS", 4)
+    drafter.run(str(folder), "heads", tmp_path / "heads", minutes=0.01)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "heads" / "samples").iterdir()}
+    drafter.run(str(folder), "heads", tmp_path / "heads", minutes=0.02)
+    assert before and all(path.stat().st_mtime_ns == told for path, told in before.items())
+
+
+def test_an_unknown_kind_is_refused(folder: Path, tmp_path: Path):
+    with pytest.raises(UnsupportedMethod, match="lm, eagle, heads, block"):
+        drafter.run(str(folder), "oracle", tmp_path / "oracle", minutes=0.01)
