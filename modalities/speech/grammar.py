@@ -181,7 +181,7 @@ LISTS: dict[str, tuple[str, ...]] = {
             the {place}""",
         "subject": """{first}; {first}; {first} {last}; my {kin}; her {kin}; his {kin}; our {kin}; their {kin}; the
             {job}; the {look} {job}; the {mood} {job}; a {job}; he; she; Mr. {last}; Mrs. {last}; Dr. {last};
-            {first}'s {kin}; somebody; everyone; the {job} from {city}; one of the {job:many}; the {animal}""",
+            {first}'s {kin}; somebody; the {job} from {city}; one of the {job:many}; the {animal}""",
         "subjects": """we; they; you; I; the {job:many}; the {animal:many}; my {kin:many}; {first} and {first}; both
             of us; most {job:many}; my {kin} and I; the {look} {animal:many}; all of the {job:many}; {number:small}
             {job:many}; people; the people in {city}; several {job:many}; the other {job:many}""",
@@ -262,13 +262,13 @@ NATURAL = entries("""
     {drink}?; How old is {subject}?; What a {look} {thing}!; How {quality}!; What a {quality} day!; Please don't
     {act}!; Let's {act}!; Look at the {animal}!; Be careful, the {thing} is {look}!; I can't believe that {clause}!;
     Happy birthday, {first}!; Hurry up, or we will be late!; Please {act}.; Don't {act}.; {act} before you {act}.;
-    Never {act} {where}.; Try to {act} {how}.; Let me {act}.; My book about {topic} is {lying}.; {subject}
-    {know:third}.; {subjects} {know}.; {subject} {know:past} {past_time}.; {subject} {know:third}, but {subjects}
-    {know}.; Does {subject} {know}?; Do {subjects} {know}?; {subject} doesn't {know}.; {subjects} have never
-    {know:done}.; The {job} told {whom} to {act}.; {subject} asked {whom} to {act} {future_time}.; Neither {first} nor
-    {first} {act:past}.; The more you {act}, the better you feel.; As far as I know, {clause}.; In my opinion, {topic}
-    is {quality}.; {topic} is {quality}, isn't it?; Some people {act} {how}.; On the one hand it is {quality}, on the
-    other hand it is {quality}.; First {act}, then {act}.; It depends on the {thing}.
+    Never {act} {where}.; Try to {act}.; Let me {act}.; My book about {topic} is {lying}.; {subject} {know:third}.;
+    {subjects} {know}.; {subject} {know:past} {past_time}.; {subject} {know:third}, but {subjects} {know}.; Does
+    {subject} {know}?; Do {subjects} {know}?; {subject} doesn't {know}.; {subjects} have never {know:done}.; The {job}
+    told {whom} to {act}.; {subject} asked {whom} to {act} {future_time}.; Neither {first} nor {first} {act:past}.;
+    The more you {act}, the better you feel.; As far as I know, {clause}.; In my opinion, {topic} is {quality}.;
+    {topic} is {quality}, isn't it?; Some people {act}.; On the one hand it is {quality}, on the other hand it is
+    {quality}.; First {act}, then {act}.; It depends on the {thing}.
 """)
 SHORT = entries("""
     Yes.; No.; Maybe.; Thanks.; Thank you.; Thank you very much.; Good morning.; Good night.; Good evening, {first}.;

@@ -6,6 +6,7 @@ spoken("It cost $3.50 on 2026-11-21.")
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -44,7 +45,7 @@ SCALES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
 
 # A dot that ends an abbreviation, and not the sentence with it.
 DOT = r"(?:\.(?!\s*$|\s+(?-i:[A-Z])))?"
-NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 SIGNED = rf"(?:(?<![\w.)])-)?(?:{NUMBER})"
 MONTH = rf"((?-i:(?=[A-Z]))(?:{'|'.join(sorted(MONTH_OF, key=len, reverse=True))}))\b{DOT}"
 # Letters that are alone mean a unit only as they are usually written: 5G is no weight.
@@ -56,6 +57,7 @@ TELEPHONE = (
 YEAR_AFTER = "in|of|by|since|from|to|until|before|after|around|circa|year"
 
 
+@functools.lru_cache(maxsize=4096)
 def words(value: int, kind: str = "cardinal") -> str:
     """A number in American English; kind: cardinal, ordinal or year."""
     from num2words import num2words  # loads every language it knows
@@ -181,6 +183,7 @@ def ordinal(text: str) -> str:
 
 
 RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (rf"[0-9]{{{MOST_DIGITS + 1},}}", lambda match: digits(match[0])),  # first: the others look at short ones only
     (r"\b([0-9]{4})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\b", iso_date),
     (r"\b([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})\b", slashed_date),
     (rf"(\bthe )?\b([12]?[0-9]|3[01])(?:st|nd|rd|th)?(?: of)? {MONTH}(?:,? ([12][0-9]{{3}})\b)?", day_month),

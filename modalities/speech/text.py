@@ -63,21 +63,21 @@ SYMBOLS = {
     "$": "dollars", "£": "pounds", "€": "euros", "¥": "yen", "₹": "rupees", "π": "pi",
     ":": ",", ";": ",", "(": ",", ")": ",", "[": ",", "]": ",", "{": ",", "}": ",", "•": ",",
 }  # fmt: skip
-CAPITALS_ARE_LETTERS = frozenset(
-    ("AI", "AM", "CO", "ER", "ID", "PA", "PM", "UN", "US")
-)  # in small letters they are words
+# In small letters these are words.
+CAPITALS_ARE_LETTERS = frozenset(("AI", "AM", "CO", "ER", "ID", "PA", "PM", "UN", "US"))
 ROMAN = {
     "II": "two", "III": "three", "IV": "four", "VI": "six", "VII": "seven", "VIII": "eight", "IX": "nine",
     "XI": "eleven", "XII": "twelve", "XIV": "fourteen", "XV": "fifteen", "XVI": "sixteen",
 }  # fmt: skip
 CONJUNCTIONS = frozenset(("and", "but", "or", "because", "which", "that", "when", "while", "so", "if", "who", "where"))
+NEAR = 40  # characters around an abbreviation that tell what it means
 FEWEST_WORDS = 8  # before a cut that a comma or a conjunction suggests
 
 ANY_CASE = "|".join(re.escape(short) for short in sorted(ABBREVIATIONS, key=len, reverse=True))
 SHORT_FORM = re.compile(rf"\b((?i:{ANY_CASE})|{'|'.join(CAPITALISED)})\.(?!\w)")
-SITE = re.compile(
-    r"(?:https?://)?([\w.+-]+@[\w-]+(?:\.[\w-]+)+|www(?:\.[\w/-]+)+|[\w-]+\.(?:com|org|net|edu|gov|io)\b[\w/-]*)"
-)
+MAIL = r"\b[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"
+PAGE = r"www(?:\.[\w/-]+)+|\b[\w-]{1,63}\.(?:com|org|net|edu|gov|io)\b[\w/-]*"
+SITE = re.compile(rf"(?:https?://)?({MAIL}|{PAGE})")
 TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|[,.?!]")
 
 
@@ -145,9 +145,14 @@ def site(match: re.Match[str]) -> str:
     return "".join(f" {names[char]} " if char in names else char for char in match[1])
 
 
+def around(match: re.Match[str]) -> tuple[str, str]:
+    """What is written before and after a match, as far as it matters."""
+    return match.string[max(match.start() - NEAR, 0) : match.start()], match.string[match.end() : match.end() + NEAR]
+
+
 def written_out(match: re.Match[str]) -> str:
     """The words for an abbreviation; its dot stays where it seems to end the sentence too."""
-    before, after = match.string[: match.start()], match.string[match.end() :]
+    before, after = around(match)
     full = CAPITALISED.get(match[1]) or ABBREVIATIONS[match[1].lower()]
     name_follows = re.match(r"\s+[A-Z]", after) is not None
     name = re.search(r"(^|[.?!] )?(?:\b[A-Z][a-z]+|[0-9](?:st|nd|rd|th)) $", before)
@@ -159,13 +164,13 @@ def written_out(match: re.Match[str]) -> str:
 
 def initials(match: re.Match[str]) -> str:
     """Letters with dots, without them."""
-    end = "." if not match.string[match.end() :].strip() else ""
+    end = "." if not around(match)[1].strip() else ""
     return f" {letters(re.sub('[^A-Za-z]', '', match[0]))}{end} "
 
 
 def initial(match: re.Match[str]) -> str:
     """One letter with a dot: "J. K. Rowling", "John F. Kennedy", but the end in "vitamin C. It is"."""
-    named = re.search(r"(?:^|\b[A-Z][a-z]+ |[A-Z]\. ?|[.?!] )$", match.string[: match.start()])
+    named = re.search(r"(?:^|\b[A-Z][a-z]+ |[A-Z]\. ?|[.?!] )$", around(match)[0])
     return f"{letters(match[1])} " if named else match[0]
 
 

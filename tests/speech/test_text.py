@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -216,3 +217,13 @@ def test_what_normalisation_writes_is_in_the_lexicon() -> None:
         if word not in PUNCTUATION and pronounce(word) is None
     }
     assert unknown == {"obrien"}
+
+
+@pytest.mark.parametrize("piece", ["1", "a", "-", "1-", "111,", "a.", "St. ", "$1", "3:45", "@", "A", "+1 1 "])
+def test_long_texts_are_read_at_once(piece: str) -> None:
+    start = time.process_time()
+    try:
+        read((piece * LONGEST_TEXT)[:LONGEST_TEXT])
+    except PromptError:
+        assert piece == "-"
+    assert time.process_time() - start < 10
