@@ -22,8 +22,8 @@ from polydraft.modalities.speech.lexicon import PUNCTUATION, pronounce
 from polydraft.modalities.speech.numerals import spoken
 
 LONGEST_TEXT = 20_000  # characters
-LONGEST_PART = 200  # characters of a sentence, its marks included; longer ones are divided
-MOST_WORDS = 40  # of a sentence
+LONGEST_PART = 110  # characters of a sentence, its marks included; longer ones are divided
+MOST_WORDS = 20  # of a sentence
 LONGEST_WORD = 30  # letters
 STRENGTH = ",.!?"  # of marks that meet, the later here stays
 
