@@ -18,12 +18,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
 from polydraft.modalities.speech.codec import FRAMES, MIDDLE, SAMPLES, CodecConfig, SpeechCodec
 
 ROWS, CODES = 32, 64  # a batch
 MARGIN = 4  # codes at both ends of a piece that are heard but not judged: their neighbours are missing
 HELD_OUT = 40  # utterances
-QUIET, LOUD = -12.0, -6.0  # log power of a frame's loudest band; its error counts from 0.2 to 1 in between
+QUIET, LOUD = -14.0, -9.0  # log power of a frame's loudest band; its error counts from LEAST to 1 in between
+LEAST = 0.3
+RATE = 2e-3
 DECIBEL = 10 / math.log(10)
 
 
@@ -62,7 +65,7 @@ def losses(codec: SpeechCodec, sound: Tensor, targets: Tensor) -> dict[str, Tens
     inner = slice(MARGIN * FRAMES, -MARGIN * FRAMES)
     sizes = [1, 1, frames.envelope.shape[-1], frames.noise.shape[-1]]
     pitch, voiced, envelope, noise = targets[:, inner].split(sizes, -1)
-    loud = ((envelope.amax(-1, keepdim=True) - QUIET) / (LOUD - QUIET)).clamp(0.2, 1)
+    loud = ((envelope.amax(-1, keepdim=True) - QUIET) / (LOUD - QUIET)).clamp(LEAST, 1)
     heard = voiced[..., 0] * loud[..., 0] + 0.02
     log_pitch = (frames.pitch[:, inner] / MIDDLE).log() - pitch[..., 0]
     return {
@@ -82,18 +85,15 @@ def run(speech: Path, out: Path, minutes: float, seed: int = 0, levels: tuple[in
     codec = SpeechCodec(CodecConfig(levels=levels))
     size = sum(p.numel() for p in codec.parameters()) / 1e6
     print(f"{size:.2f}M parameters, {data.counts.sum() / 50 / 60:.0f} minutes of speech", flush=True)
-    optimiser = torch.optim.AdamW(codec.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
+    optimisers = muon_and_adamw(codec)
     begun, step, budget = time.monotonic(), 0, minutes * 60
     while (elapsed := time.monotonic() - begun) < budget:
-        rate = 2e-3 * min(1, (step + 1) / 200) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * elapsed / budget)))
-        optimiser.param_groups[0]["lr"] = rate
+        set_rate(optimisers, RATE * descent(elapsed / budget, step))
         rows = rng.choice(train, ROWS)
         parts = losses(codec, *data.pieces(rows, rng.integers(0, data.counts[rows] - CODES + 1), CODES))
         loss = 10 * parts["pitch"] + parts["envelope"] + 4 * parts["noise"]
-        optimiser.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(codec.parameters(), 1.0)
-        optimiser.step()
+        apply(optimisers, codec)
         step += 1
         if step % 200 == 0:
             with torch.no_grad():

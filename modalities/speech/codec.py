@@ -43,7 +43,7 @@ class CodecConfig:
     levels: tuple[int, ...] = (7, 5, 5, 5, 5)
     width: int = 192
     encoder_blocks: int = 2
-    ahead: tuple[int, ...] = (1, 1, 1, 0, 0, 0)
+    ahead: tuple[int, ...] = (1, 1, 1, 1, 1, 1)
     model_type: str = "polydraft-speech-codec"
 
     @property

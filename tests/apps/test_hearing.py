@@ -1,0 +1,36 @@
+"""Counting word errors, and the recogniser itself."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from polydraft.apps.bench.hearing import Listener, plain_words, word_errors
+from polydraft.apps.train.flite import render
+
+
+@pytest.mark.parametrize(
+    ("wanted", "heard", "errors"),
+    [
+        ("we meet again", "we meet again", 0),
+        ("we meet again", "we meat again", 1),
+        ("we meet again", "meet again tomorrow", 2),
+        ("we meet again", "", 3),
+        ("", "hm", 1),
+    ],
+)
+def test_errors_are_the_fewest_changes(wanted: str, heard: str, errors: int):
+    assert word_errors(plain_words(wanted), plain_words(heard)) == errors
+
+
+def test_words_are_compared_without_marks_and_as_they_are_said():
+    assert plain_words("Dr. Jones, it's OK.") == plain_words("doctor jones its ok")
+
+
+@pytest.mark.skipif(shutil.which("flite") is None, reason="flite, whose speech is heard here, is not installed")
+def test_clear_speech_is_understood():
+    samples, _ = render("She has always lived in the old house.", "rms")
+    heard = Listener().hear(samples.astype(np.float32) / 32768)
+    assert word_errors(plain_words("she has always lived in the old house"), heard) <= 1
