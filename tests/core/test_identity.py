@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.sampling import Sampling
+from polydraft.core.sampling import RepetitionAware, Sampling
 
 VOCAB = 61
 SETTINGS = {
@@ -32,6 +34,23 @@ def test_every_drafter_equals_plain_decoding(lab, run, dtype, setting, guidance)
             assert drafted.same(plain), f"{name}, {rows} rows"
             if name.startswith(("oracle", "lm")):
                 assert drafted.tau > 1.5, f"{name} accepted too little for equality to mean anything"
+
+
+@pytest.mark.parametrize("again", [RepetitionAware(), RepetitionAware(6, 0.2, banned=True)], ids=["redraw", "ban"])
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_redrawing_repeats_is_part_of_the_law(lab, run, dtype, penalty, again):
+    """Every node is judged by the recent tokens of its own path; few likely ids make repeats frequent."""
+    made = lab(dtype)
+    sampling = Sampling(top_k=3, repetition_penalty=penalty, repetition_aware=again, min_tokens=8)
+    plain = run(made.method(None, sampling), made.prompts)
+    without = run(made.method(None, replace(sampling, repetition_aware=None)), made.prompts)
+    assert not plain.same(without), "nothing was redrawn"
+    for name, drafter in made.drafters(plain.outputs).items():
+        if name.startswith(("oracle", "lm", "heads", "block")):
+            drafted = run(made.method(drafter, sampling), made.prompts)
+            assert drafted.same(plain), name
+            assert drafted.tau > 1.5 or name.startswith(("heads", "block")), name
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma"])
