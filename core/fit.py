@@ -27,9 +27,13 @@ def pass_seconds(target: CausalTarget, prompts: list[Prompt], nodes: list[int], 
     return {count: statistics.median(times) for count, times in seconds.items()}
 
 
+ALIKE = 0.95  # of the best rate: less cannot be told from noise, and of equals the shorter window wastes less
+
+
 def best_window(committed: dict[int, float], seconds: dict[int, float]) -> int:
-    """The window that commits most tokens a second: `committed[N]` is τ measured with N drafted tokens."""
-    return max(committed, key=lambda count: committed[count] / seconds[count])
+    """The shortest window near the most tokens a second: `committed[N]` is τ measured with N drafted tokens."""
+    rates = {count: tau / seconds[count] for count, tau in committed.items()}
+    return min(count for count, rate in rates.items() if rate >= ALIKE * max(rates.values()))
 
 
 SPREADS = tuple(0.2 * 1.2**step for step in range(20))

@@ -32,6 +32,7 @@ from polydraft.modalities.world.matcher import fidelity
 from polydraft.modalities.world.scene import Composition
 
 CHUNK = 10  # captions between turns
+LABELS = (4, -10, 12, -18)  # points above a dot
 HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
 COLOURS = {"identical": "#2d6ec8", "exact": "#3cb478", "lossy": "#e0782f"}
 DEFAULT = (
@@ -131,8 +132,9 @@ def scatter(rows: list[dict[str, Any]]) -> Image.Image:
     for guarantee, colour in COLOURS.items():
         these = [row for row in rows if row["guarantee"] == guarantee]
         axes.scatter([row["S"] for row in these], [row["fidelity"] for row in these], color=colour, label=guarantee)
-    for row in rows:
-        axes.annotate(row["method"], (row["S"], row["fidelity"]), textcoords="offset points", xytext=(5, 4), fontsize=7)
+    for place, row in enumerate(sorted(rows, key=lambda row: row["S"])):
+        offset = (6, LABELS[place % len(LABELS)])  # neighbours' names keep off each other
+        axes.annotate(row["method"], (row["S"], row["fidelity"]), textcoords="offset points", xytext=offset, fontsize=7)
     plain = rows[0]["fidelity"]
     axes.axhspan(plain - 0.02, plain + 0.02, color="#8a8f98", alpha=0.15, label="within 0.02 of plain")
     axes.set(xlabel="S, times plain decoding", ylabel="prompt fidelity")

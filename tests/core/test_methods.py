@@ -114,6 +114,8 @@ def test_the_window_balances_tokens_against_time():
     assert best_window(committed, {4: 1.0, 8: 1.1, 16: 1.2}) == 16
     assert best_window(committed, {4: 1.0, 8: 1.2, 16: 2.0}) == 8
     assert best_window(committed, {4: 1.0, 8: 2.0, 16: 4.0}) == 4
+    alike = {size: tau / committed[16] for size, tau in committed.items()}
+    assert best_window(committed, alike) == 4  # equal rates: the shorter window
 
 
 def test_a_pass_is_timed_for_every_size(lab):
