@@ -32,7 +32,6 @@ from polydraft.modalities.world.matcher import fidelity
 from polydraft.modalities.world.scene import Composition
 
 CHUNK = 10  # captions between turns
-LABELS = (4, -10, 12, -18)  # points above a dot
 HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
 COLOURS = {"identical": "#2d6ec8", "exact": "#3cb478", "lossy": "#e0782f"}
 DEFAULT = (
@@ -127,14 +126,17 @@ def cells_of(row: dict[str, Any]) -> list[str]:
 
 def scatter(rows: list[dict[str, Any]]) -> Image.Image:
     """S against fidelity, a colour a guarantee."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(9.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for guarantee, colour in COLOURS.items():
         these = [row for row in rows if row["guarantee"] == guarantee]
         axes.scatter([row["S"] for row in these], [row["fidelity"] for row in these], color=colour, label=guarantee)
-    for place, row in enumerate(sorted(rows, key=lambda row: row["S"])):
-        offset = (6, LABELS[place % len(LABELS)])  # neighbours' names keep off each other
-        axes.annotate(row["method"], (row["S"], row["fidelity"]), textcoords="offset points", xytext=offset, fontsize=7)
+    for number, row in enumerate(rows, 1):
+        side = -11 if number % 2 else 5  # neighbours keep off each other
+        dot = (row["S"], row["fidelity"])
+        axes.annotate(str(number), dot, textcoords="offset points", xytext=(side, 4), fontsize=8)
+    names = "\n".join(f"{number:2d}  {row['method']}" for number, row in enumerate(rows, 1))
+    axes.text(1.02, 1.0, names, transform=axes.transAxes, va="top", fontsize=8, linespacing=1.5)
     plain = rows[0]["fidelity"]
     axes.axhspan(plain - 0.02, plain + 0.02, color="#8a8f98", alpha=0.15, label="within 0.02 of plain")
     axes.set(xlabel="S, times plain decoding", ylabel="prompt fidelity")
