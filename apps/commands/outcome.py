@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from polydraft.core.stats import DecodeStats
+    from polydraft.core.stats import DecodeStats
 
 
 class Result(Protocol):

@@ -19,7 +19,7 @@ from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 from polydraft.apps.cli import STOPPED, app
-from polydraft.apps.commands import doctor, image
+from polydraft.apps.commands import doctor, image, outcome
 from polydraft.core.drafters.eagle import EagleNetwork
 
 ROOT = Path(__file__).parents[2]
@@ -117,7 +117,8 @@ def test_compare_prints_a_second_line(tmp_path: Path) -> None:
 
 
 def test_a_broken_promise_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "same", lambda result, plain: False)
+    for module in (image, outcome):
+        monkeypatch.setattr(module, "same", lambda result, plain: False)
     done = run("image", PROMPT, "-o", tmp_path / "cat.png", "--compare")
     assert done.exit_code == 1 and "other tokens" in done.stdout and "promise" in done.stderr
 
