@@ -8,15 +8,14 @@ et al. 2024, "Speculative Jacobi Decoding", arXiv 2410.01699, here with Gumbel c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Judged
-from polydraft.core.drafters.initial import Initial
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.drafters.window import WindowDrafter
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.stream import Noise
@@ -41,28 +40,14 @@ class Window:
 
 
 @dataclass
-class JacobiDrafter:
-    """window: guesses a pass; initial: what fills places no pass has guessed yet.
+class JacobiDrafter(WindowDrafter):
+    """restart: forget the window where its first guess was wrong and a fresh one would have been right.
 
-    restart: forget the window where its first guess was wrong and a fresh one would have been right. Guesses behind a
-    wrong one keep each other alive for many passes (an object that was rejected, on a plain background).
+    Guesses behind a wrong one keep each other alive for many passes (an object that was rejected, on a plain
+    background).
     """
 
-    window: int
-    initial: Initial
     restart: bool = True
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise InvalidArgument(f"window={self.window} is too small; it must be 1 or more.")
-
-    @property
-    def reach(self) -> int:
-        return self.window
-
-    @property
-    def nodes(self) -> int:
-        return self.window
 
     def begin(self, prompts: list[Prompt], features: Tensor) -> Window:
         known = torch.zeros(len(prompts), 1, dtype=torch.long, device=features.device)
@@ -89,16 +74,3 @@ class JacobiDrafter:
         drafts.known = (self.window + 1 - counts).clamp(min=0)
         drafts.edge, drafts.ahead = law[:, -1], law[rows, accepted]
         drafts.restart = ((accepted == 0) & (drafts.again == verdict.choices[:, 0]))[:, None]
-
-    def select(self, drafts: Window, rows: list[int]) -> Window:
-        return Window(*(None if part is None else part[rows] for part in vars(drafts).values()))  # type: ignore[arg-type]
-
-    def concat(self, drafts: list[Window]) -> Window:
-        # a row that joins has no law yet: uniform logits draw from the tape alone
-        flat = self.initial.flat
-
-        def joined(name: str) -> Tensor:
-            parts = [(getattr(d, name), len(d.known)) for d in drafts]
-            return torch.cat([flat.expand(rows, -1) if part is None else part for part, rows in parts])
-
-        return Window(*(joined(field.name) for field in fields(Window)))

@@ -7,14 +7,14 @@ kept is a draw from p then, so p is the law it is judged with next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Judged
-from polydraft.core.drafters.initial import Initial
+from polydraft.core.drafters.window import WindowDrafter
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
@@ -41,24 +41,15 @@ class Guesses:
 
 
 @dataclass
-class SJDDrafter:
-    """window: guesses a pass; refresh: how guesses that were not reached follow the laws of their new context."""
+class SJDDrafter(WindowDrafter):
+    """refresh: how guesses that were not reached follow the laws of their new context."""
 
-    window: int
-    initial: Initial
     refresh: str = "independent"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.refresh not in REFRESHES:
             raise InvalidArgument(f"refresh={self.refresh!r} is unknown; it must be one of {', '.join(REFRESHES)}.")
-
-    @property
-    def reach(self) -> int:
-        return self.window
-
-    @property
-    def nodes(self) -> int:
-        return self.window
 
     def begin(self, prompts: list[Prompt], features: Tensor) -> Guesses:
         known = torch.zeros(len(prompts), 1, dtype=torch.long, device=features.device)
@@ -97,13 +88,3 @@ class SJDDrafter:
         drafts.laws = law.gather(1, places.clamp(max=self.window)[..., None].expand(-1, -1, law.shape[-1]))
         drafts.known = (self.window + 1 - counts).clamp(min=0)
         drafts.edge = law[:, -1]
-
-    def select(self, drafts: Guesses, rows: list[int]) -> Guesses:
-        return Guesses(*(None if part is None else part[rows] for part in vars(drafts).values()))  # type: ignore[arg-type]
-
-    def concat(self, drafts: list[Guesses]) -> Guesses:
-        def joined(name: str) -> Tensor:
-            parts = [(getattr(d, name), len(d.known)) for d in drafts]
-            return torch.cat([self.initial.flat.expand(rows, -1) if part is None else part for part, rows in parts])
-
-        return Guesses(*(joined(field.name) for field in fields(Guesses)))
