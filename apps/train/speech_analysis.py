@@ -28,8 +28,8 @@ def analyse(sound: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     noise = pyworld.d4c(sound, pitch, times, SAMPLE_RATE, fft_size=FFT) ** 2
     voiced = pitch > 0
     noise[~voiced] = 1
-    if voiced.any():
-        pitch = np.interp(np.arange(len(pitch)), np.flatnonzero(voiced), pitch[voiced])
+    heard = np.flatnonzero(voiced)
+    pitch = np.interp(np.arange(len(pitch)), heard, pitch[heard]) if len(heard) else np.full(len(pitch), MIDDLE)
     return pitch, voiced, envelope @ averages(band_middles()), noise @ averages(NOISE_BANDS)
 
 

@@ -23,6 +23,7 @@ from polydraft.modalities.speech.vocoder import SAMPLE_RATE
 
 LENGTHS = (160, 224, 288, 384, 512)  # of padded sequences: few shapes compile once each; what is longer is left out
 NOTHING = -1
+FEWEST = 10  # utterances to one that is held out
 SPELLED = 0.06  # share of words given as letters, so that words no lexicon has can be said
 
 
@@ -58,7 +59,7 @@ class Batch:
 
 
 class Coded:
-    """Utterances in memory; `held` of them, spread over all, are kept for validation."""
+    """Utterances in memory; `held` of them, spread over all and at most one in ten, are kept for validation."""
 
     def __init__(self, folder: Path, letters: frozenset[int], codes_from: int, held: int = 128) -> None:
         """letters: ids of symbols that are letters; codes_from: id of code 0."""
@@ -74,7 +75,7 @@ class Coded:
         self.first_code = np.cumsum(self.lasting) - self.lasting
         self.lengths = self.written + self.lasting + 3
         fitting = np.flatnonzero(self.lengths <= LENGTHS[-1])
-        apart = fitting[:: max(1, len(fitting) // held)][:held]
+        apart = fitting[:: max(FEWEST, len(fitting) // held)][:held]
         self.held_out, train = apart, np.setdiff1d(fitting, apart)
         self.train = train[np.argsort(self.lengths[train], kind="stable")]
 
