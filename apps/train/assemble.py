@@ -2,8 +2,8 @@
 
     python -m polydraft.apps.train.assemble runs/tiny-image assets/models/tiny-image
 
-The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/`, drafters, a plot of their loss
-curves for the card, and the card, which a person writes.
+The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/` or `codec/`, drafters, a plot of
+their loss curves for the card, and the card, which a person writes.
 """
 
 from __future__ import annotations
@@ -11,35 +11,74 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
+from tokenizers import Tokenizer
 
-from polydraft.modalities.image import vocabulary
+from polydraft.apps.train.flite import VOICES
+from polydraft.modalities.image import vocabulary as of_images
+from polydraft.modalities.speech import vocabulary as of_speech
+from polydraft.modalities.speech.codec import CodecConfig
+from polydraft.modalities.speech.lexicon import SYMBOLS
 from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
-DRAFTERS = {"lm": "drafter-lm", "eagle": "drafter-eagle"}
-FITTED = {"lm": ("draft",), "eagle": ("eagle2",)}  # methods that read what was fitted to a drafter
+DRAFTERS = {"lm": "drafter-lm", "eagle": "drafter-eagle", "heads": "drafter-heads", "block": "drafter-block"}
+FITTED = {  # methods that read what was fitted to a drafter
+    "lm": ("draft",), "eagle": ("eagle2",), "heads": ("medusa", "vadusa"), "block": ("speechspec",),
+}  # fmt: skip
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
-DEFAULTS = {"method": "jacobi", "temperature": 0.7, "top_k": 4, "top_p": 1.0, "guidance_scale": 1.3}
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a model of one modality is made of. first: a part that only it has; manifest: what it begins as."""
+
+    first: str
+    manifest: dict[str, Any]
+    tokenizer: Callable[[], Tokenizer]
+
+
+FORMS = (
+    Form(
+        "tokenizer",
+        {
+            "format": 1, "modality": "image", "summary": "128x128 scenes of the emoji world, one to three objects",
+            "defaults": {
+                "method": "jacobi", "temperature": 0.7, "top_k": 4, "top_p": 1.0, "guidance_scale": 1.3,
+            },
+        },
+        lambda: of_images.build(words(), synonyms()),
+    ),
+    Form(
+        "codec",
+        {
+            "format": 1, "modality": "speech", "summary": "English in four voices, 50 codes a second",
+            "voices": list(VOICES), "defaults": {"method": "jacobi", "temperature": 0.7, "top_k": 20, "top_p": 1.0},
+        },
+        lambda: of_speech.build(list(VOICES), list(SYMBOLS), CodecConfig().codebook_size),
+    ),
+)  # fmt: skip
 
 
 def assemble(runs: Path, out: Path) -> None:
     """Copy the parts that exist in `runs`; measured settings in an existing manifest stay."""
+    form = next(form for form in FORMS if (runs / form.first).is_dir())
     out.mkdir(parents=True, exist_ok=True)
-    for part in ("tokenizer", "target", *DRAFTERS.values()):
+    for part in (form.first, "target", *DRAFTERS.values()):
         if (runs / part / "model.safetensors").exists():
             (out / part).mkdir(exist_ok=True)
             for name in KEPT:
                 shutil.copyfile(runs / part / name, out / part / name)
-    vocabulary.build(words(), synonyms()).save(str(out / "target" / "tokenizer.json"))
+    form.tokenizer().save(str(out / "target" / "tokenizer.json"))
     path = out / "polydraft.json"
-    manifest = {
-        "format": 1, "modality": "image", "summary": "128x128 scenes of the emoji world, one to three objects",
-        "defaults": DEFAULTS, "jacobi_committed": {}, "fitted": {},
-    } | (json.loads(path.read_text()) if path.exists() else {})  # fmt: skip
+    manifest = form.manifest | {"jacobi_committed": {}, "fitted": {}}
+    manifest |= json.loads(path.read_text()) if path.exists() else {}
     for kind, methods in FITTED.items():
         path_of_fit = runs / DRAFTERS[kind] / "fitted.json"
         if path_of_fit.exists():

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from polydraft.apps.train import speech_codec, speech_lm
+from polydraft.apps.train import drafter, speech_codec, speech_lm
+from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.flite import VOICES
 from polydraft.apps.train.speech_analysis import measure
 from polydraft.apps.train.speech_codes import code
@@ -27,7 +28,8 @@ from polydraft.modalities.speech.text import read
 
 SENTENCES = 24_000
 ANALYSED = 6  # shards the codec learns from
-SHARES = {"codec": 0.12, "target": 0.7}  # of the minutes given, beside rendering
+SHARES = {"codec": 0.25, "target": 0.6}  # of the minutes given, beside rendering
+DRAFTERS = {"heads": 0.05, "lm": 0.05, "block": 0.05}
 
 
 def jobs(seed: int) -> Iterator[Job]:
@@ -76,3 +78,8 @@ def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     codec(speech, out, minutes * SHARES["codec"], seed)
     encode(speech, out)
     speech_lm.run(out / "coded", out / "target", out / "target", minutes * SHARES["target"], seed)
+    model = out / "model"
+    assemble(out, model)
+    for kind, share in DRAFTERS.items():
+        drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed)
+    assemble(out, model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from polydraft.apps.train import speech_lm
+from polydraft.apps.train import speech_codec, speech_lm
+from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.flite import VOICES
 from polydraft.apps.train.speech_codes import LENGTHS, NOTHING, Coded, code
+from polydraft.apps.train.tiny_speech import jobs
+from polydraft.modalities.loading import load
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codec import SAMPLES, CodecConfig, SpeechCodec
 from polydraft.modalities.speech.lexicon import LETTERS, SYMBOLS, symbols
@@ -81,6 +85,23 @@ def test_a_language_model_learns_from_them_and_is_found_again(
     for _ in range(2):
         speech_lm.run(coded, tokenizer, tmp_path, 0.03, tokens=2 * LENGTHS[0], width=32, layers=6, eager=True)
     assert (tmp_path / "model.safetensors").exists() and "parameters" in capsys.readouterr().out
+
+
+def test_parts_become_a_model_that_speaks(coded: Path, tokenizer: Path, tmp_path: Path):
+    torch.manual_seed(1)
+    runs = tmp_path / "runs"
+    (runs / "codec").mkdir(parents=True)
+    speech_codec.save(SpeechCodec(CodecConfig(width=16)), runs / "codec")
+    speech_lm.run(coded, tokenizer, runs / "target", 0.01, tokens=LENGTHS[0], width=32, layers=6, eager=True)
+    assemble(runs, tmp_path / "model")
+    spoken = load(str(tmp_path / "model"), dtype="float32", modality="speech")("Yes.", voice="awb", seed=1)
+    assert spoken.finish_reason in ("eos", "length", "loop") and len(spoken.audio) == SAMPLES * len(spoken.tokens)
+
+
+def test_sentences_take_voices_in_turns_and_are_the_same_again():
+    first = list(islice(jobs(3), 8))
+    assert first == list(islice(jobs(3), 8)) and [job.voice for job in first] == [*VOICES, *VOICES]
+    assert len({job.seed for job in first}) == 8 and all(job.sentence for job in first)
 
 
 def test_a_frame_of_silence_has_a_pitch_too(shard: Path, tmp_path: Path):
