@@ -89,7 +89,7 @@ class Coded:
     def validation(self, tokens: int) -> list[Batch]:
         """The held-out utterances."""
         order = self.held_out[np.argsort(self.lengths[self.held_out])]
-        parts = np.array_split(order, max(1, len(order) * 250 // tokens))
+        parts = np.array_split(order, min(len(order), 1 + int(self.lengths[order].sum()) // tokens))
         return [self.rows(part, int(self.lengths[part].max())) for part in parts]
 
     def rows(self, chosen: np.ndarray, length: int) -> Batch:
