@@ -74,7 +74,10 @@ class Pipeline(ABC):
         """The parsed method, refused here and not later if this model cannot use it."""
         choice = parse(method)
         if choice.lacks(self.card.drafters):
-            choice.build(Site(self.card.name, None, None))  # type: ignore[arg-type]  # raises, naming what fits
+            kinds: dict[str, Any] = dict.fromkeys(self.card.drafters)
+            bare: Any = None  # nothing is loaded for a refusal
+            site = Site(self.card.name, bare, bare, codes=torch.empty(0), drafters=kinds)
+            choice.build(site)  # raises, naming what fits
         return choice
 
     def chosen(self, speculative: bool, method: str | None) -> Choice:

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 import polydraft
+from polydraft.core.errors import UnsupportedMethod
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import card, load
@@ -139,3 +140,8 @@ def test_a_method_without_its_drafter_names_what_fits(broken: Path) -> None:
     (broken / "polydraft.json").write_text(json.dumps(manifest))
     with pytest.raises(polydraft.UnsupportedMethod, match="jacobi"):
         load(str(broken), method="draft")
+
+
+def test_a_refusal_names_what_this_model_has(pipe: ImagePipeline) -> None:
+    with pytest.raises(UnsupportedMethod, match="'heads'.* draft, .*eagle2, .*lantern, "):
+        pipe("a cat", method="vadusa")
