@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.kernels import prepare
 
 
 class Attached(nn.Module):
@@ -39,7 +40,8 @@ class Attached(nn.Module):
         settings = {name: value for name, value in stored.items() if name not in ("model_type", "target")}
         network = cls(target.config.get_text_config(), **settings).to(target.dtype)
         network.load_state_dict(load_file(folder / "model.safetensors"))
-        return network.to(target.device)
+        prepare(network.to(target.device))
+        return network
 
     def save_pretrained(self, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
         """`model.safetensors` and `config.json`."""

@@ -17,7 +17,6 @@ from transformers import AutoModel, PreTrainedModel
 from polydraft.core.drafters.attached import Attached, layers_like
 from polydraft.core.drafters.grow import GrowingDrafter
 from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.kernels import prepare
 from polydraft.core.network import Network
 from polydraft.core.target import CausalTarget
 
@@ -43,7 +42,6 @@ class EagleNetwork(Attached):
 class EagleDrafter(GrowingDrafter):
     def __init__(self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         self.model = model.eval()
-        prepare(model)
         super().__init__(Network(model.layer, model.config, capacity=target.capacity, narrowest=1), target, plan, rank)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:

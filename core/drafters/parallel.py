@@ -15,7 +15,6 @@ from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.attached import Attached
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.tree import Growth, Nodes, Stem, TreeDrafter
-from polydraft.core.kernels import prepare
 from polydraft.core.target import CausalTarget
 
 
@@ -58,7 +57,6 @@ class ParallelDrafter(TreeDrafter):
     def __init__(self, model: Foreseer, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(target, plan, rank)
         self.model = model.eval()
-        prepare(model)
 
     @property
     def nodes(self) -> int:

@@ -67,33 +67,26 @@ def test_the_walk_goes_where_a_walk_by_hand_goes(draft, seed):
     noise = torch.randn(rows, nodes + 1, VOCAB)
     verdict = TapeVerifier().verify(draft, law, Fixed(noise), [])
     for row in range(rows):
-        at, path, tokens = -1, [], []
-        while True:
-            choice = int((law[row, at + 1] + noise[row, len(path)]).argmax())
-            tokens.append(choice)
-            same = [
-                node for node in range(nodes)
-                if draft.parents[row, node] == at and draft.valid[row, node] and draft.tokens[row, node] == choice
-            ]  # fmt: skip
-            if not same:
-                break
-            # of twins any will do for the tokens; the longest continuation is what a walk should take
-            at = max(same, key=lambda node: reach_from(draft, law, noise, row, node, len(path) + 1))
-            path.append(at)
-        assert verdict.accepted[row] == len(path) and verdict.counts[row] == len(tokens)
-        assert verdict.tokens[row, : len(tokens)].tolist() == tokens
+        walks = longest_walks(draft, law, noise, row, -1, 0)
         kept = [node for node in verdict.path[row].tolist() if node >= 0]
+        tokens = verdict.tokens[row, : verdict.counts[row]].tolist()
+        assert verdict.accepted[row] == len(kept) == len(tokens) - 1
         assert [int(draft.tokens[row, node]) for node in kept] == tokens[:-1]
+        assert (
+            tokens in walks
+        )  # twins, which a draft may hold, have laws of their own here: any of their longest will do
 
 
-def reach_from(draft: Draft, law, noise, row: int, at: int, depth: int) -> int:
-    """How many more nodes a walk from `at` accepts."""
+def longest_walks(draft: Draft, law, noise, row: int, at: int, depth: int) -> list[list[int]]:
+    """Tokens of the walks from `at` that accept most nodes."""
     choice = int((law[row, at + 1] + noise[row, depth]).argmax())
     same = [
         node for node in range(draft.size)
         if draft.parents[row, node] == at and draft.valid[row, node] and draft.tokens[row, node] == choice
     ]  # fmt: skip
-    return max((1 + reach_from(draft, law, noise, row, node, depth + 1) for node in same), default=0)
+    further = [walk for node in same for walk in longest_walks(draft, law, noise, row, node, depth + 1)] or [[]]
+    most = max(map(len, further))
+    return [[choice, *walk] for walk in further if len(walk) == most]
 
 
 @settings(max_examples=100, deadline=None)
