@@ -72,9 +72,8 @@ def test_the_walk_goes_where_a_walk_by_hand_goes(draft, seed):
         tokens = verdict.tokens[row, : verdict.counts[row]].tolist()
         assert verdict.accepted[row] == len(kept) == len(tokens) - 1
         assert [int(draft.tokens[row, node]) for node in kept] == tokens[:-1]
-        assert (
-            tokens in walks
-        )  # twins, which a draft may hold, have laws of their own here: any of their longest will do
+        # a draft may hold twins, with laws of their own here: any of the longest walks will do
+        assert tokens in walks
 
 
 def longest_walks(draft: Draft, law, noise, row: int, at: int, depth: int) -> list[list[int]]:
