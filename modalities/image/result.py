@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ from typing import Any
 from PIL import Image, PngImagePlugin
 from torch import Tensor
 
-from polydraft.core.errors import OutputUnwritable
 from polydraft.core.stats import DecodeStats
+from polydraft.modalities.output import whole, writable
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
@@ -76,12 +74,7 @@ class ImageResult:
 
 def check_output(path: str | Path) -> Path:
     """`path` if a picture can be written there; raises OutputUnwritable, and touches nothing."""
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise OutputUnwritable(f"{path} has no picture format; end the name in {', '.join(FORMATS)}.")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise OutputUnwritable(f"{path} cannot be written; give a file name in a folder that exists and is writable.")
-    return path
+    return writable(path, FORMATS, "picture")
 
 
 def write_picture(picture: Image.Image, path: Path, notes: dict[str, str]) -> Path:
@@ -91,16 +84,6 @@ def write_picture(picture: Image.Image, path: Path, notes: dict[str, str]) -> Pa
     if kind == "PNG":
         for key, value in notes.items():
             options["pnginfo"].add_itxt(key, value)
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=path.suffix, delete=False) as file:
-            temporary = Path(file.name)
-            picture.save(file, kind, **options)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputUnwritable(f"{path} cannot be written ({error}); choose another place.") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    with whole(path) as file:
+        picture.save(file, kind, **options)
     return path

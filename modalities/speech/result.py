@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.core.errors import OutputUnwritable
 from polydraft.core.stats import DecodeStats
+from polydraft.modalities.output import whole, writable
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", "MPEG_LAYER_III"),
            ".opus": ("OGG", "OPUS"), ".ogg": ("OGG", "VORBIS"), ".pcm": ("RAW", "PCM_16")}  # fmt: skip
@@ -60,12 +58,7 @@ class SpeechResult:
 
 def check_output(path: str | Path) -> Path:
     """`path` if sound can be written there; raises OutputUnwritable, and touches nothing."""
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise OutputUnwritable(f"{path} has no sound format; end the name in {', '.join(FORMATS)}.")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise OutputUnwritable(f"{path} cannot be written; give a file name in a folder that exists and is writable.")
-    return path
+    return writable(path, FORMATS, "sound")
 
 
 def write_sound(audio: NDArray[np.float32], sample_rate: int, path: Path, notes: dict[str, Any]) -> Path:
@@ -73,22 +66,14 @@ def write_sound(audio: NDArray[np.float32], sample_rate: int, path: Path, notes:
     import soundfile
 
     kind, subtype = FORMATS[path.suffix.lower()]
-    temporary = None
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=path.suffix, delete=False) as file:
-            temporary = Path(file.name)
-            with soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(kind), kind) as sound:
-                if kind != "RAW":
-                    for name, value in notes.items():
-                        setattr(sound, name, value)
-                sound.write(audio)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except (OSError, soundfile.SoundFileError) as error:
-        raise OutputUnwritable(f"{path} cannot be written ({error}); choose another place.") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    with (
+        whole(path, soundfile.SoundFileError) as file,
+        soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(kind), kind) as sound,
+    ):
+        if kind != "RAW":
+            for name, value in notes.items():
+                setattr(sound, name, value)
+        sound.write(audio)
     return path
 
 
