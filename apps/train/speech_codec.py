@@ -7,17 +7,16 @@ while training. The learning rate follows the clock, so any budget ends annealed
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
 from polydraft.modalities.speech.codec import FRAMES, MIDDLE, SAMPLES, CodecConfig, SpeechCodec
 
@@ -103,13 +102,6 @@ def run(speech: Path, out: Path, minutes: float, seed: int = 0, levels: tuple[in
             print(f"{elapsed:6.0f}s step {step} loss {loss.item():.3f} held out {told} codes {used}", flush=True)
             save(codec, out)
     save(codec, out)
-
-
-def save(codec: SpeechCodec, folder: Path) -> None:
-    """The checkpoint as an ordinary folder: config.json and bf16 safetensors."""
-    weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in codec.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(asdict(codec.config), indent=2) + "\n")
 
 
 if __name__ == "__main__":

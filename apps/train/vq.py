@@ -8,18 +8,16 @@ empty background teaches nothing. The learning rate follows the clock, so any bu
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor
 
+from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.image_data import packed_scene, to_pixels
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
 from polydraft.modalities.world.scene import Scene, place, random_composition
@@ -110,13 +108,6 @@ def run(out: Path, minutes: float, seed: int = 0, rows: int = 8) -> None:
     save(model, out)
     whole, boxes = psnr(model, validation)
     print(f"final psnr {whole:.2f} in boxes {boxes:.2f}", flush=True)
-
-
-def save(model: VQTokenizer, folder: Path) -> None:
-    """The checkpoint as an ordinary folder: config.json and bf16 safetensors."""
-    weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n")
 
 
 if __name__ == "__main__":

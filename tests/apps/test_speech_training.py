@@ -10,8 +10,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from polydraft.apps.train import speech_codec, speech_lm
+from polydraft.apps.train import speech_lm
 from polydraft.apps.train.assemble import assemble
+from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.flite import VOICES
 from polydraft.apps.train.speech_codes import LENGTHS, NOTHING, Coded, code
 from polydraft.apps.train.tiny_speech import jobs
@@ -91,7 +92,7 @@ def test_parts_become_a_model_that_speaks(coded: Path, tokenizer: Path, tmp_path
     torch.manual_seed(1)
     runs = tmp_path / "runs"
     (runs / "codec").mkdir(parents=True)
-    speech_codec.save(SpeechCodec(CodecConfig(width=16)), runs / "codec")
+    save(SpeechCodec(CodecConfig(width=16)), runs / "codec")
     speech_lm.run(coded, tokenizer, runs / "target", 0.01, tokens=LENGTHS[0], width=32, layers=6, eager=True)
     assemble(runs, tmp_path / "model")
     spoken = load(str(tmp_path / "model"), dtype="float32", modality="speech")("Yes.", voice="awb", seed=1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydraft.apps.train.speech_codec import save
+from polydraft.apps.train.checkpoint import save
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codec import CodecConfig, SpeechCodec

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.apps.train.speech_codec import save
+from polydraft.apps.train.checkpoint import save
 from polydraft.modalities.speech import vocoder
 from polydraft.modalities.speech.codec import SAMPLES, CodecConfig, CodecStream, SpeechCodec
 from polydraft.modalities.speech.vocoder import Frames
