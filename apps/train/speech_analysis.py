@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from polydraft.apps.train.flite import VOICES
 from polydraft.apps.train.speech_data import load_shard
 from polydraft.modalities.speech.codec import FRAMES, MIDDLE, SAMPLES
+from polydraft.modalities.speech.lexicon import SYMBOLS, symbols
 from polydraft.modalities.speech.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
 
 QUIET = 1e-7  # power; what is below is silence
@@ -40,14 +42,22 @@ def averages(middles: torch.Tensor) -> np.ndarray:
 
 
 def measure(shard: Path, out: Path) -> None:
-    """Sound of a shard's utterances in whole codes, end to end, with the targets of every frame."""
-    sound, targets = [], []
+    """Sound of a shard's utterances in whole codes, end to end, with the targets of every frame.
+
+    phones: `[F]` uint8, places in SYMBOLS of what is being said.
+    """
+    sound, targets, phones, voices = [], [], [], []
     for said in load_shard(shard):
         codes = len(said.samples) // SAMPLES
         pitch, voiced, envelope, noise = analyse(said.samples / 32768)
         parts = (np.log(pitch / MIDDLE)[:, None], voiced[:, None], envelope, noise)
         sound.append(said.samples[: codes * SAMPLES])
         targets.append(np.concatenate(parts, 1)[: codes * FRAMES].astype(np.float16))
+        voices.append(VOICES.index(said.voice))
+        middles = (np.arange(codes * FRAMES) + 0.5) * HOP / SAMPLE_RATE
+        places = np.array([SYMBOLS.index(symbol) for symbol in symbols(said.sentence)], np.uint8)
+        phones.append(places[np.searchsorted(said.times[:, 1], middles, side="right").clip(max=len(places) - 1)])
     np.savez(
-        out, audio=np.concatenate(sound), lengths=np.array([len(one) for one in sound]), params=np.concatenate(targets)
-    )
+        out, audio=np.concatenate(sound), lengths=np.array([len(one) for one in sound]), params=np.concatenate(targets),
+        phones=np.concatenate(phones), voices=np.array(voices),
+    )  # fmt: skip

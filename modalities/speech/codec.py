@@ -7,8 +7,8 @@ a source-filter vocoder what the voice does.
 
     codec = SpeechCodec.from_folder(folder)
     codes = codec.encode(sound)                  # [B, S] → [B, S // 320]
-    sound = codec.decode(codes[0])
-    stream = CodecStream(codec); sound = stream.push(codes[0, :20]); …; stream.finish()  # the same
+    sound = codec.decode(codes[0], voice=0)
+    stream = CodecStream(codec, voice=0); sound = stream.push(codes[0, :20]); …; stream.finish()  # the same
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ MIDDLE = 120.0  # Hz
 class CodecConfig:
     """levels: grid points along each axis, odd numbers; ahead: how many codes each decoder block looks ahead."""
 
-    levels: tuple[int, ...] = (7, 5, 5, 5, 5)
+    levels: tuple[int, ...] = (3, 3, 3, 3, 3, 3, 3, 3)
+    voices: int = 4
     width: int = 192
     encoder_blocks: int = 2
+    encoder_reach: int = 1
     ahead: tuple[int, ...] = (1, 1, 1, 1, 1, 1)
     model_type: str = "polydraft-speech-codec"
 
@@ -76,12 +78,14 @@ class SpeechCodec(nn.Module):
         self.config, width, axes = config, config.width, len(config.levels)
         self.encoder = nn.Sequential(
             nn.Linear(FRAMES * MEL_BINS + TONE_BINS, width),
-            *(Block(width, 1, 1) for _ in range(config.encoder_blocks)), nn.LayerNorm(width), nn.Linear(width, axes),
+            *(Block(width, config.encoder_reach, config.encoder_reach) for _ in range(config.encoder_blocks)),
+            nn.LayerNorm(width), nn.Linear(width, axes),
         )  # fmt: skip
+        self.point, self.voice = nn.Linear(axes, width), nn.Embedding(config.voices, width)
         self.decoder = nn.Sequential(
-            nn.Linear(axes, width), *(Block(width, KERNEL - 1 - after, after) for after in config.ahead),
-            nn.LayerNorm(width), nn.Linear(width, FRAMES * (1 + BANDS + len(NOISE_BANDS))),
-        )  # fmt: skip
+            *(Block(width, KERNEL - 1 - after, after) for after in config.ahead), nn.LayerNorm(width)
+        )
+        self.controls = nn.Linear(width, FRAMES * (1 + BANDS + len(NOISE_BANDS)))
 
     @staticmethod
     def from_folder(folder: Path) -> SpeechCodec:
@@ -90,8 +94,7 @@ class SpeechCodec(nn.Module):
         fields |= {name: tuple(fields[name]) for name in ("levels", "ahead")}
         codec = SpeechCodec(CodecConfig(**fields))
         codec.load_state_dict(load_file(folder / "model.safetensors"))
-        codec.encoder.float()
-        codec.decoder.double()  # a pulse's phase adds up all pitch before it; rounding would part chunks from the whole
+        codec.double().encoder.float()  # a pulse's phase adds up all pitch before it; rounding would part chunks from the whole
         return codec.eval()
 
     @cached_property
@@ -134,16 +137,20 @@ class SpeechCodec(nn.Module):
         steps = (self.points(sound) * self.reach).round() + self.reach
         return (steps.long() * self.strides).sum(-1)
 
-    def frames(self, points: Tensor) -> Frames:
+    def understood(self, points: Tensor, voice: Tensor) -> Tensor:
+        """`[B, T, width]`: what the decoder makes of points `[B, T, axes]` said by voices `[B]`."""
+        return self.decoder(self.point(points.to(self.point.weight.dtype)) + self.voice(voice)[:, None])
+
+    def frames(self, understood: Tensor) -> Frames:
         """What the voice does, four frames a code."""
-        out = self.decoder(points.to(next(self.decoder.parameters()).dtype))
+        out = self.controls(understood)
         pitch, envelope, noise = out.unflatten(-1, (FRAMES, -1)).flatten(1, 2).split([1, BANDS, len(NOISE_BANDS)], -1)
         hertz = MIDDLE * pitch[..., 0].clamp(-1.2, 1.6).exp()
         return Frames(hertz, 4 * envelope - 8, noise.sigmoid())
 
-    def decode(self, codes: Tensor, speed: float = 1.0) -> Tensor:
+    def decode(self, codes: Tensor, voice: int, speed: float = 1.0) -> Tensor:
         """Sound of codes, `[T]` → `[320 T / speed]`; the pitch stays."""
-        stream = CodecStream(self, speed)
+        stream = CodecStream(self, voice, speed)
         return torch.cat([stream.push(codes), stream.finish()])
 
 
@@ -177,11 +184,11 @@ def low_bins() -> Tensor:
 class CodecStream:
     """Decode a growing stream of codes: sound as soon as what comes later cannot change it, the rest at the end.
 
-    speed: how much faster than the codes say, at the same pitch.
+    voice: whose codes they are. speed: how much faster than the codes say, at the same pitch.
     """
 
-    def __init__(self, codec: SpeechCodec, speed: float = 1.0) -> None:
-        self.codec, self.speed = codec, speed
+    def __init__(self, codec: SpeechCodec, voice: int, speed: float = 1.0) -> None:
+        self.codec, self.voice, self.speed = codec, torch.tensor([voice]), speed
         self.codes = torch.empty(0, dtype=torch.long)
         self.sounded = 0  # frames
         self.phase = torch.zeros(1)
@@ -207,7 +214,8 @@ class CodecStream:
             return torch.empty(0)
         places = torch.arange(self.sounded - vocoder.BEFORE, end + vocoder.AFTER, dtype=torch.float64) * self.speed
         begin = max(0, int(places[0]) // FRAMES - self.codec.before)
-        frames = self.codec.frames(self.codec.codebook[self.codes[None, begin:]]).at(places - begin * FRAMES)
+        understood = self.codec.understood(self.codec.codebook[self.codes[None, begin:]], self.voice)
+        frames = self.codec.frames(understood).at(places - begin * FRAMES)
         sound, self.phase = vocoder.render(frames, self.sounded, self.phase)
         self.sounded = end
         return sound[0].float()

@@ -214,7 +214,7 @@ class SpeechStream(Iterator[SpeechChunk]):
         on_step: OnStep | None,
     ) -> None:  # fmt: skip
         self.pipe, self.method, self.prompts, self.said, self.on_step = pipe, method, prompts, said, on_step
-        self.spoken = [Spoken(CodecStream(pipe.codec, speed)) for _ in prompts]
+        self.spoken = [Spoken(CodecStream(pipe.codec, pipe.voices.index(said.voice), speed)) for _ in prompts]
         self.together, self.begun, self.count = together, 0, 0
         self.batch: Batch | None = None
         self.stats: list[DecodeStats] = []

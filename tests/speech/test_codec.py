@@ -47,7 +47,7 @@ def test_codes_are_the_points_of_their_grid(codec: SpeechCodec):
 )  # fmt: skip
 def test_chunks_join_to_the_whole(codec: SpeechCodec, lengths: list[int], speed: float, seed: int):
     codes = torch.randint(codec.config.codebook_size, (sum(lengths),), generator=torch.Generator().manual_seed(seed))
-    whole, stream = codec.decode(codes, speed), CodecStream(codec, speed)
+    whole, stream = codec.decode(codes, 0, speed), CodecStream(codec, 0, speed)
     chunks = [stream.push(part) for part in codes.split(lengths)]
     chunks.append(stream.finish())
     joined = torch.cat(chunks)
@@ -56,7 +56,7 @@ def test_chunks_join_to_the_whole(codec: SpeechCodec, lengths: list[int], speed:
 
 
 def test_a_chunk_sounds_before_the_next_is_known(codec: SpeechCodec):
-    stream = CodecStream(codec)
+    stream = CodecStream(codec, 0)
     first = stream.push(torch.zeros(stream.look_ahead + 10, dtype=torch.long))
     assert len(first) == 10 * SAMPLES
 
@@ -64,9 +64,9 @@ def test_a_chunk_sounds_before_the_next_is_known(codec: SpeechCodec):
 def test_a_vocoder_without_look_ahead_would_be_heard(codec: SpeechCodec, monkeypatch: pytest.MonkeyPatch):
     """The planted bug: what comes later is taken for the last code's own."""
     codes = torch.randint(codec.config.codebook_size, (60,), generator=torch.Generator().manual_seed(1))
-    whole = codec.decode(codes)
+    whole = codec.decode(codes, 0)
     monkeypatch.setattr(CodecStream, "look_ahead", 0)
-    stream = CodecStream(codec)
+    stream = CodecStream(codec, 0)
     joined = torch.cat([*(stream.push(part) for part in codes.split(20)), stream.finish()])
     assert decibels(joined - whole, whole) > -60
 

@@ -63,7 +63,7 @@ def test_a_loop_ends_where_it_is_seen_whatever_the_passes(pipe: SpeechPipeline):
     codes = torch.cat([torch.arange(30), torch.arange(7).repeat(40)])
     ends = set()
     for size in (1, 7, 60):
-        sentence = Spoken(CodecStream(pipe.codec))
+        sentence = Spoken(CodecStream(pipe.codec, 0))
         for count, part in enumerate(codes.split(size)):
             if sentence.finish is None:
                 sentence.add(part, count)
@@ -72,7 +72,7 @@ def test_a_loop_ends_where_it_is_seen_whatever_the_passes(pipe: SpeechPipeline):
 
 
 def test_no_loop_in_what_only_resembles_one(pipe: SpeechPipeline):
-    sentence = Spoken(CodecStream(pipe.codec))
+    sentence = Spoken(CodecStream(pipe.codec, 0))
     sentence.add(torch.cat([torch.arange(7).repeat(13), torch.arange(60), torch.arange(7).repeat(13)]), 0)
     assert sentence.finish is None
 
