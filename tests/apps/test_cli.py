@@ -65,7 +65,7 @@ def test_models_tell_what_they_can_draw() -> None:
     text = run("models", "tiny-image").stdout
     assert all(word in text for word in ("panda", "navy", "to the left of", "three", "jacobi", "temperature"))
     listed, one = json.loads(run("models", "--json").stdout), json.loads(run("models", "tiny-image", "--json").stdout)
-    assert one in listed and len(one["draws"]["kinds"]) == 66
+    assert one in listed and len(one["makes"]["kinds"]) == 66
 
 
 def test_models_refuses_an_unknown_name() -> None:
