@@ -62,8 +62,8 @@ def same(result: Result, plain: Result) -> bool:
 
 
 def speedup(result: Result, plain: Result) -> float:
-    """S: decode time of plain decoding over the method's."""
-    return plain.stats.decode_seconds / result.stats.decode_seconds
+    """S: decode time a token of plain decoding over the method's."""
+    return result.stats.tokens_per_second / plain.stats.tokens_per_second
 
 
 def summary(result: Result) -> str:
