@@ -4,13 +4,14 @@ polydraft bench costs --model tiny-image -o runs/bench
 polydraft bench costs --model assets/models/tiny-image --write
 
 The second line stores τ by window in the model's manifest; with t(N), measured when a model is first used, it decides
-the window. τ is measured on training compositions, so that benches on held-out ones stay honest.
+the window. τ is measured on training prompts, so that benches on held-out ones stay honest.
 """
 
 from __future__ import annotations
 
 import json as json_module
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +20,18 @@ from PIL import Image
 
 from polydraft.apps.bench import plots, report, table
 from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import draw, settings
+from polydraft.apps.bench.image import draw
 from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.fit import pass_seconds
 from polydraft.core.target import CausalTarget
-from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import MANIFEST, load
-from polydraft.modalities.world.captions import describe
-from polydraft.modalities.world.scene import random_composition
+from polydraft.modalities.pipeline import Pipeline
 
 NODES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48)
 WINDOWS = (4, 8, 12, 16, 24, 32)
-CAPTION_SEED, REPEATS = 7, 20
+SEED, REPEATS = 7, 20
 
 
 def run(*, prompts: int, model: str, write: bool, output: Path | None, json: bool) -> None:
@@ -43,7 +43,8 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
     taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     if told := warning():
         note(told)
-    costs = {f"{scale:g}": milliseconds(pipe, scale) for scale in (1.0, pipe.defaults["guidance_scale"])}
+    scales = dict.fromkeys((1.0, guidance(pipe)))
+    costs = {f"{scale:g}": milliseconds(pipe, scale) for scale in scales}
     taus = {str(window): round(tau, 3) for window, tau in committed(pipe, WINDOWS, prompts).items()}
     value = {
         "model": pipe.card.name, "prompts": prompts, "pass_ms": costs, "jacobi_committed": taus,
@@ -65,21 +66,25 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
         store(pipe.card.path / MANIFEST, taus)
 
 
-def milliseconds(pipe: ImagePipeline, scale: float) -> dict[int, float]:
+def guidance(pipe: Pipeline) -> float:
+    """The model's own scale; 1 where nothing is guided."""
+    return pipe.defaults.get("guidance_scale", 1.0)
+
+
+def milliseconds(pipe: Pipeline, scale: float) -> dict[int, float]:
     """t(N)."""
     target = CausalTarget(pipe.target_model, capacity=pipe.capacity, guidance_scale=scale)
-    seconds = pass_seconds(target, pipe.prompts_to_ids(["a cat"]), list(NODES), repeats=REPEATS)
+    prompts = [replace(prompt, branches=prompt.branches[: target.branches]) for prompt in pipe.sample_prompts()]
+    seconds = pass_seconds(target, prompts, list(NODES), repeats=REPEATS)
     return {nodes: 1000 * value for nodes, value in seconds.items()}
 
 
-def committed(pipe: ImagePipeline, windows: Sequence[int], prompts: int) -> dict[int, float]:
-    """τ of the model's Jacobi settings by window, at its default sampling, over that many training captions."""
-    rng = np.random.default_rng(CAPTION_SEED)
-    asked = pipe.prompts_to_ids([describe(random_composition(rng), rng) for _ in range(prompts)])
-    (sampling, scale), taus = settings(pipe), {}
+def committed(pipe: Pipeline, windows: Sequence[int], prompts: int) -> dict[int, float]:
+    """τ of the model's Jacobi settings by window, at its default sampling, over that many training prompts."""
+    asked = LESSONS[pipe.card.modality](pipe).prompts(np.random.default_rng(SEED), prompts, first=0)
+    sampling, taus = pipe.sampling(temperature=None, top_k=None, top_p=None), {}
     for window in windows:
-        method = f"jacobi(window={window})"
-        stats = draw(pipe, method, sampling, scale, asked, prompts).stats
+        stats = draw(pipe, f"jacobi(window={window})", sampling, guidance(pipe), asked, prompts).stats
         assert stats is not None  # only peers have none
         taus[window] = stats.mean_accepted_length
         note(f"window {window}: τ {taus[window]:.2f}")

@@ -27,6 +27,7 @@ from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
+from polydraft.modalities.pipeline import Pipeline
 
 PEER_NOTE = f"{table.PEER}: seconds of the whole call, prefill (one short pass) included"
 
@@ -83,7 +84,7 @@ def run(
         raise SystemExit(1)
 
 
-def drafting(pipe: ImagePipeline) -> list[str]:
+def drafting(pipe: Pipeline) -> list[str]:
     """The model's ways to draft, each with its own judge; rules are asked for by name."""
     return [name for name in pipe.available_methods() if name in DRAFTERS]
 
@@ -110,7 +111,7 @@ def settings(
     return sampling, pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
 
 
-def draw(pipe: ImagePipeline, name: str, sampling: Sampling, scale: float, prompts: list[Prompt], batch: int) -> Run:
+def draw(pipe: Pipeline, name: str, sampling: Sampling, scale: float, prompts: list[Prompt], batch: int) -> Run:
     """All prompts, `batch` at a time."""
     method = pipe.method(parse(name), sampling, scale)
     outputs, parts, passes = [], [], 0

@@ -103,7 +103,7 @@ def fidelity(
 
 @app.command("costs")
 def costs(
-    prompts: Annotated[int, typer.Option(min=1, help="Training captions that τ is measured on.")] = 16,
+    prompts: Annotated[int, typer.Option(min=1, help="Training prompts that τ is measured on.")] = 16,
     model: Model = "tiny-image",
     write: Annotated[bool, typer.Option("--write", help="Store τ by window in the model's manifest.")] = False,
     output: Output = None,
