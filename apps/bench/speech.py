@@ -29,10 +29,12 @@ from polydraft.modalities.speech.sentences import everyday
 
 def run(
     *, sentences: int, timed: int, repeats: int, methods: str | None, model: str, temperature: float | None,
-    top_k: int | None, peers: bool, output: Path | None, json: bool,
+    top_k: int | None, peers: bool, recogniser: str, squim: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, judge, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
+    ears = understanding.recogniser(recogniser)
+    more = understanding.others(ears, squim)
     pipe = load(model, modality="speech")
     names = [table.PLAIN, *(name for name in split(methods) or drafting(pipe) if name != table.PLAIN)]
     for name in names:
@@ -46,11 +48,11 @@ def run(
     value: dict[str, Any] = {
         "model": pipe.card.name, "timed": timed, "repeats": repeats, "sentences": sentences,
         "sampling": asdict(pipe.sampling(top_p=None, **options)), "environment": taken_on, "speed": rows,
-        "quality": understanding.judged(pipe, names, everyday()[:sentences], options) if sentences else [],
+        "quality": understanding.judged(pipe, names, everyday()[:sentences], options, ears, more) if sentences else [],
     }  # fmt: skip
     sheets = [(speaking.HEADERS, [speaking.cells(row) for row in rows])]
     if sentences:
-        sheets.append((understanding.HEADERS, [understanding.cells(row) for row in value["quality"]]))
+        sheets.append((understanding.headers(value["quality"]), [understanding.cells(row) for row in value["quality"]]))
     if json:
         print_json(value)
     else:

@@ -1,12 +1,14 @@
 """How well a recogniser understands what methods say, how like the renderer they sound, and in whose voice.
 
-rows = judged(pipe, ["ar", "vadusa+tolerance"], texts, options={})
+ears = recogniser("pocketsphinx")
+rows = judged(pipe, ["ar", "vadusa+tolerance"], texts, {}, ears, others(ears, squim=False))
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,47 +16,95 @@ import torch
 from polydraft.apps.bench import table
 from polydraft.apps.bench.hearing import Listener, plain_words, word_errors
 from polydraft.apps.bench.likeness import Sound, Voices, log_mel_distance
+from polydraft.apps.bench.torchaudio_judges import Squim, Wav2Vec2
 from polydraft.apps.commands.terminal import note
+from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.text import read
 
 GROUP = 8  # sentences said together
 RENDERER = "flite"
 RENDERED_RATE = 16_000
+More = Callable[[list[str], Sound, int], dict[str, float]]  # of words, sound and rate, by the name of a column
 HEADERS = ["method", "same", "WER", "Δ WER", "mel dB", "own voice"]
+
+
+class Ears(Protocol):
+    """A recogniser."""
+
+    def hear(self, audio: Sound, sample_rate: int) -> list[str]: ...
+
+
+class Judgement(NamedTuple):
+    """Of one sentence: word errors, log-mel distance (nan without a reference), whether the voice is the one asked for,
+    and what else was asked about it."""
+
+    errors: int
+    distance: float
+    own: bool
+    more: dict[str, float]
 
 
 @dataclass
 class Heard:
     """What one method said, judged, a value a sentence."""
 
-    errors: list[int] = field(default_factory=list)
-    distances: list[float] = field(default_factory=list)
-    own: list[bool] = field(default_factory=list)
+    judgements: list[Judgement] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
     voices: list[str] = field(default_factory=list)
+
+    def add(self, judgement: Judgement, same: bool, voice: str) -> None:
+        self.judgements.append(judgement)
+        self.same.append(same)
+        self.voices.append(voice)
 
 
 @dataclass
 class Judge:
-    """Judges speech, every sound once. reference: what the renderer says, `{(sentence, voice): sound}`, or nothing."""
+    """Judges speech, every sound once. reference: what the renderer says, `{(sentence, voice): sound}`, or nothing.
+
+    more: what else is asked.
+    """
 
     sample_rate: int
     reference: dict[tuple[str, str], Sound]
-    listener: Listener = field(default_factory=Listener)
-    known: dict[bytes, tuple[int, float, bool]] = field(default_factory=dict)
+    ears: Ears
+    more: More
     voices: Voices | None = None
+    known: dict[bytes, Judgement] = field(default_factory=dict)
 
-    def __call__(self, sentence: str, voice: str, audio: Sound) -> tuple[int, float, bool]:
-        """Word errors, log-mel distance (nan without a reference), whether the voice is the one asked for."""
+    def __call__(self, sentence: str, voice: str, audio: Sound) -> Judgement:
         key = f"{voice} {sentence} ".encode() + np.asarray(audio).tobytes()
         if key not in self.known:
-            errors = word_errors(plain_words(words_of(sentence)), self.listener.hear(audio, self.sample_rate))
+            words = plain_words(words_of(sentence))
+            errors = word_errors(words, self.ears.hear(audio, self.sample_rate))
             theirs = self.reference.get((sentence, voice))
             distance = np.nan if theirs is None else log_mel_distance(audio, theirs, self.sample_rate)
             own = self.voices is None or self.voices.closest(audio) == voice
-            self.known[key] = errors, distance, own
+            self.known[key] = Judgement(errors, distance, own, self.more(words, audio, self.sample_rate))
         return self.known[key]
+
+
+def recogniser(name: str) -> Ears:
+    """Refuses what is not installed before anything is said."""
+    if name == "pocketsphinx":
+        ears = Listener()
+        ears.decoder  # noqa: B018
+        return ears
+    if name == "wav2vec2":
+        return Wav2Vec2()
+    raise InvalidArgument(f"recogniser {name!r} is unknown; use pocketsphinx or wav2vec2.")
+
+
+def others(ears: Ears, squim: bool) -> More:
+    """What else can be said of a sound: how surely its words lie in it, and its quality without a reference."""
+    quality = Squim() if squim else None
+
+    def judge(words: list[str], audio: Sound, sample_rate: int) -> dict[str, float]:
+        found = {} if quality is None else quality(audio, sample_rate)
+        return found | ({"aligned": ears.aligned(words, audio, sample_rate)} if isinstance(ears, Wav2Vec2) else {})
+
+    return judge
 
 
 def judged(pipe: SpeechPipeline, names: list[str], texts: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -67,26 +117,18 @@ def judged(pipe: SpeechPipeline, names: list[str], texts: list[str], options: di
         )
     heard: dict[str, Heard] = {RENDERER: Heard()} if reference else {}
     for (text, voice), audio in reference.items():
-        add(heard[RENDERER], judge(text, voice, audio), False, voice)
+        heard[RENDERER].add(judge(text, voice, audio), False, voice)
     for voice in pipe.voices:
         for first in range(0, len(texts), GROUP):
             part = texts[first : first + GROUP]
             plain = said_apart(pipe, table.PLAIN, part, voice, first, options)
             for name in names:
                 ours = plain if name == table.PLAIN else said_apart(pipe, name, part, voice, first, options)
-                for text, (codes, audio), (others, _) in zip(part, ours, plain, strict=True):
-                    add(heard.setdefault(name, Heard()), judge(text, voice, audio), torch.equal(codes, others), voice)
+                for text, (codes, audio), (plainly, _) in zip(part, ours, plain, strict=True):
+                    heard.setdefault(name, Heard()).add(judge(text, voice, audio), torch.equal(codes, plainly), voice)
             note(f"{voice}: {min(first + GROUP, len(texts))}/{len(texts)} sentences")
     wanted = [len(plain_words(words_of(text))) for _ in pipe.voices for text in texts]
     return [row_of(name, one, heard[table.PLAIN], wanted) for name, one in heard.items()]
-
-
-def add(heard: Heard, judged: tuple[int, float, bool], same: bool, voice: str) -> None:
-    heard.errors.append(judged[0])
-    heard.distances.append(judged[1])
-    heard.own.append(judged[2])
-    heard.same.append(same)
-    heard.voices.append(voice)
 
 
 def said_apart(
@@ -122,8 +164,8 @@ def words_of(text: str) -> str:
 
 
 def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int]) -> dict[str, Any]:
-    errors, words = np.asarray(heard.errors), np.asarray(wanted)
-    gap = errors - np.asarray(plain.errors)
+    errors, plainly = (np.asarray([one.errors for one in side.judgements]) for side in (heard, plain))
+    gap, words = errors - plainly, np.asarray(wanted)
     voices = np.asarray(heard.voices)
     return {
         "method": name, "wer": errors.sum() / words.sum(), "same": float(np.mean(heard.same)),
@@ -132,7 +174,12 @@ def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int]) -> dict[str
             for voice in dict.fromkeys(heard.voices)
         },
         "delta": float(gap.sum() / words.sum()), "error": float(gap.std() / len(gap) ** 0.5 / words.mean()),
-        "distance": float(np.mean(heard.distances)), "own_voice": float(np.mean(heard.own)),
+        "distance": float(np.mean([one.distance for one in heard.judgements])),
+        "own_voice": float(np.mean([one.own for one in heard.judgements])),
+        "more": {
+            column: float(np.mean([one.more[column] for one in heard.judgements]))
+            for column in heard.judgements[0].more
+        },
     }  # fmt: skip
 
 
@@ -142,4 +189,17 @@ def cells(row: dict[str, Any]) -> list[str]:
     gap = f"{row['delta']:+.3f} ± {row['error']:.3f}" if compared else ""
     same = f"{100 * row['same']:.0f} %" if row["method"] != RENDERER else ""
     distance = "" if np.isnan(row["distance"]) else f"{row['distance']:.2f}"
-    return [row["method"], same, f"{row['wer']:.3f} ({voices})", gap, distance, f"{100 * row['own_voice']:.0f} %"]
+    more = [f"{value:.2f}" for value in row["more"].values()]
+    return [
+        row["method"],
+        same,
+        f"{row['wer']:.3f} ({voices})",
+        gap,
+        distance,
+        f"{100 * row['own_voice']:.0f} %",
+        *more,
+    ]
+
+
+def headers(rows: list[dict[str, Any]]) -> list[str]:
+    return [*HEADERS, *rows[0]["more"]]

@@ -68,6 +68,10 @@ def speech(
     temperature: Temperature = None,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = None,
     peers: Annotated[bool, typer.Option(help="Time transformers' own generate too.")] = True,
+    recogniser: Annotated[
+        str, typer.Option(help="pocketsphinx, or wav2vec2 (polydraft[torchaudio], downloads its weights).")
+    ] = "pocketsphinx",
+    squim: Annotated[bool, typer.Option("--squim", help="SQUIM quality too (as wav2vec2).")] = False,
     output: Output = None,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +80,7 @@ def speech(
 
     run(
         sentences=sentences, timed=timed, repeats=repeats, methods=methods, model=model, temperature=temperature,
-        top_k=top_k, peers=peers, output=output, json=as_json,
+        top_k=top_k, peers=peers, recogniser=recogniser, squim=squim, output=output, json=as_json,
     )  # fmt: skip
 
 
