@@ -57,6 +57,16 @@ class ModelCard:
         return self.manifest["defaults"]
 
     @property
+    def target(self) -> Path:
+        """The folder of the target."""
+        return self.path / self.manifest.get("target", "target")
+
+    @property
+    def codec(self) -> Path:
+        """The folder of what makes sound of codes."""
+        return self.path / self.manifest.get("codec", "codec")
+
+    @property
     def drafters(self) -> list[str]:
         return list(self.manifest["drafters"])
 
@@ -103,8 +113,8 @@ def models() -> list[ModelCard]:
 
 
 def load(
-    name: str = "tiny-image", *, method: str | None = None, device: str = "auto", dtype: str = "auto",
-    modality: str | None = None,
+    name: str = "tiny-image", *, codec: str | None = None, method: str | None = None, device: str = "auto",
+    dtype: str = "auto", modality: str | None = None,
 ) -> Any:  # fmt: skip
     """The pipeline of the model's modality, an `ImagePipeline` or a `SpeechPipeline`; its weights stay loaded.
 
