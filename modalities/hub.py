@@ -64,11 +64,11 @@ def is_repository(name: str) -> bool:
 def fetch(name: str, files: list[str]) -> Path:
     """The folder a hub repository was fetched into, once."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=["*/*"]))
-    except (OSError, HfHubHTTPError, HFValidationError, ValueError) as error:
+    except (OSError, HfHubHTTPError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
         raise UnknownModel(
             f"model {name!r} is no folder here and cannot be fetched from the hub ({reason}); "

@@ -64,6 +64,13 @@ class Pipeline(ABC):
         """`[V]` bool: ids that may be generated somewhere."""
         return self.mask.any(0)
 
+    @cached_property
+    def ends(self) -> Tensor:
+        """`[V]` bool: ids that end a sequence."""
+        ends = torch.zeros(self.mask.shape[1], dtype=torch.bool, device=self.device)
+        ends[list(self.eos)] = True
+        return ends
+
     @property
     def defaults(self) -> dict[str, Any]:
         return self.card.defaults
@@ -102,7 +109,7 @@ class Pipeline(ABC):
         kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
         site = Site(self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted)
         drafter, verifier = choice.build(site)
-        return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.mask), self.eos)
+        return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.mask, self.ends), self.eos)
 
     def drafter(self, kind: str) -> Any:
         """The drafter network of `kind`, loaded when first used."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -90,7 +91,7 @@ class SpeechFamily(ABC):
     def vectors(self) -> Tensor:
         """`[V, D]`: what codes are looked up by; nan for other ids."""
 
-    @property
+    @cached_property
     def rigid(self) -> Tensor:
         """`[V]` bool: ids that are no codes, which lossy rules leave alone."""
         return self.vectors.isnan().any(-1)

@@ -10,6 +10,7 @@ fade of 1 are what NeuTTS streams with (neutts.py, `infer_stream`).
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ class FsqCodec:
 
 def whole(model: Any, folder: Path) -> Any:
     """The codec in `folder`; missing, extra or misshapen tensors are errors."""
+    stored, wanted = json.loads((folder / "config.json").read_text())["model_type"], model.config_class.model_type
+    if stored != wanted:
+        raise ValueError(f"it is {stored!r}, not {wanted!r}")
     loaded, report = model.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=torch.float32
     )

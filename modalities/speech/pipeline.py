@@ -86,6 +86,7 @@ class SpeechPipeline(Pipeline):
         self.family = family(Parts(card, device, self.target_model.config.vocab_size))
         self.capacity = self.family.context + LARGEST_DRAFT
         self.eos = self.family.eos
+        self.row = self.family.frame if self.family.frame > 1 else 0  # a frame is to its codes what a row is to tokens
 
     @property
     def sample_rate(self) -> int:

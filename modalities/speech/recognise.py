@@ -16,12 +16,15 @@ MARKS = {  # tokens that no other family has together
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
     "orpheus": {"temperature": 0.6, "top_p": 0.8, "repetition_penalty": 1.1},
-    "neutts": {"temperature": 1.0, "top_k": 50},
+    "neutts": {"temperature": 1.0, "top_k": 50, "min_tokens": 50},
     "llasa": {"temperature": 0.8},
     "cosyvoice2": {
         "temperature": 1.0, "top_k": 25, "top_p": 0.8, "repetition_aware": {"window": 10, "tau": 0.1},
     },
 }  # fmt: skip
+FITTED: dict[str, dict[str, Any]] = {  # frames of seven: two are drafted, and look like those before them
+    "orpheus": {"pld": {"reach": 14}} | {name: {"window": 14, "init": "above"} for name in ("jacobi", "sjd")},
+}
 CODECS: dict[str, tuple[str, list[str]]] = {  # repository, and files beside safetensors and JSON
     "orpheus": ("hubertsiuzdak/snac_24khz", ["pytorch_model.bin"]),
     "neutts": ("neuphonic/neucodec", []),
@@ -30,7 +33,7 @@ CODECS: dict[str, tuple[str, list[str]]] = {  # repository, and files beside saf
 SUMMARIES = {
     "orpheus": "Orpheus: eight English voices at 24 kHz",
     "neutts": "NeuTTS Air: clones a voice, 24 kHz",
-    "llasa": "Llasa: clones a voice, 16 kHz",
+    "llasa": "Llasa: clones a voice, 16 kHz; not for commercial use (CC-BY-NC-4.0)",
     "cosyvoice2": "the language model of CosyVoice 2: speech tokens, no sound",
 }
 
@@ -45,6 +48,6 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         if all(f'"{mark}"' in text for mark in marks):
             return {
                 "format": 1, "modality": "speech", "family": family, "summary": SUMMARIES[family], "drafters": {},
-                "defaults": {"method": "pld"} | DEFAULTS[family],
+                "defaults": {"method": "pld"} | DEFAULTS[family], "fitted": FITTED.get(family, {}),
             }  # fmt: skip
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -90,7 +91,11 @@ def read(folder: Path) -> Any:
     if (folder / "model.safetensors").is_file():
         model.load_state_dict(load_file(folder / "model.safetensors"))
     else:
-        model.load_state_dict(torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True))
+        try:
+            weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
+        except UnpicklingError as error:
+            raise ValueError("it holds more than tensors") from error
+        model.load_state_dict(weights)
     return model.eval()
 
 

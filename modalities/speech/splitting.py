@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
 
 from polydraft.core.errors import PromptError
 from polydraft.modalities.speech.text import LONGEST_TEXT
 
 LONGEST_PART = 240  # bytes of a sentence; longer ones are divided
 
-END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+(?=[^\s,;:.!?])|(?<=[。！？])|\n\s*\n")
-ABBREVIATED = re.compile(r"(?:^|\s)(?:\w|[A-Z][a-z]{0,3}|e\.g|i\.e|etc|vs)\.$")  # "Mr. Brown", "J. K. Rowling"
+END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s+[^\s,;:.!?])|[。！？][”’」』）]*|\n\s*\n")
+ABBREVIATED = re.compile(r"(?:^|\s)(?:\w|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|No|vs|e\.g|i\.e|etc)\.$")  # "J. K. Rowling"
 CLAUSE = re.compile(r"(?<=[,;:，、；：—])\s*|(?<=\s)")
 
 
@@ -27,7 +28,7 @@ def sentences(text: str) -> list[str]:
     text = "".join(" " if unicodedata.category(c) in ("Cc", "Cs") and c != "\n" else c for c in text)
     if not speakable(text):
         raise PromptError("there is nothing to say in this text; give words or numbers.")
-    parts = [part for whole in joined(END.split(text)) for part in divided(" ".join(whole.split()))]
+    parts = [part for whole in joined(pieces(text)) for part in divided(" ".join(whole.split()))]
     return [part for part in parts if speakable(part)]
 
 
@@ -35,10 +36,16 @@ def speakable(text: str) -> bool:
     return any(c.isalnum() for c in text)
 
 
-def joined(pieces: list[str]) -> list[str]:
+def pieces(text: str) -> list[str]:
+    """`text` cut behind everything that may end a sentence."""
+    cuts = [0, *(match.end() for match in END.finditer(text)), len(text)]
+    return [text[a:b].strip() for a, b in pairwise(cuts)]
+
+
+def joined(cut: list[str]) -> list[str]:
     """Sentences, put together again where one seems to end in an abbreviation."""
     whole: list[str] = []
-    for piece in pieces:
+    for piece in cut:
         if whole and ABBREVIATED.search(whole[-1]):
             whole[-1] += " " + piece
         else:

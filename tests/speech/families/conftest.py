@@ -29,6 +29,7 @@ from polydraft.modalities.speech.families import neutts, tokens
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
 RATE = 16_000
+neutts_phonemes = neutts.phonemes  # before `brief` replaces it
 SNAC = {
     "sampling_rate": 24_000, "encoder_dim": 2, "encoder_rates": [2, 4, 8, 8], "decoder_dim": 32,
     "decoder_rates": [8, 8, 4, 2], "attn_window_size": None, "codebook_size": 16, "codebook_dim": 4,
@@ -56,13 +57,22 @@ def tokenizer(folder: Path, special: list[str], plain: list[str], **options: Any
     return made.get_vocab_size()
 
 
-def language_model(folder: Path, vocab: int, kind: type = LlamaForCausalLM, config: type = LlamaConfig) -> None:
+def language_model(
+    folder: Path, vocab: int, first: int, following: torch.Tensor, kind: type = LlamaForCausalLM,
+    config: type = LlamaConfig, gain: float = 0.09,
+) -> None:  # fmt: skip
+    """A model that mostly says code `following[c]` after code c; drafts are accepted where that is a steady one."""
     sizes = {
-        "vocab_size": vocab + 5, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 4096, "initializer_range": 0.3,
+        "vocab_size": vocab + 5, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 64,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 4096, "initializer_range": 0.05,
         "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None,
     }  # fmt: skip
-    kind(config(**sizes)).save_pretrained(folder)
+    model = kind(config(**sizes))
+    with torch.no_grad():
+        embedding = model.model.embed_tokens.weight.normal_()
+        head = model.lm_head.weight.normal_(std=0.1)
+        head[first + following] += gain * embedding[first : first + len(following)]
+    model.save_pretrained(folder)
 
 
 def fsq_codec(folder: Path, model: type, config: type) -> int:
@@ -74,9 +84,17 @@ def fsq_codec(folder: Path, model: type, config: type) -> int:
     )  # fmt: skip
     made = model(
         config(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
-            head_dim=16, encoder_hidden_size=1, semantic_model_config=semantic, quantization_dim=48,
-            quantization_levels=[4, 4, 4], initializer_range=0.2,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            encoder_hidden_size=1,
+            semantic_model_config=semantic,
+            quantization_dim=48,
+            quantization_levels=[4, 4, 4],
+            initializer_range=0.2,
         )  # fmt: skip
     )
     made.save_pretrained(folder)
@@ -88,12 +106,14 @@ def orpheus(folder: Path) -> None:
 
     codes = 7 * SNAC["codebook_size"]
     special = [*LLAMA, *(f"<custom_token_{index}>" for index in range(10 + codes))]
-    language_model(folder, tokenizer(folder, special, []))
+    vocab, slots = tokenizer(folder, special, []), torch.arange(7)[:, None].roll(-1, 0) * SNAC["codebook_size"]
+    following = slots + torch.arange(SNAC["codebook_size"])
+    language_model(folder, vocab, vocab - codes, following.flatten(), gain=0.05)
     (folder / "codec").mkdir()
     model = Snac(**SNAC)
     for name, weight in model.named_parameters():
         if name.endswith("original0"):
-            torch.nn.init.constant_(weight, 1.0)
+            torch.nn.init.constant_(weight, 0.3)
     (folder / "codec" / "config.json").write_text(json.dumps(SNAC))
     torch.save(model.state_dict(), folder / "codec" / "pytorch_model.bin")
 
@@ -102,7 +122,7 @@ def neutts_air(folder: Path) -> None:
     codes = fsq_codec(folder / "codec", NeuCodecModel, NeuCodecConfig)
     special = ["<|TEXT_PROMPT_START|>", "<|TEXT_PROMPT_END|>", *GENERATION]
     vocab = tokenizer(folder, special, [f"<|speech_{index}|>" for index in range(codes)])
-    language_model(folder, vocab, Qwen2ForCausalLM, Qwen2Config)
+    language_model(folder, vocab, vocab - codes, torch.arange(codes), Qwen2ForCausalLM, Qwen2Config)
 
 
 def llasa(folder: Path) -> None:
@@ -110,13 +130,15 @@ def llasa(folder: Path) -> None:
     special = [*LLAMA, "<|TEXT_UNDERSTANDING_START|>", "<|TEXT_UNDERSTANDING_END|>", *GENERATION]
     plain = [f"<|s_{index}|>" for index in range(codes)]
     chat = {"bos_token": LLAMA[0], "eos_token": LLAMA[1], "chat_template": LLAMA_CHAT}
-    language_model(folder, tokenizer(folder, special, plain, **chat))
+    vocab = tokenizer(folder, special, plain, **chat)
+    language_model(folder, vocab, vocab - codes, torch.arange(codes))
 
 
 def cosyvoice2(folder: Path) -> None:
-    plain = [f"<|s_{index}|>" for index in range(6561)]
-    plain += ["<|eos1|>", "<|eos2|>", "<|eos3|>", "<|sos|>", "<|task_id|>"]
-    language_model(folder, tokenizer(folder, [], plain), Qwen2ForCausalLM, Qwen2Config)
+    codes, others = 6561, ["<|eos1|>", "<|eos2|>", "<|eos3|>", "<|sos|>", "<|task_id|>"]
+    vocab = tokenizer(folder, [], [*(f"<|s_{index}|>" for index in range(codes)), *others])
+    first = vocab - codes - len(others)
+    language_model(folder, vocab, first, torch.arange(codes), Qwen2ForCausalLM, Qwen2Config, gain=0.13)
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
@@ -143,7 +165,7 @@ def pipes(folders: dict[str, Path]) -> dict[str, SpeechPipeline]:
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sentences of a second or two, and phonemes without espeak."""
     monkeypatch.setattr(tokens, "LEAST", 0.6)
-    monkeypatch.setattr(tokens, "SLOW", 20)
+    monkeypatch.setattr(tokens, "SLOW", 30)
     monkeypatch.setattr(neutts, "phonemes", lambda text: text.lower())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
