@@ -41,7 +41,7 @@ class ChunkStream:
 
     def __init__(self, window: Window, decode: Decode, first: int, chunk: int, lead: Tensor | None = None) -> None:
         self.window, self.decode, self.size, self.end = window, decode, chunk, first
-        self.codes = torch.empty(0, dtype=torch.long) if lead is None else lead[-window.before :]
+        self.codes = torch.empty(0, dtype=torch.long) if lead is None else lead[max(0, len(lead) - window.before) :]
         self.lead = len(self.codes)
         self.begin = 0  # the chunk under way is codes begin … end, counted from the first that sounds
         self.tail = torch.empty(0)  # what the last chunk made of the codes that begin this one

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import numpy as np
 import pytest
+import soundfile
+import typer
 from huggingface_hub.errors import LocalEntryNotFoundError
+from typer.testing import CliRunner
 
+from polydraft.apps.commands.speech import speech
 from polydraft.core.errors import InvalidArgument, OutputUnwritable, UnknownModel, WeightsError
 from polydraft.modalities.loading import card, load
 from polydraft.modalities.speech.pipeline import SpeechPipeline, generate_speech
 
-from .conftest import MAKERS
+from .conftest import MAKERS, RATE
 
 
 def test_defaults_are_the_makers(folders: dict[str, Path]):
@@ -38,6 +43,18 @@ def test_the_public_face_speaks(folders: dict[str, Path], tmp_path: Path):
     with pytest.raises(OutputUnwritable, match="speech tokens from result.tokens"):
         silent.save(tmp_path / "b.wav")
     assert len(silent.tokens) and not (tmp_path / "b.wav").exists()
+
+
+def test_the_command_line_clones(folders: dict[str, Path], tmp_path: Path, reference: tuple[np.ndarray, int]):
+    app = typer.Typer()
+    app.command()(speech)
+    soundfile.write(tmp_path / "me.wav", reference[0], RATE)
+    said = ["Hi.", "-o", tmp_path / "a.wav", "--model", folders["llasa"], "--dtype", "float32"]
+    heard = ["--reference", tmp_path / "me.wav", "--reference-text", "Hello.", "--repetition-penalty", "1.2"]
+    done = CliRunner().invoke(app, [str(part) for part in [*said, *heard]])
+    assert done.exit_code == 0 and soundfile.info(tmp_path / "a.wav").samplerate == 16_000, done.output
+    silent = ["Hi.", "-o", tmp_path / "b.wav", "--model", folders["cosyvoice2"]]
+    assert isinstance(CliRunner().invoke(app, [str(part) for part in silent]).exception, OutputUnwritable)
 
 
 def test_a_codec_may_lie_elsewhere(folders: dict[str, Path], tmp_path: Path):
