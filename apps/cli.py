@@ -1,6 +1,7 @@
 """The `polydraft` command.
 
     polydraft image "a panda to the left of a rocket on a yellow background" -o panda.png --compare
+    polydraft speech "We will meet again tomorrow." -o out.wav
     polydraft models tiny-image
     python -m polydraft.apps.cli --help
 
@@ -18,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 import polydraft
-from polydraft.apps.commands import bench, doctor, image, methods, models, train
+from polydraft.apps.commands import bench, doctor, image, methods, models, speech, train
 from polydraft.core.errors import PolydraftError
 
 STOPPED = 130
@@ -56,10 +57,11 @@ def polydraft_command(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Speculative generation beyond text: same seed, same picture, drafted or not."""
+    """Speculative generation beyond text: same seed, same picture, same speech, drafted or not."""
 
 
 app.command("image")(image.image)
+app.command("speech")(speech.speech)
 app.command("models")(models.models)
 app.command("methods")(methods.methods)
 app.command("doctor")(doctor.doctor)

@@ -78,16 +78,13 @@ class ModelCard:
         return available(self.manifest["drafters"])
 
     @property
-    def draws(self) -> dict[str, list[str]]:
-        """What it can draw, by category."""
-        from polydraft.modalities.world import captions, glyphs, scene
+    def makes(self) -> dict[str, list[str]]:
+        """What can be asked of it, by category: voices, or what it draws."""
+        if self.modality == "speech":
+            return {"voices": self.manifest["voices"]}
+        from polydraft.modalities.world.captions import wordings
 
-        return {
-            "kinds": list(glyphs.KINDS), "backgrounds": list(scene.BACKGROUNDS),
-            "relations": [wording for wordings in captions.RELATION_WORDS.values() for wording in wordings],
-            "counts": [word for words in captions.COUNTS.values() for word in words],
-            "sizes": [word for words in captions.SIZE_WORDS.values() for word in words],
-        }  # fmt: skip
+        return wordings()
 
 
 def embedded() -> Path:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from polydraft.core.errors import PolydraftError
 from polydraft.modalities.speech.result import pcm
 
+SAMPLE_RATE = 16_000  # of the recogniser
 SAID_ALIKE = {"dr": "doctor", "mr": "mister", "mrs": "missus", "ms": "miss", "okay": "ok"}  # as the recogniser writes
 
 
@@ -24,7 +25,7 @@ class ListenerMissing(PolydraftError, ImportError):
 
 
 class Listener:
-    """A recogniser of 16 kHz speech."""
+    """A recogniser of speech."""
 
     @cached_property
     def decoder(self) -> Any:
@@ -32,10 +33,14 @@ class Listener:
             from pocketsphinx import Decoder
         except ImportError as error:
             raise ListenerMissing("word errors need pocketsphinx; `pip install pocketsphinx` brings it.") from error
-        return Decoder(samprate=16000, loglevel="FATAL")
+        return Decoder(samprate=SAMPLE_RATE, loglevel="FATAL")
 
-    def hear(self, audio: NDArray[np.float32]) -> list[str]:
+    def hear(self, audio: NDArray[np.float32], sample_rate: int = SAMPLE_RATE) -> list[str]:
         """Words understood."""
+        if sample_rate != SAMPLE_RATE:
+            import soxr
+
+            audio = soxr.resample(audio, sample_rate, SAMPLE_RATE)
         self.decoder.start_utt()
         self.decoder.process_raw(pcm(audio), full_utt=True)
         self.decoder.end_utt()

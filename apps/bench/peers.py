@@ -15,9 +15,10 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from polydraft.apps.bench.timing import Run
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
-from polydraft.modalities.image import vocabulary
-from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import causal_lm
+from polydraft.modalities.pipeline import Pipeline
+
+FILLER = 0  # id on the left of shorter prompts; masked
 
 
 class OnlyAllowed(LogitsProcessor):
@@ -30,14 +31,14 @@ class OnlyAllowed(LogitsProcessor):
         return scores.masked_fill(self.forbidden, float("-inf"))  # type: ignore[return-value]
 
 
-def untouched(pipe: ImagePipeline) -> PreTrainedModel:
+def untouched(pipe: Pipeline) -> PreTrainedModel:
     """The same weights as transformers loads them; ours have had their linear layers prepared."""
     return causal_lm(pipe.card.target, pipe.device, pipe.dtype)
 
 
 @torch.inference_mode()
 def generate(
-    pipe: ImagePipeline, model: PreTrainedModel, prompts: list[Prompt], sampling: Sampling, scale: float, batch: int = 1
+    pipe: Pipeline, model: PreTrainedModel, prompts: list[Prompt], sampling: Sampling, scale: float, batch: int = 1
 ) -> Run:
     """`batch` prompts at a time, padded left. Guidance is theirs: a second forward a token, on a cache of its own.
 
@@ -58,7 +59,8 @@ def generate(
                 "negative_prompt_attention_mask": negative_seen,
             }  # fmt: skip
         drawn = model.generate(  # type: ignore[operator]
-            ids, attention_mask=seen, max_new_tokens=rows[0].budget, pad_token_id=vocabulary.PAD,
+            ids, attention_mask=seen, max_new_tokens=rows[0].budget, pad_token_id=FILLER,
+            eos_token_id=sorted(pipe.eos) or None,
             logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed)]), **options,
         )  # fmt: skip
         outputs += drawn[:, ids.shape[1] :].cpu().unbind()
@@ -68,6 +70,6 @@ def generate(
 def padded_left(rows: list[tuple[int, ...]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids and attention mask `[B, L]`."""
     longest = max(map(len, rows))
-    ids = torch.tensor([[vocabulary.PAD] * (longest - len(row)) + list(row) for row in rows], device=device)
+    ids = torch.tensor([[FILLER] * (longest - len(row)) + list(row) for row in rows], device=device)
     seen = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
     return ids, seen

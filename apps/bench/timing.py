@@ -25,6 +25,11 @@ class Run:
     stats: DecodeStats | None = None
     passes: int = 0
 
+    @property
+    def pace(self) -> float:
+        """Seconds a token."""
+        return self.seconds / max(1, self.tokens)
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -68,5 +73,5 @@ def seconds(runs: list[Run]) -> Spread:
 
 
 def speedup(baseline: list[Run], runs: list[Run]) -> Spread:
-    """How many times faster than the baseline of the same round."""
-    return Spread.of(slow.seconds / fast.seconds for slow, fast in zip(baseline, runs, strict=True))
+    """How many times faster a token than the baseline of the same round; who ends sooner is not faster for it."""
+    return Spread.of(slow.pace / fast.pace for slow, fast in zip(baseline, runs, strict=True))

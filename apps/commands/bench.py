@@ -1,7 +1,8 @@
-"""`polydraft bench`: speed, prompt fidelity and costs, each measured in one process.
+"""`polydraft bench`: speed, fidelity, understanding and costs, each measured in one process.
 
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
 polydraft bench fidelity --n 200
+polydraft bench speech --sentences 100 -o runs/bench
 polydraft bench costs
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
@@ -14,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Measure speed, prompt fidelity and costs.")
+app = typer.Typer(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
 
 Model = Annotated[str, typer.Option(help="Embedded model or a model folder.")]
 Temperature = Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")]
@@ -28,7 +29,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
 @app.callback()
 def bench() -> None:
-    """Measure speed, prompt fidelity and costs."""
+    """Measure speed, fidelity, understanding and costs."""
 
 
 @app.command("image")
@@ -52,6 +53,30 @@ def image(
     run(
         prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
         guidance_scale=guidance_scale, peers=peers, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("speech")
+def speech(
+    sentences: Annotated[int, typer.Option(min=0, max=100, help="Everyday sentences a voice that are judged.")] = 25,
+    timed: Annotated[int, typer.Option(min=1, max=100, help="Sentences that are timed, one by one.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; medians are reported.")] = 3,
+    methods: Annotated[
+        str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")
+    ] = None,
+    model: Model = "tiny-speech",
+    temperature: Temperature = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = None,
+    peers: Annotated[bool, typer.Option(help="Time transformers' own generate too.")] = True,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Speed of speech methods, first sound, and how well a recogniser understands them (needs polydraft[hearing])."""
+    from polydraft.apps.bench.speech import run
+
+    run(
+        sentences=sentences, timed=timed, repeats=repeats, methods=methods, model=model, temperature=temperature,
+        top_k=top_k, peers=peers, output=output, json=as_json,
     )  # fmt: skip
 
 

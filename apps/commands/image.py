@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands.outcome import comparison, same, speedup, summary
-from polydraft.apps.commands.terminal import busy, note, print_json, progress
+from polydraft.apps.commands.outcome import check_compare, tell
+from polydraft.apps.commands.terminal import busy, note, progress
 
 if TYPE_CHECKING:
     from polydraft.modalities.image.pipeline import ImagePipeline, ImageStep
     from polydraft.modalities.image.result import ImageResult
 
 WARM_UP_PASSES = 3
-BROKEN = 1  # exit status
 
 
 def image(
@@ -73,15 +72,7 @@ def image(
         save_map(result, map_file)
     if result.ignored_words:
         note(f"note: {result.model} does not know {', '.join(result.ignored_words)}; ignored")
-    if as_json:
-        print_json(report(result, output, map_file, plain))
-    else:
-        typer.echo(f"{output}: {summary(result)}")
-        if plain is not None:
-            typer.echo(comparison(result, plain))
-    if plain is not None and result.stats.guarantee == "identical" and not same(result, plain):
-        note(f"{result.method} promises identical tokens and broke the promise; please report the command line")
-        raise typer.Exit(BROKEN)
+    tell(result, plain, str(output), report(result, output, map_file), as_json)
 
 
 def read_seeds(given: list[str] | None) -> int | list[int]:
@@ -97,17 +88,14 @@ def read_seeds(given: list[str] | None) -> int | list[int]:
 
 def check_request(output: Path, map_file: Path | None, compare: bool, speculative: bool, method: str | None) -> None:
     """Refuse what cannot work before any model is loaded."""
-    from polydraft.core.errors import InvalidArgument, OutputUnwritable
-    from polydraft.core.methods import parse
+    from polydraft.core.errors import OutputUnwritable
     from polydraft.modalities.image.result import check_output
 
     for path in filter(None, (output, map_file)):
         check_output(path)
     if map_file is not None and map_file.resolve() == output.resolve():
         raise OutputUnwritable(f"--map and --output are both {output}; give two file names.")
-    name = None if method is None else parse(method).drafter.name
-    if compare and (name == "ar" or not speculative):
-        raise InvalidArgument("--compare sets a drafting method beside plain decoding; leave out the plain method.")
+    check_compare(compare, speculative, method)
 
 
 def draw(pipe: ImagePipeline, prompts: list[str], label: str, options: dict[str, Any]) -> ImageResult:
@@ -129,16 +117,11 @@ def warm_up(pipe: ImagePipeline, prompts: list[str], *runs: dict[str, Any]) -> N
         stream.close()
 
 
-def report(result: ImageResult, output: Path, map_file: Path | None, plain: ImageResult | None) -> dict[str, Any]:
+def report(result: ImageResult, output: Path, map_file: Path | None) -> dict[str, Any]:
     """What --json prints."""
-    value: dict[str, Any] = {
+    return {
         "output": str(output), "map": None if map_file is None else str(map_file), "model": result.model,
         "method": result.method, "prompts": result.prompts, "seeds": result.seeds,
         "finish_reason": result.finish_reason, "ignored_words": list(result.ignored_words),
         "stats": result.stats.to_dict(), "rows": [stats.to_dict() for stats in result.row_stats],
     }  # fmt: skip
-    if plain is not None:
-        value["compare"] = {
-            "speedup": speedup(result, plain), "identical": same(result, plain), "plain": plain.stats.to_dict(),
-        }  # fmt: skip
-    return value

@@ -1,4 +1,4 @@
-"""`polydraft models`: what is embedded, and what a model can draw.
+"""`polydraft models`: what is embedded, and what a model can draw or say.
 
 polydraft models
 polydraft models tiny-image --json
@@ -6,6 +6,7 @@ polydraft models tiny-image --json
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,11 +17,19 @@ if TYPE_CHECKING:
     from polydraft.modalities.loading import ModelCard
 
 
+EXAMPLES: dict[str, Callable[[ModelCard], str]] = {
+    "image": lambda card: (
+        f'polydraft image "a {card.makes["kinds"][0]} on a {card.makes["backgrounds"][0]} background"'
+    ),
+    "speech": lambda card: f'polydraft speech "We will meet again tomorrow." --voice {card.makes["voices"][-1]}',
+}
+
+
 def models(
     name: Annotated[str | None, typer.Argument(help="Embedded model or a model folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
-    """List the models, or show what NAME can draw."""
+    """List the models, or show what NAME can do."""
     from polydraft.modalities import loading
 
     cards = loading.models() if name is None else [loading.card(name)]
@@ -37,7 +46,7 @@ def models(
 def describe(card: ModelCard) -> dict[str, Any]:
     return {
         "name": card.name, "modality": card.modality, "summary": card.summary, "path": str(card.path),
-        "defaults": card.defaults, "methods": card.methods, "drafters": card.drafters, "draws": card.draws,
+        "defaults": card.defaults, "methods": card.methods, "drafters": card.drafters, "makes": card.makes,
     }  # fmt: skip
 
 
@@ -47,6 +56,6 @@ def show(card: ModelCard) -> None:
     facts = {
         card.name: card.summary, "path": str(card.path), "defaults": defaults, "methods": ", ".join(card.methods),
         "drafters": ", ".join(card.drafters) or "none",
-    } | {category: ", ".join(words) for category, words in card.draws.items()}  # fmt: skip
+    } | {category: ", ".join(words) for category, words in card.makes.items()}  # fmt: skip
     print_table(["", ""], [[key, value] for key, value in facts.items()])
-    typer.echo(f'\npolydraft image "a {card.draws["kinds"][0]} on a {card.draws["backgrounds"][0]} background"')
+    typer.echo(f"\n{EXAMPLES[card.modality](card)}")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import typer
+
+from polydraft.apps.commands.terminal import note, print_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from polydraft.core.stats import DecodeStats
+
+
+BROKEN = 1  # exit status
 
 
 class Result(Protocol):
@@ -23,13 +30,40 @@ class Result(Protocol):
     def method(self) -> str: ...
 
 
+def check_compare(compare: bool, speculative: bool, method: str | None) -> None:
+    """Refuse to set plain decoding beside itself."""
+    from polydraft.core.errors import InvalidArgument
+    from polydraft.core.methods import parse
+
+    name = None if method is None else parse(method).drafter.name
+    if compare and (name == "ar" or not speculative):
+        raise InvalidArgument("--compare sets a drafting method beside plain decoding; leave out the plain method.")
+
+
+def tell(result: Result, plain: Result | None, made: str, value: dict[str, Any], as_json: bool) -> None:
+    """Say `made` (or print `value`) and how the result stands to `plain`; a broken promise ends the command."""
+    if as_json:
+        print_json(value if plain is None else value | {"compare": versus(result, plain)})
+    else:
+        typer.echo(f"{made}; {summary(result)}")
+        if plain is not None:
+            typer.echo(comparison(result, plain))
+    if plain is not None and result.stats.guarantee == "identical" and not same(result, plain):
+        note(f"{result.method} promises identical tokens and broke the promise; please report the command line")
+        raise typer.Exit(BROKEN)
+
+
+def versus(result: Result, plain: Result) -> dict[str, Any]:
+    return {"speedup": speedup(result, plain), "identical": same(result, plain), "plain": plain.stats.to_dict()}
+
+
 def same(result: Result, plain: Result) -> bool:
     return result.tokens.equal(plain.tokens)
 
 
 def speedup(result: Result, plain: Result) -> float:
-    """S: decode time of plain decoding over the method's."""
-    return plain.stats.decode_seconds / result.stats.decode_seconds
+    """S: decode time a token of plain decoding over the method's."""
+    return result.stats.tokens_per_second / plain.stats.tokens_per_second
 
 
 def summary(result: Result) -> str:

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands.outcome import comparison, same, speedup, summary
-from polydraft.apps.commands.terminal import busy, note, print_json, progress
+from polydraft.apps.commands.outcome import check_compare, tell
+from polydraft.apps.commands.terminal import busy, note, progress
 
 if TYPE_CHECKING:
     from polydraft.core.decode import Step
     from polydraft.modalities.speech.pipeline import SpeechPipeline
     from polydraft.modalities.speech.result import SpeechResult
 
-BROKEN = 1  # exit status
 PLAYERS = (
     ("ffplay", "-autoexit", "-nodisp", "-loglevel", "error"), ("aplay", "-q"), ("paplay",), ("afplay",), ("play", "-q"),
 )  # fmt: skip
@@ -100,15 +99,7 @@ def speech(
         note(f"note: {result.model} cannot say {' '.join(result.ignored_words)}; left out")
     if result.finish_reason in ("loop", "length"):
         note(f"note: a sentence went on too long and was cut ({result.finish_reason}); another --seed may help")
-    if as_json:
-        print_json(report(result, path, map_file, plain))
-    else:
-        typer.echo(f"{path}: {result.seconds:.1f} s of speech; {summary(result)}")
-        if plain is not None:
-            typer.echo(comparison(result, plain))
-    if plain is not None and result.stats.guarantee == "identical" and not same(result, plain):
-        note(f"{result.method} promises identical tokens and broke the promise; please report the command line")
-        raise typer.Exit(BROKEN)
+    tell(result, plain, f"{path}: {result.seconds:.1f} s of speech", report(result, path, map_file), as_json)
     if play:
         play_file(path)
 
@@ -119,7 +110,6 @@ def check_request(
 ) -> None:  # fmt: skip
     """Refuse what cannot work before any model is loaded."""
     from polydraft.core.errors import InvalidArgument
-    from polydraft.core.methods import parse
     from polydraft.modalities.image.result import check_output as check_picture
     from polydraft.modalities.speech.result import FORMATS, check_output
 
@@ -137,9 +127,7 @@ def check_request(
         check_output(path)
     if map_file is not None:
         check_picture(map_file)
-    name = None if method is None else parse(method).drafter.name
-    if compare and (name == "ar" or not speculative):
-        raise InvalidArgument("--compare sets a drafting method beside plain decoding; leave out the plain method.")
+    check_compare(compare, speculative, method)
 
 
 def say(pipe: SpeechPipeline, text: str, label: str, options: dict[str, Any]) -> SpeechResult:
@@ -178,17 +166,12 @@ def play_file(path: Path) -> None:
         subprocess.run([*player, str(path)], check=False)
 
 
-def report(result: SpeechResult, output: Path, map_file: Path | None, plain: SpeechResult | None) -> dict[str, Any]:
+def report(result: SpeechResult, output: Path, map_file: Path | None) -> dict[str, Any]:
     """What --json prints."""
-    value: dict[str, Any] = {
+    return {
         "output": str(output), "map": None if map_file is None else str(map_file), "model": result.model,
         "method": result.method, "voice": result.voice, "seed": result.seed, "text": result.text,
         "sentences": result.sentences, "seconds": result.seconds, "sample_rate": result.sample_rate,
         "finish_reason": result.finish_reason, "ignored_words": list(result.ignored_words),
         "stats": result.stats.to_dict(),
     }  # fmt: skip
-    if plain is not None:
-        value["compare"] = {
-            "speedup": speedup(result, plain), "identical": same(result, plain), "plain": plain.stats.to_dict(),
-        }  # fmt: skip
-    return value

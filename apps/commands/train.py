@@ -1,6 +1,7 @@
 """`polydraft train`: make the embedded models, or a drafter for one, from data the project renders itself.
 
 polydraft train tiny-image --out runs/tiny-image --minutes 120
+polydraft train tiny-speech --out runs/tiny-speech
 polydraft train drafter --target tiny-image --kind lm --out runs/drafter-lm
 """
 
@@ -30,6 +31,18 @@ def tiny_image(
 ) -> None:
     """Tokenizer, target and drafter of tiny-image, from nothing."""
     from polydraft.apps.train.tiny_image import run
+
+    run(out=check_folder(out), minutes=minutes, seed=seed)
+
+
+@app.command("tiny-speech")
+def tiny_speech(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and the finished model.")],
+    minutes: Minutes = 120.0,
+    seed: Seed = 0,
+) -> None:
+    """Codec, target and drafters of tiny-speech, from nothing; the training voices need flite and pyworld."""
+    from polydraft.apps.train.tiny_speech import run
 
     run(out=check_folder(out), minutes=minutes, seed=seed)
 

@@ -63,7 +63,8 @@ class Speech:
         begin = torch.from_numpy(self.starts[rows] + first)[:, None]
         sound = self.sound[begin * SAMPLES + torch.arange(codes * SAMPLES)].float() / 32768
         frames = begin * FRAMES + torch.arange(codes * FRAMES)
-        return Piece(sound, self.targets[frames].float(), self.phones[frames].long(), self.voices[torch.from_numpy(rows)])
+        voice = self.voices[torch.from_numpy(rows)]
+        return Piece(sound, self.targets[frames].float(), self.phones[frames].long(), voice)
 
 
 class Piece(NamedTuple):
@@ -76,7 +77,12 @@ class Piece(NamedTuple):
 
 
 def losses(codec: SpeechCodec, phonetician: nn.Linear, piece: Piece) -> dict[str, Tensor]:
-    """Errors a frame: pitch in octaves (voiced frames), envelope in dB, noise share."""
+    """Errors a frame: pitch in octaves (voiced frames), envelope and its contrast in dB, noise share, phones in nats.
+
+    Contrast is how much every band varies in time: what is uncertain is learnt as its mean, and a mean sounds muffled
+    (Toda and Tokuda 2007, global variance). Phones, told from what the decoder understands, keep codes apart that look
+    alike and mean different sounds, as semantic distillation does (Zhang et al. 2024, SpeechTokenizer).
+    """
     with torch.autocast("cpu", torch.bfloat16):
         understood = codec.understood(codec.rounded(codec.points(piece.sound)), piece.voice)
         frames = codec.frames(understood)
@@ -87,6 +93,7 @@ def losses(codec: SpeechCodec, phonetician: nn.Linear, piece: Piece) -> dict[str
     pitch, voiced, envelope, noise = targets[:, inner].split(sizes, -1)
     loud = ((envelope.amax(-1, keepdim=True) - QUIET) / (LOUD - QUIET)).clamp(LEAST, 1)
     heard = voiced[..., 0] * loud[..., 0] + 0.02
+
     def contrast(x: Tensor) -> Tensor:
         mean = (x * loud).sum(1, keepdim=True) / loud.sum(1, keepdim=True)
         return (((x - mean).square() * loud).sum(1) / loud.sum(1)).sqrt()
@@ -101,15 +108,19 @@ def losses(codec: SpeechCodec, phonetician: nn.Linear, piece: Piece) -> dict[str
     }
 
 
-def run(speech: Path, out: Path, minutes: float, seed: int = 0, config: CodecConfig = CodecConfig()) -> None:
-    """Train for `minutes` and leave the codec in `out`."""
+def run(speech: Path, out: Path, minutes: float, seed: int = 0, config: CodecConfig | None = None) -> None:
+    """Train for `minutes` and leave the codec in `out`; one found there keeps its codes, and its decoder learns on."""
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
     rng, data = np.random.default_rng(seed), Speech.load(speech)
     usable = np.flatnonzero(data.counts >= CODES)
     train, held = usable[:-HELD_OUT], usable[-HELD_OUT:]
-    codec = SpeechCodec(config)
-    phonetician = nn.Linear(config.width, FRAMES * len(SYMBOLS))
+    if (out / "config.json").exists():
+        codec = SpeechCodec.from_folder(out).float().train()
+        codec.encoder.requires_grad_(False)
+    else:
+        codec = SpeechCodec(config or CodecConfig())
+    phonetician = nn.Linear(codec.config.width, FRAMES * len(SYMBOLS))
     size = sum(p.numel() for p in codec.parameters()) / 1e6
     print(f"{size:.2f}M parameters, {data.counts.sum() / 50 / 60:.0f} minutes of speech", flush=True)
     optimisers = [*muon_and_adamw(codec), torch.optim.AdamW(phonetician.parameters(), lr=1.0)]

@@ -2,8 +2,8 @@
 
 Every code is 20 ms. An encoder looks at little more than that, so the same sound has the same code wherever it stands,
 which is what makes codes predictable; its output is rounded on a small grid, whose points are the codes (finite scalar
-quantisation, Mentzer et al. 2023, arXiv 2309.15505). The decoder looks back at what was said, a little ahead, and tells
-a source-filter vocoder what the voice does.
+quantisation, Mentzer et al. 2023, arXiv 2309.15505). The decoder is told whose voice it is, looks back at what was said
+and a little ahead, and tells a source-filter vocoder what the voice does.
 
     codec = SpeechCodec.from_folder(folder)
     codes = codec.encode(sound)                  # [B, S] → [B, S // 320]
@@ -38,13 +38,15 @@ MIDDLE = 120.0  # Hz
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """levels: grid points along each axis, odd numbers; ahead: how many codes each decoder block looks ahead."""
+    """levels: grid points along each axis, odd numbers; ahead: how many codes each decoder block looks ahead.
+
+    Many axes of few points keep more of a spectrum than few axes of many, at the same number of codes.
+    """
 
     levels: tuple[int, ...] = (3, 3, 3, 3, 3, 3, 3, 3)
     voices: int = 4
     width: int = 192
     encoder_blocks: int = 2
-    encoder_reach: int = 1
     ahead: tuple[int, ...] = (1, 1, 1, 1, 1, 1)
     model_type: str = "polydraft-speech-codec"
 
@@ -78,8 +80,7 @@ class SpeechCodec(nn.Module):
         self.config, width, axes = config, config.width, len(config.levels)
         self.encoder = nn.Sequential(
             nn.Linear(FRAMES * MEL_BINS + TONE_BINS, width),
-            *(Block(width, config.encoder_reach, config.encoder_reach) for _ in range(config.encoder_blocks)),
-            nn.LayerNorm(width), nn.Linear(width, axes),
+            *(Block(width, 1, 1) for _ in range(config.encoder_blocks)), nn.LayerNorm(width), nn.Linear(width, axes),
         )  # fmt: skip
         self.point, self.voice = nn.Linear(axes, width), nn.Embedding(config.voices, width)
         self.decoder = nn.Sequential(
@@ -94,7 +95,8 @@ class SpeechCodec(nn.Module):
         fields |= {name: tuple(fields[name]) for name in ("levels", "ahead")}
         codec = SpeechCodec(CodecConfig(**fields))
         codec.load_state_dict(load_file(folder / "model.safetensors"))
-        codec.double().encoder.float()  # a pulse's phase adds up all pitch before it; rounding would part chunks from the whole
+        # in fp64, since a pulse's phase adds up all pitch before it: rounding would part chunks from the whole
+        codec.double().encoder.float()
         return codec.eval()
 
     @cached_property

@@ -62,6 +62,16 @@ def describe(composition: Composition, rng: np.random.Generator) -> str:
     return template.format(scene=scene, background=background)
 
 
+def wordings() -> dict[str, list[str]]:
+    """What can be drawn, by category, in the words of a prompt."""
+    return {
+        "kinds": list(KINDS), "backgrounds": list(BACKGROUNDS),
+        "relations": [wording for wordings in RELATION_WORDS.values() for wording in wordings],
+        "counts": [word for words in COUNTS.values() for word in words],
+        "sizes": [word for words in SIZE_WORDS.values() for word in words],
+    }  # fmt: skip
+
+
 def vocabulary() -> list[str]:
     """Every word the grammar can produce, in a fixed order."""
     words: list[str] = ["a", "an", "on", "background", "with", "against"]

@@ -1,7 +1,8 @@
-"""The public face of polydraft: speculative generation of images and more on one draft/verify core.
+"""The public face of polydraft: speculative generation of images and speech on one draft/verify core.
 
-    from polydraft import generate_image
+    from polydraft import generate_image, generate_speech
     generate_image("a panda to the left of a rocket on a yellow background").image.save("panda.png")
+    generate_speech("We will meet again tomorrow.").save("tomorrow.wav")
 
 Names are imported when first used, so that `import polydraft` stays quick and loads no torch.
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from polydraft.modalities.image.pipeline import generate_image
     from polydraft.modalities.loading import load
+    from polydraft.modalities.speech.pipeline import generate_speech
 
 __version__ = "0.1.0"
 
@@ -41,6 +43,7 @@ __all__ = [
     "WeightsError",
     "__version__",
     "generate_image",
+    "generate_speech",
     "load",
 ]
 
@@ -51,6 +54,7 @@ if not (_here / "core").is_dir():
 
 _HOMES = {
     "generate_image": "polydraft.modalities.image.pipeline",
+    "generate_speech": "polydraft.modalities.speech.pipeline",
     "load": "polydraft.modalities.loading",
 }
 

@@ -11,30 +11,26 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 from transformers import LlamaConfig
-from typer.testing import CliRunner
 
-from polydraft.apps.cli import STOPPED, app
+from polydraft.apps.cli import STOPPED
 from polydraft.apps.commands import doctor, image, outcome
 from polydraft.core.drafters.eagle import EagleNetwork
 
-ROOT = Path(__file__).parents[2]
+from .command_line import ENVIRONMENT, ROOT, assert_refused, run
+
 PROMPT = "a cat above a star on a navy background"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-
-
-def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 # --- help and lists
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["image", "--help"], ["train", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["image", "--help"], ["speech", "--help"], ["train", "--help"], ["--version"]]
+)
 def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
     program = (
         "import sys\nfrom polydraft.apps.cli import app\n"
@@ -47,7 +43,7 @@ def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
     assert done.stdout and not done.stderr
 
 
-@pytest.mark.parametrize("command", ["image", "models", "methods", "doctor", "bench", "train"])
+@pytest.mark.parametrize("command", ["image", "speech", "models", "methods", "doctor", "bench", "train"])
 def test_every_command_has_help(command: str) -> None:
     assert command in run("--help").output and run(command, "--help").exit_code == 0
 
@@ -65,7 +61,7 @@ def test_models_tell_what_they_can_draw() -> None:
     text = run("models", "tiny-image").stdout
     assert all(word in text for word in ("panda", "navy", "to the left of", "three", "jacobi", "temperature"))
     listed, one = json.loads(run("models", "--json").stdout), json.loads(run("models", "tiny-image", "--json").stdout)
-    assert one in listed and len(one["draws"]["kinds"]) == 66
+    assert one in listed and len(one["makes"]["kinds"]) == 66
 
 
 def test_models_refuses_an_unknown_name() -> None:
@@ -153,14 +149,6 @@ BAD = {
     "too few seeds": ([PROMPT, "--n", "3", "--seed", "1,2"], "seed"),
     "huge seed": ([PROMPT, "--seed", "9" * 30], "seed"),
 }
-
-
-def assert_refused(done: Any, word: str) -> None:
-    assert done.exit_code == 2, (done.exit_code, done.stderr)
-    assert done.stdout == ""
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: ") and lines[0].endswith("."), done.stderr
-    assert word in lines[0] and len(lines[0]) < 400
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -16,6 +16,7 @@ from polydraft.modalities.speech.sentences import (
     SLOT,
     articles,
     compose,
+    everyday,
     held_out,
     inflect,
     is_held_out,
@@ -38,6 +39,11 @@ def drawn() -> list[str]:
 def test_a_seed_gives_the_same_sentences() -> None:
     first, again = ([sentence(rng) for _ in range(20)] for rng in (np.random.default_rng(3), np.random.default_rng(3)))
     assert first == again
+
+
+def test_everyday_sentences_are_kept_from_training(drawn: list[str]) -> None:
+    assert len(set(everyday())) == 100 and all(is_held_out(text.upper()) for text in everyday())
+    assert not any(is_held_out(text) for text in drawn)
 
 
 def test_lengths(drawn: list[str]) -> None:

@@ -1,0 +1,98 @@
+"""How quickly methods speak: decoding beside plain decoding and transformers' `generate`, and the wait for a sound.
+
+rows = measure(pipe, ["ar", "vadusa"], texts, repeats=3, options={}, peers=True)
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from polydraft.apps.bench import table
+from polydraft.apps.bench.peers import generate, untouched
+from polydraft.apps.bench.timing import Contender, Run, Spread, take_turns
+from polydraft.apps.commands.terminal import note
+from polydraft.core.stats import DecodeStats
+from polydraft.modalities.speech.pipeline import SpeechPipeline
+
+HEADERS = [
+    "method", "guarantee", "same", "S", "τ", "S/τ", "× hf", "RTF decode", "RTF", "first ms",
+    "draft/score/verify/rest %",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Said(Run):
+    """One turn of speaking. wall, first, lasting: seconds, of everything, to the first sound, of speech."""
+
+    wall: float = 0.0
+    first: list[float] = field(default_factory=list)
+    lasting: float = 0.0
+
+
+def measure(
+    pipe: SpeechPipeline, names: list[str], texts: list[str], repeats: int, options: dict[str, Any], peers: bool
+) -> list[dict[str, Any]]:
+    contenders = [Contender(name, partial(say, pipe, name, texts, options)) for name in names]
+    if peers:
+        prompts = [
+            stream.prompts[0] for stream in (ask(pipe, table.PLAIN, *each, options) for each in turns(pipe, texts))
+        ]
+        sampling = pipe.sampling(top_p=None, **options)
+        contenders.append(Contender(table.PEER, partial(generate, pipe, untouched(pipe), prompts, sampling, 1.0)))
+    runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
+    return [row_of(row, runs[row.method]) for row in table.Block.of(1.0, runs).rows]
+
+
+def turns(pipe: SpeechPipeline, texts: list[str]) -> list[tuple[str, str, int]]:
+    """Text, voice and seed; voices in turns."""
+    return [(text, pipe.voices[place % len(pipe.voices)], place) for place, text in enumerate(texts)]
+
+
+def ask(pipe: SpeechPipeline, name: str, text: str, voice: str, seed: int, options: dict[str, Any]) -> Any:
+    return pipe.stream(text, voice=voice, seed=seed, method=name, **options)
+
+
+def say(pipe: SpeechPipeline, name: str, texts: list[str], options: dict[str, Any]) -> Said:
+    """All texts, one by one, as a listener would have them."""
+    wall = lasting = 0.0
+    first: list[float] = []
+    results = []
+    for each in turns(pipe, texts):
+        begun = time.perf_counter()
+        stream = ask(pipe, name, *each, options)
+        next(stream)
+        first.append(time.perf_counter() - begun)
+        for _ in stream:
+            pass
+        results.append(stream.result())
+        wall += time.perf_counter() - begun
+        lasting += results[-1].seconds
+    stats = DecodeStats.in_sequence([result.stats for result in results])
+    outputs = [result.tokens for result in results]
+    return Said(stats.decode_seconds, stats.tokens, outputs, stats, stats.target_passes, wall, first, lasting)
+
+
+def row_of(row: table.Row, runs: list[Run]) -> dict[str, Any]:
+    said = [run for run in runs if isinstance(run, Said)]
+    value = row.to_dict() | {"S": row.speedup.median, "same": row.identical}
+    if said:
+        value |= {
+            "rtf_decode": Spread.of(run.seconds / run.lasting for run in said).median,
+            "rtf": Spread.of(run.wall / run.lasting for run in said).median,
+            "first": float(np.median([wait for run in said for wait in run.first])),
+        }  # fmt: skip
+    return value
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    same = {None: "", True: "yes", False: "no"}[row["same"]]
+    peer = row["over_peer"] and row["over_peer"]["median"]
+    figures = map(table.figure, (row["S"], row["tau"], row["efficiency"], peer, row.get("rtf_decode"), row.get("rtf")))
+    first = f"{1000 * row['first']:.0f}" if "first" in row else ""
+    spent = "/".join(f"{100 * row['split'][phase]:.0f}" for phase in table.PHASES if row["split"])
+    return [row["method"], row["guarantee"], same, *figures, first, spent]

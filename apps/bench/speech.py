@@ -1,0 +1,89 @@
+"""`polydraft bench speech`: every method beside plain decoding and transformers' `generate`, in turns, in one process.
+
+polydraft bench speech --timed 10 --repeats 3 --sentences 100 -o runs/bench
+
+Speed is that of `pipe.stream`, sentence by sentence, voices in turns. S is plain decode time a code over the method's;
+RTF is seconds spent a second of speech, of decoding alone and with the codec; "first" is the wait for the first sound.
+Quality is over `--sentences` everyday sentences a voice: word errors of a recogniser, paired with plain decoding's (Δ,
+± its standard error), the log-mel distance to the voice the model was trained on saying the same, where flite is
+installed, and the share of sentences whose spectra are nearest to the voice that was asked for. What a method says in
+plain decoding's tokens is not judged twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from polydraft.apps.bench import plots, report, speaking, table, understanding
+from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.image import drafting, split
+from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.modalities.loading import load
+from polydraft.modalities.speech.sentences import everyday
+
+
+def run(
+    *, sentences: int, timed: int, repeats: int, methods: str | None, model: str, temperature: float | None,
+    top_k: int | None, peers: bool, output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """Measure, judge, print and, given a folder, save."""
+    output = None if output is None else report.check_folder(output)
+    pipe = load(model, modality="speech")
+    names = [table.PLAIN, *(name for name in split(methods) or drafting(pipe) if name != table.PLAIN)]
+    for name in names:
+        pipe.checked(name)
+    options = {"temperature": temperature, "top_k": top_k}
+    pipe.stream("Yes.", method=table.PLAIN, **options).close()  # refuses what speaking refuses
+    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    if told := warning():
+        note(told)
+    rows = speaking.measure(pipe, names, everyday()[:timed], repeats, options, peers)
+    value: dict[str, Any] = {
+        "model": pipe.card.name, "timed": timed, "repeats": repeats, "sentences": sentences,
+        "sampling": asdict(pipe.sampling(top_p=None, **options)), "environment": taken_on, "speed": rows,
+        "quality": understanding.judged(pipe, names, everyday()[:sentences], options) if sentences else [],
+    }  # fmt: skip
+    sheets = [(speaking.HEADERS, [speaking.cells(row) for row in rows])]
+    if sentences:
+        sheets.append((understanding.HEADERS, [understanding.cells(row) for row in value["quality"]]))
+    if json:
+        print_json(value)
+    else:
+        for headers, cells in sheets:
+            print_table(headers, cells)
+    if output is not None:
+        text = "\n\n".join(table.sheet_of(headers, cells) for headers, cells in sheets) + "\n"
+        report.save(output, "speech", value, text, picture(rows, value["quality"]))
+    broken = [row["method"] for row in rows if row["guarantee"] == "identical" and row["same"] is False]
+    if broken:
+        note(f"{', '.join(broken)} promised identical tokens and said others; please report the command line")
+        raise SystemExit(1)
+
+
+def picture(speed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> Image.Image:
+    """S inside τ on the left; where word errors were counted, S against them on the right."""
+    figure = Figure(figsize=(11, 1.2 + 0.34 * len(speed)), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    names = [row["method"] for row in speed]
+    left.barh(names, [row["tau"] or 0 for row in speed], 0.75, color=plots.COLOURS["tau"], label="τ, tokens a pass")
+    left.barh(names, [row["S"] for row in speed], 0.4, color=plots.COLOURS["S"], label="S, times plain")
+    left.axvline(1, color="#8a8f98", linewidth=1)
+    left.invert_yaxis()
+    left.legend(frameon=False, fontsize=8)
+    rates = {row["method"]: row["wer"] for row in quality}
+    for row in speed:
+        if row["method"] in rates:
+            right.scatter(row["S"], rates[row["method"]], color=plots.COLOURS["S"])
+            right.annotate(row["method"], (row["S"], rates[row["method"]]), fontsize=7)
+    if understanding.RENDERER in rates:
+        right.axhline(rates[understanding.RENDERER], color="#8a8f98", linewidth=1, label="the voices it learnt from")
+        right.legend(frameon=False, fontsize=8)
+    right.set(xlabel="S, times plain decoding", ylabel="word error rate", ylim=(0, None))
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return plots.rendered(figure)

@@ -1,0 +1,145 @@
+"""How well a recogniser understands what methods say, how like the renderer they sound, and in whose voice.
+
+rows = judged(pipe, ["ar", "vadusa+tolerance"], texts, options={})
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from polydraft.apps.bench import table
+from polydraft.apps.bench.hearing import Listener, plain_words, word_errors
+from polydraft.apps.bench.likeness import Sound, Voices, log_mel_distance
+from polydraft.apps.commands.terminal import note
+from polydraft.modalities.speech.pipeline import SpeechPipeline
+from polydraft.modalities.speech.text import read
+
+GROUP = 8  # sentences said together
+RENDERER = "flite"
+RENDERED_RATE = 16_000
+HEADERS = ["method", "same", "WER", "Δ WER", "mel dB", "own voice"]
+
+
+@dataclass
+class Heard:
+    """What one method said, judged, a value a sentence."""
+
+    errors: list[int] = field(default_factory=list)
+    distances: list[float] = field(default_factory=list)
+    own: list[bool] = field(default_factory=list)
+    same: list[bool] = field(default_factory=list)
+    voices: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Judge:
+    """Judges speech, every sound once. reference: what the renderer says, `{(sentence, voice): sound}`, or nothing."""
+
+    sample_rate: int
+    reference: dict[tuple[str, str], Sound]
+    listener: Listener = field(default_factory=Listener)
+    known: dict[bytes, tuple[int, float, bool]] = field(default_factory=dict)
+    voices: Voices | None = None
+
+    def __call__(self, sentence: str, voice: str, audio: Sound) -> tuple[int, float, bool]:
+        """Word errors, log-mel distance (nan without a reference), whether the voice is the one asked for."""
+        key = f"{voice} {sentence} ".encode() + np.asarray(audio).tobytes()
+        if key not in self.known:
+            errors = word_errors(plain_words(words_of(sentence)), self.listener.hear(audio, self.sample_rate))
+            theirs = self.reference.get((sentence, voice))
+            distance = np.nan if theirs is None else log_mel_distance(audio, theirs, self.sample_rate)
+            own = self.voices is None or self.voices.closest(audio) == voice
+            self.known[key] = errors, distance, own
+        return self.known[key]
+
+
+def judged(pipe: SpeechPipeline, names: list[str], texts: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every method over all texts in every voice."""
+    reference = rendered(texts, pipe.voices) if pipe.sample_rate == RENDERED_RATE else {}
+    judge = Judge(pipe.sample_rate, reference)
+    if reference:
+        judge.voices = Voices(
+            {voice: [reference[text, voice] for text in texts] for voice in pipe.voices}, pipe.sample_rate
+        )
+    heard: dict[str, Heard] = {RENDERER: Heard()} if reference else {}
+    for (text, voice), audio in reference.items():
+        add(heard[RENDERER], judge(text, voice, audio), False, voice)
+    for voice in pipe.voices:
+        for first in range(0, len(texts), GROUP):
+            part = texts[first : first + GROUP]
+            plain = said_apart(pipe, table.PLAIN, part, voice, first, options)
+            for name in names:
+                ours = plain if name == table.PLAIN else said_apart(pipe, name, part, voice, first, options)
+                for text, (codes, audio), (others, _) in zip(part, ours, plain, strict=True):
+                    add(heard.setdefault(name, Heard()), judge(text, voice, audio), torch.equal(codes, others), voice)
+            note(f"{voice}: {min(first + GROUP, len(texts))}/{len(texts)} sentences")
+    wanted = [len(plain_words(words_of(text))) for _ in pipe.voices for text in texts]
+    return [row_of(name, one, heard[table.PLAIN], wanted) for name, one in heard.items()]
+
+
+def add(heard: Heard, judged: tuple[int, float, bool], same: bool, voice: str) -> None:
+    heard.errors.append(judged[0])
+    heard.distances.append(judged[1])
+    heard.own.append(judged[2])
+    heard.same.append(same)
+    heard.voices.append(voice)
+
+
+def said_apart(
+    pipe: SpeechPipeline, name: str, texts: list[str], voice: str, seed: int, options: dict[str, Any]
+) -> list[tuple[torch.Tensor, Sound]]:
+    """Codes and sound of every sentence, said together."""
+    result = pipe(" ".join(texts), voice=voice, seed=seed, method=name, **options)
+    ends = np.cumsum(result.counts)
+    cuts = np.round(ends[:-1] * (len(result.audio) / ends[-1])).astype(int)
+    return list(zip(result.tokens.split(result.counts), np.split(result.audio, cuts), strict=True))
+
+
+def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound]:
+    """What flite says, voice by voice; nothing where it is not installed or has no such voice."""
+    from polydraft.apps.train import flite
+    from polydraft.apps.train.speech_data import written
+
+    if not set(voices) <= set(flite.VOICES):
+        return {}
+    try:
+        said = {
+            (text, voice): flite.render(written(words_of(text).split()), voice)[0] for voice in voices for text in texts
+        }
+    except flite.FliteError as error:
+        note(f"note: {error} Without it, speech is not compared with the renderer's.")
+        return {}
+    return {key: samples.astype(np.float32) / 32768 for key, samples in said.items()}
+
+
+def words_of(text: str) -> str:
+    """As it is read."""
+    return " ".join(word for words in read(text).sentences for word in words)
+
+
+def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int]) -> dict[str, Any]:
+    errors, words = np.asarray(heard.errors), np.asarray(wanted)
+    gap = errors - np.asarray(plain.errors)
+    voices = np.asarray(heard.voices)
+    return {
+        "method": name, "wer": errors.sum() / words.sum(), "same": float(np.mean(heard.same)),
+        "wer_by_voice": {
+            voice: float(errors[voices == voice].sum() / words[voices == voice].sum())
+            for voice in dict.fromkeys(heard.voices)
+        },
+        "delta": float(gap.sum() / words.sum()), "error": float(gap.std() / len(gap) ** 0.5 / words.mean()),
+        "distance": float(np.mean(heard.distances)), "own_voice": float(np.mean(heard.own)),
+    }  # fmt: skip
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    voices = ", ".join(f"{voice} {rate:.3f}" for voice, rate in row["wer_by_voice"].items())
+    compared = row["method"] not in (RENDERER, table.PLAIN)
+    gap = f"{row['delta']:+.3f} ± {row['error']:.3f}" if compared else ""
+    same = f"{100 * row['same']:.0f} %" if row["method"] != RENDERER else ""
+    distance = "" if np.isnan(row["distance"]) else f"{row['distance']:.2f}"
+    return [row["method"], same, f"{row['wer']:.3f} ({voices})", gap, distance, f"{100 * row['own_voice']:.0f} %"]

@@ -1,0 +1,26 @@
+"""Run a command in this process, and what a refusal looks like."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from polydraft.apps.cli import app
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def assert_refused(done: Any, word: str) -> None:
+    assert done.exit_code == 2, (done.exit_code, done.stderr)
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and lines[0].endswith("."), done.stderr
+    assert word in lines[0] and len(lines[0]) < 400

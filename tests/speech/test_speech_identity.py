@@ -1,0 +1,93 @@
+"""The promise on the real voice: same seed, same codes, drafted or not, alone or in a batch, in fp32 and bf16.
+
+Runs are cut to the first codes of a sentence; the core's own tests go through every drafter and trick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from polydraft.core.decode import Method, decode, start
+from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.methods import parse
+from polydraft.core.sampling import RepetitionAware, Sampling
+from polydraft.core.target import Prompt
+from polydraft.modalities.loading import load
+from polydraft.modalities.speech.lexicon import symbols
+from polydraft.modalities.speech.pipeline import SpeechPipeline
+from polydraft.modalities.speech.text import read
+
+TEXTS = [
+    "Yes.", "Thank you very much for coming today.", "Would you like another cup of coffee?",
+    "The price of oil went up again this week.",
+]  # fmt: skip
+CODES = 40
+METHODS = (
+    "jacobi(window=9)", "pld", "draft(depth=5)", "draft(depth=4,width=2)", "vadusa(nodes=12)",
+    "vadusa(nodes=6,width=1)", "speechspec(nodes=12)",
+)  # fmt: skip
+PENALTIES = {
+    "none": {},
+    "repetition penalty": {"repetition_penalty": 1.2},
+    "repetition-aware": {"repetition_aware": RepetitionAware(window=10, tau=0.1)},
+}
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def pipe(request: pytest.FixtureRequest) -> SpeechPipeline:
+    return load("tiny-speech", dtype=request.param)
+
+
+def prompts(pipe: SpeechPipeline, rows: int) -> list[Prompt]:
+    asked = [
+        pipe.prompt(symbols(read(text).sentences[0]), pipe.voices[row], row, 0) for row, text in enumerate(TEXTS[:rows])
+    ]
+    return [replace(prompt, budget=CODES) for prompt in asked]
+
+
+def run(method: Method, rows: list[Prompt]) -> tuple[list[torch.Tensor], float]:
+    """Outputs and τ."""
+    batch = start(method, rows)
+    for _ in decode(method, batch):
+        pass
+    passes = sum(row.target_passes for row in batch.stats.values())
+    return batch.outputs(), sum(row.tokens for row in batch.stats.values()) / passes
+
+
+def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("temperature", [0.0, None])
+def test_every_method_says_what_plain_decoding_says(
+    pipe: SpeechPipeline, temperature: float | None, penalty: str
+) -> None:
+    usual = pipe.sampling(temperature=temperature, top_k=None, top_p=None)
+    sampling = replace(usual, **PENALTIES[penalty])
+    for rows in (1, 4):
+        asked = prompts(pipe, 4)[-rows:]
+        plain, _ = run(pipe.method(parse("ar"), sampling), asked)
+        for name in METHODS:
+            said, _ = run(pipe.method(parse(name), sampling), asked)
+            assert same(said, plain), name
+        method = pipe.method(parse("ar"), sampling)
+        oracle = OracleDrafter(dict(enumerate(plain)), pipe.target_model.config.vocab_size, 4, 3, 0.75)
+        said, committed = run(replace(method, drafter=oracle), asked)
+        assert committed > 1.5 and same(said, plain)
+
+
+def test_greedy_equals_transformers_generate() -> None:
+    """fp64 leaves no near-ties, so equality is strict."""
+    pipe = load("tiny-speech", dtype="float64")
+    for row in prompts(pipe, 3):
+        plain, _ = run(pipe.method(parse("ar"), Sampling(temperature=0)), [row])
+        drafted, _ = run(pipe.method(parse("vadusa"), Sampling(temperature=0)), [row])
+        forbidden = (~pipe.allowed).nonzero().flatten().tolist()
+        theirs = pipe.target_model.generate(
+            torch.tensor([row.branches[0]]), do_sample=False, max_new_tokens=CODES, suppress_tokens=forbidden,
+        )[0, len(row.branches[0]) :]  # fmt: skip
+        assert torch.equal(plain[0], theirs) and torch.equal(drafted[0], theirs)
