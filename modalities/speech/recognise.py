@@ -22,6 +22,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "temperature": 1.0, "top_k": 25, "top_p": 0.8, "repetition_aware": {"window": 10, "tau": 0.1},
     },
 }  # fmt: skip
+VOICES = {"orpheus": ["tara", "leah", "jess", "leo", "dan", "mia", "zac", "zoe"]}
 FITTED: dict[str, dict[str, Any]] = {  # frames of seven: two are drafted, and look like those before them
     "orpheus": {"pld": {"reach": 14}} | {name: {"window": 14, "init": "above"} for name in ("jacobi", "sjd")},
 }
@@ -48,6 +49,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         if all(f'"{mark}"' in text for mark in marks):
             return {
                 "format": 1, "modality": "speech", "family": family, "summary": SUMMARIES[family], "drafters": {},
+                "voices": VOICES.get(family, []),
                 "defaults": {"method": "pld"} | DEFAULTS[family], "fitted": FITTED.get(family, {}),
             }  # fmt: skip
     return None

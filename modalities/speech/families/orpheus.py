@@ -21,7 +21,6 @@ from polydraft.modalities.speech.splitting import LONGEST_PART
 from polydraft.modalities.speech.stretch import Stretched
 
 LEVELS = (0, 1, 2, 2, 1, 2, 2)  # of SNAC, a slot each
-VOICES = ("tara", "leah", "jess", "leo", "dan", "mia", "zac", "zoe")
 
 
 class Orpheus(TokenFamily):
@@ -29,10 +28,10 @@ class Orpheus(TokenFamily):
 
     code, code_zero, ends = "<custom_token_{}>", 10, ("<custom_token_2>",)
     frame = len(LEVELS)
-    voices = list(VOICES)
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
+        self.voices = parts.card.manifest["voices"]
         self.codec = Snac(parts.card.codec, parts.device)
         model = self.codec.model
         if self.codec.strides != [4, 2, 1]:

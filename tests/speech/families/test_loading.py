@@ -15,6 +15,7 @@ import typer
 from huggingface_hub.errors import LocalEntryNotFoundError
 from typer.testing import CliRunner
 
+from polydraft.apps.commands.models import models
 from polydraft.apps.commands.speech import speech
 from polydraft.core.errors import InvalidArgument, OutputUnwritable, UnknownModel, WeightsError
 from polydraft.modalities.loading import card, load
@@ -34,6 +35,13 @@ def test_repetition_aware_sampling_is_cosyvoices_own(pipes: dict[str, SpeechPipe
     sampling = pipes["cosyvoice2"].sampling(temperature=None, top_p=0.9)
     assert sampling.repetition_aware is not None and sampling.repetition_aware.window == 10
     assert (sampling.top_k, sampling.top_p, sampling.temperature) == (25, 0.9, 1.0)
+
+
+def test_their_cards_can_be_shown(folders: dict[str, Path]):
+    app = typer.Typer()
+    app.command()(models)
+    shown = {name: CliRunner().invoke(app, [str(folder)]) for name, folder in folders.items()}
+    assert not any(done.exit_code for done in shown.values()) and "tara" in shown["orpheus"].output
 
 
 def test_the_public_face_speaks(folders: dict[str, Path], tmp_path: Path):
