@@ -28,6 +28,7 @@ def listen(reference: Recording, rate: int) -> NDArray[np.float32]:
     import soxr
 
     sound, own = from_file(Path(reference)) if isinstance(reference, str | Path) else from_samples(reference)
+    check_length(len(sound), own)  # a header may say more than there is
     if not np.isfinite(sound).all():
         raise InvalidArgument("the reference has samples that are no numbers; give a sound recording.")
     mono = sound.mean(1)
@@ -60,17 +61,16 @@ def from_samples(reference: Any) -> tuple[NDArray[np.float32], int]:
         sound, rate = np.asarray(samples), int(rate)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidArgument("the reference is no recording; give a file's path or (samples, rate).") from error
-    if sound.dtype.kind not in "fi" or sound.ndim not in (1, 2) or not RATES[0] <= rate <= RATES[1]:
-        raise InvalidArgument(
-            f"the reference is no recording; samples must be numbers [S] or [S, channels], at {RATES[0]} to "
-            f"{RATES[1]} Hz."
-        )
+    if sound.dtype.kind not in "fi" or sound.ndim not in (1, 2):
+        raise InvalidArgument("the reference is no recording; samples must be numbers, [S] or [S, channels].")
     check_length(len(sound), rate)
     full = np.float32(np.iinfo(sound.dtype).max if sound.dtype.kind == "i" else 1)
     return sound.astype(np.float32).reshape(len(sound), -1) / full, rate
 
 
 def check_length(samples: int, rate: int) -> None:
+    if not RATES[0] <= rate <= RATES[1]:
+        raise InvalidArgument(f"the reference is at {rate} Hz; it must be at {RATES[0]} to {RATES[1]}.")
     seconds = samples / rate
     if not samples:
         raise InvalidArgument("the reference is empty; give a recording of the voice.")

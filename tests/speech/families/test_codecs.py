@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,12 @@ def test_a_pickle_is_not_run(folders: dict[str, Path], tmp_path: Path):
     with pytest.raises(WeightsError, match="more than tensors"):
         load(str(model))
     assert not (tmp_path / "run").exists()
+
+
+def test_without_its_package_one_sentence_says_how_to_get_it(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "snac", None)
+    with pytest.raises(WeightsError, match="pip install"):
+        load(str(folders["orpheus"]))
 
 
 @pytest.mark.parametrize("name", ["orpheus", "neutts"])

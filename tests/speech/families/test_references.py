@@ -60,6 +60,10 @@ def test_files_that_are_no_recording_are_refused(pipes: dict[str, SpeechPipeline
     refused(pipe, "cannot be read as sound", reference=path, **SAID)
     (tmp_path / "a.raw").write_bytes(bytes(9999))
     refused(pipe, "cannot be read as sound", reference=tmp_path / "a.raw", **SAID)
+    soundfile.write(tmp_path / "a.flac", np.random.default_rng(0).standard_normal(2 * RATE) * 0.1, RATE)
+    cut = (tmp_path / "a.flac").read_bytes()
+    (tmp_path / "a.flac").write_bytes(cut[: len(cut) // 9])
+    refused(pipe, "0.5 to 30|cannot be read|empty", reference=tmp_path / "a.flac", **SAID)
     soundfile.write(path, np.zeros(0, np.float32), RATE)
     refused(pipe, "empty", reference=path, **SAID)
     soundfile.write(path, np.zeros(RATE, np.float32), RATE)
@@ -89,7 +93,7 @@ def test_an_hour_is_refused_by_its_header(
         ((np.ones(31 * RATE, np.float32), RATE), "0.5 to 30"),
         ((np.ones((2, 2, 2), np.float32), RATE), "no recording"),
         ((np.array(["a"] * RATE), RATE), "no recording"),
-        ((np.ones(RATE, np.float32), 0), "no recording"),
+        ((np.ones(RATE, np.float32), 0), "at 0 Hz"),
         ((np.ones(RATE, np.float32), "fast"), "no recording"),
         (np.ones(RATE, np.float32), "no recording"),
         (7, "no recording"),
