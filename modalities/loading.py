@@ -1,10 +1,10 @@
-"""Find and load models: embedded ones by name, any folder of the same form by path.
+"""Find and load models: embedded ones by name, folders of the same form and of Hugging Face form, hub repositories.
 
     pipe = load("tiny-image", method="jacobi")
     pipe("two frogs on a blue background").image.save("frogs.png")
 
-A model is a folder with `polydraft.json` beside ordinary Hugging Face subfolders (config.json, safetensors). Loading
-reads tensors and JSON only: no code, no pickles.
+A model is a folder with `polydraft.json` beside ordinary Hugging Face subfolders (config.json, safetensors), or one
+that `hub` recognises. Loading reads tensors and JSON only: no code, no pickles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from safetensors import SafetensorError
 
-from polydraft.core.errors import DeviceUnavailable, PolydraftError, UnknownModel, WeightsError
+from polydraft.core.errors import DeviceUnavailable, InvalidArgument, PolydraftError, UnknownModel, WeightsError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -57,6 +57,16 @@ class ModelCard:
         return self.manifest["defaults"]
 
     @property
+    def target(self) -> Path:
+        """The folder of the target."""
+        return self.path / self.manifest.get("target", "target")
+
+    @property
+    def codec(self) -> Path:
+        """The folder of what makes sound of codes."""
+        return self.path / self.manifest.get("codec", "codec")
+
+    @property
     def drafters(self) -> list[str]:
         return list(self.manifest["drafters"])
 
@@ -83,15 +93,23 @@ def embedded() -> Path:
 
 
 @cache
-def card(name: str) -> ModelCard:
-    """The card of an embedded model's name or of a folder's path."""
+def card(name: str, codec: str | None = None) -> ModelCard:
+    """The card of an embedded model's name, of a folder's path, or of a hub repository's name. codec: see `load`."""
+    from polydraft.modalities import hub
+
     folder = embedded() / name if name.isidentifier() or "/" not in name else Path(name)
     if not (folder / MANIFEST).is_file():
         folder = Path(name)
-    if not name or not (folder / MANIFEST).is_file():
-        known = ", ".join(model.name for model in models())
-        raise UnknownModel(f"model {name!r} is unknown; embedded models are {known}, or give a folder with {MANIFEST}.")
-    return ModelCard(folder.name, folder, json.loads((folder / MANIFEST).read_text()))
+    if name and (folder / MANIFEST).is_file():
+        if codec is not None:
+            raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
+        return ModelCard(folder.name, folder, json.loads((folder / MANIFEST).read_text()))
+    if name and (found := hub.manifest(name, codec)) is not None:
+        return ModelCard(Path(name).resolve().name, *found)
+    known = ", ".join(model.name for model in models())
+    raise UnknownModel(
+        f"model {name!r} is unknown; embedded models are {known}, or give a model's folder or its name on the hub."
+    )
 
 
 def models() -> list[ModelCard]:
@@ -100,15 +118,17 @@ def models() -> list[ModelCard]:
 
 
 def load(
-    name: str = "tiny-image", *, method: str | None = None, device: str = "auto", dtype: str = "auto",
-    modality: str | None = None,
+    name: str = "tiny-image", *, codec: str | None = None, method: str | None = None, device: str = "auto",
+    dtype: str = "auto", modality: str | None = None,
 ) -> Any:  # fmt: skip
     """The pipeline of the model's modality, an `ImagePipeline` or a `SpeechPipeline`; its weights stay loaded.
 
-    `method` becomes its default; "auto" picks the best device and dtype here; `modality` refuses models of others.
+    name: an embedded model's, a folder, or organisation/repository on the Hugging Face hub. codec: folder or repository
+    of what makes sound of a speech model's codes, where its folder has no subfolder `codec`. `method` becomes its
+    default; "auto" picks the best device and dtype here; `modality` refuses models of others.
     Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
     """
-    found, where = card(name), resolve_device(device)
+    found, where = card(name, codec), resolve_device(device)
     if modality not in (None, found.modality):
         fitting = ", ".join(other.name for other in models() if other.modality == modality)
         raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.fit import best_window, pass_seconds
 from polydraft.core.methods import Choice, Site, parse
-from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.loading import ModelCard, causal_lm, read_weights
 
@@ -36,7 +37,7 @@ class Pipeline(ABC):
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         self.card, self.device, self.dtype = card, device, dtype
         self.default_method = self.checked(method or card.defaults["method"])
-        self.target_model = causal_lm(card.path / "target", device, dtype)
+        self.target_model = causal_lm(card.target, device, dtype)
         self._drafters: dict[str, Any] = {}
 
     @property
@@ -62,6 +63,13 @@ class Pipeline(ABC):
     def allowed(self) -> Tensor:
         """`[V]` bool: ids that may be generated somewhere."""
         return self.mask.any(0)
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """`[V]` bool: ids that end a sequence."""
+        ends = torch.zeros(self.mask.shape[1], dtype=torch.bool, device=self.device)
+        ends[list(self.eos)] = True
+        return ends
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -89,8 +97,11 @@ class Pipeline(ABC):
         return parse("ar")
 
     def sampling(self, **asked: Any) -> Sampling:
-        """What was asked for, the model's own where that is None."""
-        return Sampling(**{name: self.defaults[name] if value is None else value for name, value in asked.items()})
+        """What was asked for; where that is None or not asked, the model's own."""
+        own = {field.name: self.defaults[field.name] for field in fields(Sampling) if field.name in self.defaults}
+        if "repetition_aware" in own:
+            own["repetition_aware"] = RepetitionAware(**own["repetition_aware"])
+        return Sampling(**own | {name: value for name, value in asked.items() if value is not None})
 
     def method(self, choice: Choice, sampling: Sampling, guidance_scale: float = 1.0) -> Method:
         """Everything `decode` needs."""
@@ -98,7 +109,7 @@ class Pipeline(ABC):
         kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
         site = Site(self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted)
         drafter, verifier = choice.build(site)
-        return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.mask), self.eos)
+        return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.mask, self.ends), self.eos)
 
     def drafter(self, kind: str) -> Any:
         """The drafter network of `kind`, loaded when first used."""

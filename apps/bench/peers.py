@@ -33,7 +33,7 @@ class OnlyAllowed(LogitsProcessor):
 
 def untouched(pipe: Pipeline) -> PreTrainedModel:
     """The same weights as transformers loads them; ours have had their linear layers prepared."""
-    return causal_lm(pipe.card.path / "target", pipe.device, pipe.dtype)
+    return causal_lm(pipe.card.target, pipe.device, pipe.dtype)
 
 
 @torch.inference_mode()

@@ -21,7 +21,12 @@ EXAMPLES: dict[str, Callable[[ModelCard], str]] = {
     "image": lambda card: (
         f'polydraft image "a {card.makes["kinds"][0]} on a {card.makes["backgrounds"][0]} background"'
     ),
-    "speech": lambda card: f'polydraft speech "We will meet again tomorrow." --voice {card.makes["voices"][-1]}',
+    "speech": lambda card: " ".join(
+        [
+            'polydraft speech "We will meet again tomorrow."',
+            *(f"--voice {voice}" for voice in card.makes["voices"][-1:]),
+        ]
+    ),
 }
 
 

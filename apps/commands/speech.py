@@ -4,6 +4,7 @@
     polydraft speech "Read me a story." --voice rms --speed 1.2 --format mp3
     polydraft speech - --stream - < letter.txt | aplay -t wav
     polydraft speech "How fast is it?" --compare --map runs.png --json
+    polydraft speech "It is me." --model neuphonic/neutts-air --reference me.wav --reference-text "What I say in it."
 
 Everything that can be refused is refused before a file is touched; files are written whole or not at all.
 """
@@ -38,8 +39,11 @@ def speech(
         Path | None, typer.Option("--output", "-o", help="A .wav, .flac, .mp3, .opus, .ogg or .pcm file.")
     ] = None,
     file_format: Annotated[str, typer.Option("--format", help="Without --output: out.FORMAT.")] = "wav",
-    model: Annotated[str, typer.Option(help="Embedded model or a model folder.")] = "tiny-speech",
+    model: Annotated[str, typer.Option(help="Embedded model, a folder, or organisation/repository.")] = "tiny-speech",
+    codec: Annotated[str | None, typer.Option(help="Folder or repository, where the model's folder has none.")] = None,
     voice: Annotated[str | None, typer.Option(help="As in `polydraft models tiny-speech`.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="A recording whose voice is imitated, at most 30 s.")] = None,
+    reference_text: Annotated[str | None, typer.Option(help="What is said in --reference.")] = None,
     speed: Annotated[float, typer.Option(help="From 0.25 to 4, at the same pitch.")] = 1.0,
     method: Annotated[str | None, typer.Option(help="As in `polydraft methods`, e.g. 'vadusa'.")] = None,
     speculative: Annotated[bool, typer.Option(help="Draft, or decode plainly: same speech, slower.")] = True,
@@ -47,6 +51,7 @@ def speech(
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass; 1 is off.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 avoids what was said; 1 is off.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     stream: Annotated[
@@ -63,13 +68,17 @@ def speech(
     path = output or Path(f"out.{file_format}")
     check_request(path, file_format, map_file, stream, compare, speculative, method)
 
+    from polydraft.core.errors import OutputUnwritable
     from polydraft.modalities.loading import load
 
     words = sys.stdin.read() if text == "-" else text
     with busy(f"loading {model}"):
-        pipe = load(model, device=device, dtype=dtype, modality="speech")
+        pipe = load(model, codec=codec, device=device, dtype=dtype, modality="speech")
+    if pipe.family.silent:
+        raise OutputUnwritable(pipe.family.silent)
     options: dict[str, Any] = {
-        "voice": voice, "seed": seed, "speed": speed, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "voice": voice, "reference": reference, "reference_text": reference_text, "seed": seed, "speed": speed,
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty,
     }  # fmt: skip
     chosen = {"speculative": speculative, "method": method}
     if stream is not None:

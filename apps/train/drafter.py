@@ -72,7 +72,7 @@ def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0) -> Non
     lessons: Lessons = LESSONS[pipe.card.modality](pipe)
     prompts, outputs = draw(lessons, out, minutes / 4, seed)
     # drawing has packed the pipeline's weights; training reads them as they were
-    recipe, model = KINDS[kind], causal_lm(pipe.card.path / "target", pipe.device, pipe.dtype)
+    recipe, model = KINDS[kind], causal_lm(pipe.card.target, pipe.device, pipe.dtype)
     student = recipe.student(model)
     kept = Examples.join(prompts[-ROWS:], outputs[-ROWS:])  # never trained on
     source = own = batches(lessons.blank, prompts[:-ROWS], outputs[:-ROWS], seed)

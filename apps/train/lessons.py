@@ -19,7 +19,7 @@ from polydraft.core.methods import parse
 from polydraft.core.target import Prompt
 from polydraft.core.training.distill import Examples
 from polydraft.modalities.image.pipeline import ImagePipeline
-from polydraft.modalities.speech.lexicon import symbols
+from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.sentences import sentence
 from polydraft.modalities.speech.text import read
@@ -79,7 +79,7 @@ class SpeechLessons:
         voices = self.pipe.voices
         parts = (words for _ in iter(int, 1) for words in read(sentence(rng)).sentences)
         return [
-            self.pipe.prompt(symbols(words), voices[row % len(voices)], first + row, 0)
+            self.pipe.prompt(" ".join(words), Voice(voices[row % len(voices)]), first + row, 0)
             for row, words in enumerate(islice(parts, count))
         ]
 

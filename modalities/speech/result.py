@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polydraft.core.errors import OutputUnwritable
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.output import whole, writable
 
@@ -26,6 +27,7 @@ class SpeechResult:
     audio: `[samples]` float32 in -1..1. tokens: `[T]` int64 codes of all sentences, end to end; passes: `[T]` int64,
     which target pass (from 1) committed each. sentences: what was said, in the model's words; counts: their codes.
     finish_reason: "eos"; "length" or "loop" if a sentence had to be cut, "cancelled" if speaking was stopped.
+    silent: why there are tokens and no sound, where the model has nothing to make sound with.
     """
 
     audio: NDArray[np.float32]
@@ -42,6 +44,7 @@ class SpeechResult:
     seed: int
     model: str
     method: str
+    silent: str = ""
 
     @property
     def seconds(self) -> float:
@@ -49,6 +52,8 @@ class SpeechResult:
 
     def save(self, path: str | Path) -> Path:
         """Write the sound in the format of the name's ending, whole or not at all; it says what made it."""
+        if self.silent:
+            raise OutputUnwritable(self.silent)
         notes = {
             "title": self.text[:200], "artist": f"polydraft {self.model}, {self.voice}", "software": "polydraft",
             "comment": f"AI-generated speech; method {self.method}, seed {self.seed}",

@@ -11,9 +11,11 @@ import torch
 
 from polydraft.core.errors import InvalidArgument, OutputUnwritable, PromptError, UnknownModel
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.codec import SAMPLES, CodecStream
-from polydraft.modalities.speech.pipeline import CHUNK, LONGEST_PERIOD, LOOP_CODES, SpeechPipeline, Spoken
+from polydraft.modalities.speech.codec import SAMPLES
+from polydraft.modalities.speech.family import Voice
+from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.result import FORMATS, pcm, wav_header
+from polydraft.modalities.speech.spoken import Pace, Spoken
 
 TEXT = "Yes. We will meet again tomorrow! Is that right?"
 
@@ -44,7 +46,9 @@ def test_another_seed_and_another_voice_sound_otherwise(pipe: SpeechPipeline):
 def test_sound_comes_early_and_then_in_larger_pieces(pipe: SpeechPipeline):
     stream = pipe.stream("The quick brown fox jumps over the lazy dog.", seed=1)
     first, second = next(stream), next(stream)
-    assert 0 < len(first.audio) < len(second.audio) and first.codes <= CHUNK and second.sentence == 0
+    assert (
+        0 < len(first.audio) < len(second.audio) and first.codes <= Pace.of(pipe.family).chunk and second.sentence == 0
+    )
 
 
 def test_leaving_in_the_middle_keeps_what_was_heard(pipe: SpeechPipeline):
@@ -60,19 +64,20 @@ def test_speed_changes_length_and_nothing_else(pipe: SpeechPipeline):
 
 
 def test_a_loop_ends_where_it_is_seen_whatever_the_passes(pipe: SpeechPipeline):
-    codes = torch.cat([torch.arange(30), torch.arange(7).repeat(40)])
+    codes, pace = torch.cat([torch.arange(30), torch.arange(7).repeat(40)]), Pace.of(pipe.family)
     ends = set()
     for size in (1, 7, 60):
-        sentence = Spoken(CodecStream(pipe.codec, 0))
+        sentence = Spoken(pipe.family.stream(Voice("slt"), 1.0), pace)
         for count, part in enumerate(codes.split(size)):
             if sentence.finish is None:
                 sentence.add(part, count)
         ends.add((len(sentence.codes), sentence.finish))
-    assert ends == {(30 + LOOP_CODES + -(30 + LOOP_CODES) % LONGEST_PERIOD, "loop")}
+    assert ends == {(30 + pace.loop + -(30 + pace.loop) % pace.period, "loop")}
 
 
 def test_no_loop_in_what_only_resembles_one(pipe: SpeechPipeline):
-    sentence = Spoken(CodecStream(pipe.codec, 0))
+    pace = Pace.of(pipe.family)
+    sentence = Spoken(pipe.family.stream(Voice("slt"), 1.0), pace)
     sentence.add(torch.cat([torch.arange(7).repeat(13), torch.arange(60), torch.arange(7).repeat(13)]), 0)
     assert sentence.finish is None
 

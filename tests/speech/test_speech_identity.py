@@ -16,9 +16,8 @@ from polydraft.core.methods import parse
 from polydraft.core.sampling import RepetitionAware, Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.lexicon import symbols
+from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.text import read
 
 TEXTS = [
     "Yes.", "Thank you very much for coming today.", "Would you like another cup of coffee?",
@@ -43,7 +42,8 @@ def pipe(request: pytest.FixtureRequest) -> SpeechPipeline:
 
 def prompts(pipe: SpeechPipeline, rows: int) -> list[Prompt]:
     asked = [
-        pipe.prompt(symbols(read(text).sentences[0]), pipe.voices[row], row, 0) for row, text in enumerate(TEXTS[:rows])
+        pipe.prompt(pipe.family.read(text).sentences[0], Voice(pipe.voices[row]), row, 0)
+        for row, text in enumerate(TEXTS[:rows])
     ]
     return [replace(prompt, budget=CODES) for prompt in asked]
 

@@ -1,0 +1,76 @@
+"""Models in Hugging Face form: a folder with config.json, safetensors and a tokenizer, here or on the hub.
+
+    folder, card = manifest("canopylabs/orpheus-3b-0.1-ft", codec=None)
+
+A modality recognises its families by their tokenizers and writes the card that such folders lack. Only tensors and JSON
+are fetched, the tokenizer among it, and nothing of a repository is ever run.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from polydraft.core.errors import UnknownModel, WeightsError
+
+RECOGNISERS = ("polydraft.modalities.speech.recognise",)  # each has manifest(folder) and CODECS
+FILES = ["*.json", "*.jinja", "*.safetensors"]
+
+
+def manifest(name: str, codec: str | None) -> tuple[Path, dict[str, Any]] | None:
+    """Folder and manifest of a model in Hugging Face form; None if `name` is neither folder nor repository.
+
+    codec: folder or repository of what makes sound of its codes; None is its subfolder `codec`, or for a repository the
+    family's own.
+    """
+    folder = Path(name)
+    remote = not folder.is_dir()
+    if remote and not is_repository(name):
+        return None
+    if remote:
+        folder = fetch(name, FILES)
+    elif not (folder / "config.json").is_file():
+        return None
+    for module in RECOGNISERS:
+        recogniser = import_module(module)
+        found: dict[str, Any] | None = recogniser.manifest(folder)
+        if found is not None:
+            own, extra = recogniser.CODECS.get(found["family"], (None, []))
+            return folder, found | {"target": "."} | with_codec(folder, codec or (own if remote else None), own, extra)
+    known = ", ".join(family for module in RECOGNISERS for family in import_module(module).MARKS)
+    raise UnknownModel(f"model {name!r} is of no family polydraft knows; it loads {known}, and its own.")
+
+
+def with_codec(folder: Path, codec: str | None, own: str | None, extra: list[str]) -> dict[str, str]:
+    """What the manifest says of the codec. own: the family's repository; extra: more files it consists of."""
+    if own is None or (codec is None and (folder / "codec").is_dir()):
+        return {}
+    if codec is None:
+        raise WeightsError(f"{folder} has no codec; put {own} into its subfolder codec, or give codec={own!r}.")
+    if Path(codec).is_dir():
+        return {"codec": str(Path(codec).resolve())}
+    if not is_repository(codec):
+        raise WeightsError(f"codec {codec!r} is no folder; give one, or the repository {own!r}.")
+    return {"codec": str(fetch(codec, FILES + extra))}
+
+
+def is_repository(name: str) -> bool:
+    """Whether `name` looks like organisation/repository."""
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) is not None
+
+
+def fetch(name: str, files: list[str]) -> Path:
+    """The folder a hub repository was fetched into, once."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=["*/*"]))
+    except (OSError, HfHubHTTPError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
+        raise UnknownModel(
+            f"model {name!r} is no folder here and cannot be fetched from the hub ({reason}); "
+            "check the name and the connection, or give a folder."
+        ) from error

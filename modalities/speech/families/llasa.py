@@ -1,0 +1,47 @@
+"""Llasa (HKUSTAudio/Llasa-1B, 3B, 8B; CC-BY-NC-4.0): a Llama that clones voices, X-Codec-2 at 16 kHz.
+
+A prompt is the tokenizer's own chat: the user asks to convert the texts of reference and sentence, the assistant has
+begun to speak with the reference's codes; after the model card's example of speech synthesis with a given prompt.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from polydraft.modalities.loading import read_weights
+from polydraft.modalities.speech.families.cloning import CloningFamily
+from polydraft.modalities.speech.family import Parts, Voice
+
+OPEN, CLOSE = "<|TEXT_UNDERSTANDING_START|>", "<|TEXT_UNDERSTANDING_END|>"
+CHAT = [
+    {"role": "user", "content": f"Convert the text to speech:{OPEN}{CLOSE}"},
+    {"role": "assistant", "content": "<|SPEECH_GENERATION_START|>"},
+]
+DATE = "26 Jul 2024"  # Llama's template writes a date; of the day it would say tomorrow otherwise what it says today
+
+
+class Llasa(CloningFamily):
+    """A folder of HKUSTAudio/Llasa form."""
+
+    code, ends = "<|s_{}|>", ("<|SPEECH_GENERATION_END|>",)
+
+    def __init__(self, parts: Parts) -> None:
+        from transformers.models.xcodec2 import Xcodec2Model
+
+        super().__init__(parts, Xcodec2Model)
+
+    @cached_property
+    def chat(self) -> tuple[list[int], list[int]]:
+        """Ids of what stands before and after the text."""
+        written: str = read_weights(
+            "chat template", self.parts.card.target,
+            lambda: self.tokenizer.apply_chat_template(
+                CHAT, tokenize=False, continue_final_message=True, date_string=DATE
+            ),
+        )  # fmt: skip
+        before, _, after = written.partition(CLOSE)
+        return self.written(before), self.written(CLOSE + after)
+
+    def prompt(self, sentence: str, voice: Voice) -> list[int]:
+        before, after = self.chat
+        return [*before, *self.text(" ".join(filter(None, (voice.text, sentence)))), *after, *self.spoken(voice)]

@@ -1,0 +1,50 @@
+"""NeuTTS Air (neuphonic/neutts-air, Apache-2.0): a Qwen2 that clones voices, phonemes in, NeuCodec at 24 kHz.
+
+A prompt is `user: Convert the text to speech:<text>phonemes of reference and sentence</text>\\nassistant:<speech>` and
+the reference's codes, after neutts.py, `_apply_chat_template`. Phonemes are espeak's, by the package `phonemizer`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.speech.families.cloning import CloningFamily
+from polydraft.modalities.speech.family import Parts, Voice
+
+BEFORE = "user: Convert the text to speech:<|TEXT_PROMPT_START|>"
+AFTER = "<|TEXT_PROMPT_END|>\nassistant:<|SPEECH_GENERATION_START|>"
+
+
+class NeuTTS(CloningFamily):
+    """A folder of neuphonic/neutts-air form."""
+
+    code, ends = "<|speech_{}|>", ("<|SPEECH_GENERATION_END|>",)
+
+    def __init__(self, parts: Parts) -> None:
+        from transformers.models.neucodec import NeuCodecModel
+
+        super().__init__(parts, NeuCodecModel)
+
+    def prompt(self, sentence: str, voice: Voice) -> list[int]:
+        said = self.text(" ".join(filter(None, (phonemes(voice.text), phonemes(sentence)))))
+        return [*self.written(BEFORE), *said, *self.written(AFTER), *self.spoken(voice)]
+
+
+@lru_cache(maxsize=256)
+def phonemes(text: str) -> str:
+    """`text` in IPA with stress and marks, as espeak says it in American English."""
+    return " ".join(espeak().phonemize([text])[0].split()) if text else ""
+
+
+@lru_cache(maxsize=1)
+def espeak() -> Any:
+    try:
+        from phonemizer.backend import EspeakBackend
+
+        return EspeakBackend("en-us", preserve_punctuation=True, with_stress=True)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: the package is there, espeak is not
+        raise InvalidArgument(
+            "this model reads phonemes; install espeak-ng and `pip install phonemizer` to have text made into them."
+        ) from error

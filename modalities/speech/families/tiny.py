@@ -1,0 +1,73 @@
+"""The project's own speech models: phones, named voices and codes in one vocabulary, and a codec of their own."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from polydraft.core.errors import WeightsError
+from polydraft.modalities.loading import read_weights
+from polydraft.modalities.speech import vocabulary
+from polydraft.modalities.speech.codec import SAMPLES, CodecStream, SpeechCodec
+from polydraft.modalities.speech.family import Parts, Script, SpeechFamily, Voice, coded
+from polydraft.modalities.speech.lexicon import symbols
+from polydraft.modalities.speech.text import read
+from polydraft.modalities.speech.vocoder import SAMPLE_RATE
+
+LONGEST_PROMPT = 136  # symbols and specials
+USUAL = 3.7  # codes a symbol
+CODES_A_SYMBOL, CODES_MORE, MOST_CODES = 5, 44, 600  # most codes a sentence may take
+
+
+class TinySpeech(SpeechFamily):
+    """A folder made by `polydraft train tiny-speech`."""
+
+    sample_rate = SAMPLE_RATE
+    rate = SAMPLE_RATE / SAMPLES
+    eos = frozenset({vocabulary.END})
+    context = LONGEST_PROMPT + MOST_CODES
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        card = parts.card
+        self.voices = card.manifest["voices"]
+        self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.target))
+        self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.words))
+        self.codec = read_weights("codec", card.codec, lambda: SpeechCodec.from_folder(card.codec))
+        wanted = self.code_offset + self.codec.config.codebook_size
+        if wanted != parts.vocab:
+            raise WeightsError(
+                f"the symbols and codes in {card.path} are {wanted} ids and its target knows {parts.vocab}; "
+                "its parts are of several models, install it again."
+            )
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """Codes and the end, everywhere."""
+        ids = torch.arange(self.parts.vocab, device=self.parts.device)
+        return ((ids >= self.code_offset) | (ids == vocabulary.END))[None]
+
+    @cached_property
+    def vectors(self) -> Tensor:
+        return coded(self.parts.vocab, self.code_offset, self.codec.codebook).to(self.parts.device)
+
+    def read(self, text: str) -> Script:
+        reading = read(text)
+        return Script([" ".join(words) for words in reading.sentences], reading.ignored)
+
+    def prompt(self, sentence: str, voice: Voice) -> list[int]:
+        return vocabulary.prompt_ids(self.words, voice.name, symbols(sentence.split()))
+
+    def most(self, sentence: str) -> int:
+        return min(len(symbols(sentence.split())) * CODES_A_SYMBOL + CODES_MORE, MOST_CODES)
+
+    def usual(self, sentence: str) -> int:
+        return round(USUAL * (len(symbols(sentence.split())) + 2))
+
+    def codes(self, ids: Tensor) -> Tensor:
+        return ids[ids >= self.code_offset] - self.code_offset
+
+    def stream(self, voice: Voice, speed: float) -> CodecStream:
+        return CodecStream(self.codec, self.voices.index(voice.name), speed)

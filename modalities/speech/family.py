@@ -1,0 +1,144 @@
+"""What a family of speech models has of its own: how text and speech are written as ids, and how codes sound.
+
+The pipeline knows nothing else about a model. A family is one file in `families/`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.loading import ModelCard
+from polydraft.modalities.speech.reference import Recording
+
+FIRST_CHUNK, CHUNK = 0.12, 0.5  # seconds sounded at a time: soon at first, then more
+LONGEST_SENTENCE = 30.0  # seconds
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a family is made from. vocab: ids the target knows."""
+
+    card: ModelCard
+    device: torch.device
+    vocab: int
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Who speaks: a name, or a reference that is imitated, as codes `[T]` and the words said in it."""
+
+    name: str
+    text: str = ""
+    codes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is said of a text, sentence by sentence, and what cannot be said, as written."""
+
+    sentences: list[str]
+    ignored: tuple[str, ...] = ()
+
+
+class SoundStream(Protocol):
+    """Sound of a growing stream of codes, a pure function of the codes however they arrive."""
+
+    @property
+    def look_ahead(self) -> int:
+        """Codes that must be known after those that sound."""
+
+    def push(self, codes: Tensor) -> Tensor:
+        """Sound `[S]` that `codes` `[T]` make certain; may be empty."""
+
+    def finish(self) -> Tensor:
+        """The last sound."""
+
+
+class SpeechFamily(ABC):
+    """One model's ids and sound.
+
+    rate: codes a second. frame: codes that only sound together. eos: ids that end a sentence. context: positions of a
+    row, prompt and speech together. voices: names; clones: whether it imitates a reference instead. silent: why there
+    is no sound, empty where there is.
+    """
+
+    sample_rate: int
+    rate: float
+    eos: frozenset[int]
+    context: int
+    frame: int = 1
+    voices: list[str] = []
+    clones: bool = False
+    silent: str = ""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    @property
+    @abstractmethod
+    def mask(self) -> Tensor:
+        """`[K, V]` bool: ids that may be generated, a row a slot."""
+
+    @property
+    @abstractmethod
+    def vectors(self) -> Tensor:
+        """`[V, D]`: what codes are looked up by; nan for other ids."""
+
+    @cached_property
+    def rigid(self) -> Tensor:
+        """`[V]` bool: ids that are no codes, which lossy rules leave alone."""
+        return self.vectors.isnan().any(-1)
+
+    @abstractmethod
+    def read(self, text: str) -> Script:
+        """Sentences of `text`; raises PromptError where there is nothing to say, or too much."""
+
+    @abstractmethod
+    def prompt(self, sentence: str, voice: Voice) -> list[int]:
+        """What the model reads before it says `sentence`."""
+
+    @abstractmethod
+    def most(self, sentence: str) -> int:
+        """Codes that `sentence` may take, whole frames."""
+
+    @abstractmethod
+    def usual(self, sentence: str) -> int:
+        """About how many it will take."""
+
+    @abstractmethod
+    def codes(self, ids: Tensor) -> Tensor:
+        """Codes of generated ids, without the end."""
+
+    @abstractmethod
+    def stream(self, voice: Voice, speed: float) -> SoundStream:
+        """Sound of codes that `voice` says; the pitch stays at any speed."""
+
+    def span(self, seconds: float) -> int:
+        """Codes of about `seconds`, whole frames, at least one."""
+        return max(1, round(seconds * self.rate / self.frame)) * self.frame
+
+    def voice(self, name: str | None, reference: Recording | None, text: str | None) -> Voice:
+        """The voice asked for; raises InvalidArgument where the model has none such."""
+        if reference is not None or text is not None:
+            known = f"choose a voice of {', '.join(self.voices)}" if self.voices else "leave it out"
+            raise InvalidArgument(f"{self.parts.card.name} does not clone voices from a reference; {known}.")
+        if name is None:
+            return Voice(self.voices[0] if self.voices else "")
+        if name not in self.voices:
+            known = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
+            raise InvalidArgument(f"voice {name!r} is unknown; {self.parts.card.name} {known}.")
+        return Voice(name)
+
+
+def coded(vocab: int, first: int, vectors: Tensor) -> Tensor:
+    """`[V, D]`: `vectors` at the ids from `first` on, nan elsewhere."""
+    table = torch.full((vocab, vectors.shape[1]), torch.nan, device=vectors.device)
+    table[first : first + len(vectors)] = vectors
+    return table

@@ -1,0 +1,91 @@
+"""NeuCodec and X-Codec-2 as transformers has them: one stream of 65,536 finite-scalar codes, 50 a second.
+
+    codec = FsqCodec(folder, NeuCodecModel, device)
+    codes = codec.encode(listen("me.wav", codec.heard))     # [T]
+    sound = codec.decode(codes, 0)                          # [T · samples] at codec.sample_rate
+
+Their decoders are transformers that look at everything, so chunks are decoded in windows; 50 codes back, 5 ahead and a
+fade of 1 are what NeuTTS streams with (neutts.py, `infer_stream`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polydraft.modalities.loading import read_weights
+from polydraft.modalities.speech.chunks import Window
+
+BEFORE, AFTER, FADE = 50, 5, 1  # codes
+MELS, FRAME, HOP, FFT, STRIDE = 80, 400, 160, 512, 2  # what the semantic encoder (w2v-BERT 2.0) hears
+FLOOR = 1.192092955078125e-07
+
+
+class FsqCodec:
+    """sample_rate: Hz of its sound; heard: Hz of what it encodes; samples: of a code; book: `[V, axes]`."""
+
+    def __init__(self, folder: Path, model: Any, device: torch.device) -> None:
+        self.device = device
+        self.model = read_weights("codec", folder, lambda: whole(model, folder)).to(device).eval()
+        config = self.model.config
+        self.sample_rate = int(getattr(config, "output_sampling_rate", 0) or config.sampling_rate)
+        self.heard = int(getattr(config, "input_sampling_rate", 0) or config.sampling_rate)
+        self.samples = int(config.hop_length)
+        self.step = int(getattr(config, "encoder_hop_length", config.hop_length))  # samples heard a code
+        self.margin = 0 if config.model_type == "neucodec" else self.step // 2  # silence around what is heard
+        self.book: Tensor = self.model.quantizer.quantizer.codebook.float()
+
+    @property
+    def window(self) -> Window:
+        return Window(self.samples, BEFORE, AFTER, FADE)
+
+    @torch.inference_mode()
+    def encode(self, sound: NDArray[np.float32]) -> Tensor:
+        """Codes `[T]` of sound `[S]` at `heard` Hz."""
+        padded = np.pad(sound, (0, self.step - len(sound) % self.step))
+        features = torch.from_numpy(semantic(np.pad(padded, self.margin), self.heard))
+        encoded = self.model.encode(
+            torch.from_numpy(padded)[None, None].to(self.device), input_features=features[None].to(self.device)
+        )
+        codes: Tensor = encoded.audio_codes
+        return codes[0, 0].long().cpu()
+
+    @torch.inference_mode()
+    def decode(self, codes: Tensor, first: int) -> Tensor:
+        """Sound `[T · samples]`; `first`, the place of the first code, is nothing to it."""
+        sound: Tensor = self.model.decode(codes[None, None].to(self.device)).audio_values
+        return sound[0, 0].float().cpu()
+
+
+def whole(model: Any, folder: Path) -> Any:
+    """The codec in `folder`; missing, extra or misshapen tensors are errors."""
+    stored, wanted = json.loads((folder / "config.json").read_text())["model_type"], model.config_class.model_type
+    if stored != wanted:
+        raise ValueError(f"it is {stored!r}, not {wanted!r}")
+    loaded, report = model.from_pretrained(
+        folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=torch.float32
+    )
+    wrong = [key for part in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in report[part]]
+    if wrong:
+        raise ValueError(f"{len(wrong)} tensors do not fit, the first is {sorted(map(str, wrong))[0]}")
+    return loaded
+
+
+def semantic(sound: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+    """Kaldi's log mel energies, normalised, two frames a row: `[T, 160]`."""
+    from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
+
+    bank = mel_filter_bank(FFT // 2 + 1, MELS, 20, rate // 2, rate, mel_scale="kaldi", triangularize_in_mel_space=True)
+    energies = spectrogram(
+        sound * 2.0**15, window_function(FRAME, "povey", periodic=False), FRAME, HOP, FFT, power=2.0, center=False,
+        preemphasis=0.97, mel_filters=bank, log_mel="log", mel_floor=FLOOR, remove_dc_offset=True,
+    ).T  # fmt: skip
+    normal = (energies - energies.mean(0)) / np.sqrt(energies.var(0, ddof=1) + 1e-7)
+    even = len(normal) - len(normal) % STRIDE
+    return normal[:even].reshape(-1, STRIDE * MELS).astype(np.float32)

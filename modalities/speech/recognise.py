@@ -1,0 +1,55 @@
+"""Which family a speech model in Hugging Face form is of, told by its tokenizer, and the card it lacks.
+
+Defaults are those its makers publish; methods are drafter-free.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+MARKS = {  # tokens that no other family has together
+    "orpheus": ("<custom_token_2>", "<custom_token_10>"),
+    "neutts": ("<|speech_0|>", "<|TEXT_PROMPT_START|>"),
+    "llasa": ("<|s_0|>", "<|TEXT_UNDERSTANDING_START|>"),
+    "cosyvoice2": ("<|s_0|>", "<|task_id|>"),
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "orpheus": {"temperature": 0.6, "top_p": 0.8, "repetition_penalty": 1.1},
+    "neutts": {"temperature": 1.0, "top_k": 50, "min_tokens": 50},
+    "llasa": {"temperature": 0.8},
+    "cosyvoice2": {
+        "temperature": 1.0, "top_k": 25, "top_p": 0.8, "repetition_aware": {"window": 10, "tau": 0.1},
+    },
+}  # fmt: skip
+VOICES = {"orpheus": ["tara", "leah", "jess", "leo", "dan", "mia", "zac", "zoe"]}
+FITTED: dict[str, dict[str, Any]] = {  # frames of seven: two are drafted, and look like those before them
+    "orpheus": {"pld": {"reach": 14}} | {name: {"window": 14, "init": "above"} for name in ("jacobi", "sjd")},
+}
+CODECS: dict[str, tuple[str, list[str]]] = {  # repository, and files beside safetensors and JSON
+    "orpheus": ("hubertsiuzdak/snac_24khz", ["pytorch_model.bin"]),
+    "neutts": ("neuphonic/neucodec", []),
+    "llasa": ("HKUSTAudio/xcodec2-hf", []),
+}
+SUMMARIES = {
+    "orpheus": "Orpheus: eight English voices at 24 kHz",
+    "neutts": "NeuTTS Air: clones a voice, 24 kHz",
+    "llasa": "Llasa: clones a voice, 16 kHz; not for commercial use (CC-BY-NC-4.0)",
+    "cosyvoice2": "the language model of CosyVoice 2: speech tokens, no sound",
+}
+
+
+def manifest(folder: Path) -> dict[str, Any] | None:
+    """What a card would say of the model in `folder`; None if it is of no family here."""
+    tokenizer = folder / "tokenizer.json"
+    if not tokenizer.is_file():
+        return None
+    text = tokenizer.read_text(encoding="utf-8")
+    for family, marks in MARKS.items():
+        if all(f'"{mark}"' in text for mark in marks):
+            return {
+                "format": 1, "modality": "speech", "family": family, "summary": SUMMARIES[family], "drafters": {},
+                "voices": VOICES.get(family, []),
+                "defaults": {"method": "pld"} | DEFAULTS[family], "fitted": FITTED.get(family, {}),
+            }  # fmt: skip
+    return None

@@ -1,0 +1,80 @@
+"""A recording of a voice to imitate: read, checked, made mono and resampled.
+
+    sound = listen("me.wav", 16_000)           # float32 [samples]
+    sound = listen((samples, 44_100), 16_000)  # samples [S] or [S, channels]
+
+A file says in its header how long it is, so that an hour is refused without decoding it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polydraft.core.errors import InvalidArgument
+
+Recording: TypeAlias = str | Path | tuple[Any, int]
+
+SHORTEST, LONGEST = 0.5, 30.0  # seconds
+SILENCE = 1e-3  # largest sample, of 1
+RATES = (4_000, 768_000)  # Hz
+
+
+def listen(reference: Recording, rate: int) -> NDArray[np.float32]:
+    """Mono sound `[S]` at `rate`; raises InvalidArgument where it is no usable recording of a voice."""
+    import soxr
+
+    sound, own = from_file(Path(reference)) if isinstance(reference, str | Path) else from_samples(reference)
+    check_length(len(sound), own)  # a header may say more than there is
+    if not np.isfinite(sound).all():
+        raise InvalidArgument("the reference has samples that are no numbers; give a sound recording.")
+    mono = sound.mean(1)
+    if np.abs(mono).max() < SILENCE:
+        raise InvalidArgument("the reference is silent; give a recording in which the voice is heard.")
+    resampled: NDArray[np.float32] = np.asarray(soxr.resample(mono, own, rate), np.float32)
+    return resampled
+
+
+def from_file(path: Path) -> tuple[NDArray[np.float32], int]:
+    """Samples `[S, channels]` and their rate."""
+    import soundfile
+
+    if not path.is_file():
+        raise InvalidArgument(f"the reference {path} is no file; give a sound file, such as a .wav or .flac.")
+    try:
+        with soundfile.SoundFile(path) as file:
+            check_length(file.frames, file.samplerate)
+            return file.read(int(LONGEST * file.samplerate), dtype="float32", always_2d=True), file.samplerate
+    except (soundfile.SoundFileError, OSError, TypeError) as error:  # TypeError: a headerless file has no rate
+        raise InvalidArgument(
+            f"the reference {path} cannot be read as sound; give a .wav, .flac, .mp3 or .ogg file."
+        ) from error
+
+
+def from_samples(reference: Any) -> tuple[NDArray[np.float32], int]:
+    """The same of (samples, rate); whole numbers are read as full scale."""
+    try:
+        samples, rate = reference
+        sound, rate = np.asarray(samples), int(rate)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgument("the reference is no recording; give a file's path or (samples, rate).") from error
+    if sound.dtype.kind not in "fi" or sound.ndim not in (1, 2):
+        raise InvalidArgument("the reference is no recording; samples must be numbers, [S] or [S, channels].")
+    check_length(len(sound), rate)
+    full = np.float32(np.iinfo(sound.dtype).max if sound.dtype.kind == "i" else 1)
+    return sound.astype(np.float32).reshape(len(sound), -1) / full, rate
+
+
+def check_length(samples: int, rate: int) -> None:
+    if not RATES[0] <= rate <= RATES[1]:
+        raise InvalidArgument(f"the reference is at {rate} Hz; it must be at {RATES[0]} to {RATES[1]}.")
+    seconds = samples / rate
+    if not samples:
+        raise InvalidArgument("the reference is empty; give a recording of the voice.")
+    if not SHORTEST <= seconds <= LONGEST:
+        raise InvalidArgument(
+            f"the reference lasts {seconds:.4g} s; it must last from {SHORTEST} to {LONGEST:g} s, best are 3 to 15."
+        )

@@ -1,0 +1,65 @@
+"""A sentence under way: its codes as passes commit them, where it loops, and when there is enough to sound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, SoundStream, SpeechFamily
+
+LONGEST_PERIOD = 0.5  # seconds of what a loop repeats, or less
+LOOP = 4  # times so much is a loop
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Lengths in codes: of the first and later chunks, of a loop and of the longest thing it may repeat."""
+
+    first: int
+    chunk: int
+    loop: int
+    period: int
+
+    @staticmethod
+    def of(family: SpeechFamily) -> Pace:
+        period = family.span(LONGEST_PERIOD)
+        return Pace(family.span(FIRST_CHUNK), family.span(CHUNK), LOOP * period, period)
+
+
+@dataclass
+class Spoken:
+    """codes: `[T]`; passes: `[T]`, which target pass committed each; fed: codes that sound."""
+
+    sound: SoundStream
+    pace: Pace
+    codes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    passes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    finish: str | None = None
+    fed: int = 0
+
+    def add(self, codes: Tensor, count: int) -> None:
+        """Codes that pass `count` has committed; a loop ends the sentence where it is first seen."""
+        before, loop, period = len(self.codes), self.pace.loop, self.pace.period
+        self.codes = torch.cat([self.codes, codes])
+        for end in range(max(loop, before // period * period), len(self.codes) + 1, period):
+            # the same places whatever the passes
+            if end > before and repeats(self.codes[end - loop : end], period):
+                self.codes, self.finish = self.codes[:end], "loop"
+                break
+        self.passes = torch.cat([self.passes, torch.full((len(self.codes) - before,), count)])
+
+    def hear(self) -> Tensor:
+        """New sound: all of it at the end of the sentence, before that when there is enough."""
+        waiting = len(self.codes) - self.fed
+        if self.finish is None and waiting < (self.pace.chunk if self.fed else self.pace.first + self.sound.look_ahead):
+            return torch.empty(0)
+        new, self.fed = self.codes[self.fed :], len(self.codes)
+        sound = self.sound.push(new)
+        return sound if self.finish is None else torch.cat([sound, self.sound.finish()])
+
+
+def repeats(codes: Tensor, longest: int) -> bool:
+    """Whether codes `[T]` only repeat their last `longest` or fewer."""
+    return any(torch.equal(codes[period:], codes[:-period]) for period in range(1, longest + 1))
