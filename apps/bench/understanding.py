@@ -107,10 +107,12 @@ def others(ears: Ears, squim: bool) -> More:
     return judge
 
 
-def judged(pipe: SpeechPipeline, names: list[str], texts: list[str], options: dict[str, Any]) -> list[dict[str, Any]]:
+def judged(
+    pipe: SpeechPipeline, names: list[str], texts: list[str], options: dict[str, Any], ears: Ears, more: More
+) -> list[dict[str, Any]]:
     """Every method over all texts in every voice."""
     reference = rendered(texts, pipe.voices) if pipe.sample_rate == RENDERED_RATE else {}
-    judge = Judge(pipe.sample_rate, reference)
+    judge = Judge(pipe.sample_rate, reference, ears, more)
     if reference:
         judge.voices = Voices(
             {voice: [reference[text, voice] for text in texts] for voice in pipe.voices}, pipe.sample_rate
@@ -155,7 +157,7 @@ def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound
     except flite.FliteError as error:
         note(f"note: {error} Without it, speech is not compared with the renderer's.")
         return {}
-    return {key: samples.astype(np.float32) / 32768 for key, samples in said.items()}
+    return {key: np.float32(1 / 32768) * samples.astype(np.float32) for key, samples in said.items()}
 
 
 def words_of(text: str) -> str:

@@ -129,7 +129,7 @@ def run(speech: Path, out: Path, minutes: float, seed: int = 0, config: CodecCon
         set_rate(optimisers, RATE * descent(elapsed / budget, step))
         rows = rng.choice(train, ROWS)
         parts = losses(codec, phonetician, data.pieces(rows, rng.integers(0, data.counts[rows] - CODES + 1), CODES))
-        loss = sum(WEIGHTS[name] * part for name, part in parts.items())
+        loss = torch.stack([WEIGHTS[name] * part for name, part in parts.items()]).sum()
         loss.backward()
         apply(optimisers, codec)
         step += 1
