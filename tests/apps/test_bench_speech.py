@@ -1,0 +1,58 @@
+"""`bench speech` on the embedded voice: what it measures, and that a broken promise is not passed over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from polydraft.apps.bench import table, understanding
+from polydraft.apps.bench.understanding import Judge
+
+from .command_line import run
+
+OPTIONS = ("bench", "speech", "--sentences", "1", "--timed", "1", "--repeats", "1")
+
+
+def test_speed_and_understanding_are_measured(tmp_path: Path) -> None:
+    done = run(*OPTIONS, "--methods", "vadusa,vadusa+top-k(k=20)", "--json", "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.stderr
+    value = json.loads(done.stdout)
+    speed = {row["method"]: row for row in value["speed"]}
+    assert list(speed) == ["ar", "vadusa", "vadusa+top-k(k=20)", "transformers generate"]
+    assert speed["vadusa"]["same"] is True and speed["vadusa"]["tau"] > 1.2
+    assert speed["ar"]["S"] == 1 and 0 < speed["vadusa"]["rtf_decode"] < speed["vadusa"]["rtf"]
+    assert 0 < speed["vadusa"]["first"] < speed["vadusa"]["rtf"] * 10
+    quality = {row["method"]: row for row in value["quality"]}
+    assert quality["vadusa"]["same"] == 1 and quality["vadusa"]["wer"] == quality["ar"]["wer"]
+    assert set(quality["ar"]["wer_by_voice"]) == {"slt", "rms", "awb", "kal16"} and quality["ar"]["delta"] == 0
+    assert "vadusa" in (tmp_path / "out" / "speech.md").read_text()
+    assert Image.open(tmp_path / "out" / "speech.png").width > 500
+
+
+def test_a_sound_is_judged_once_and_by_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[int] = []
+
+    class Ears:
+        def hear(self, audio: np.ndarray, sample_rate: int) -> list[str]:
+            heard.append(len(audio))
+            return ["good", "morning"]
+
+    judge = Judge(16_000, {}, Ears(), lambda words, audio, rate: {"length": float(len(words))})
+    sound = np.zeros(1600, np.float32)
+    first = judge("Good morning.", "slt", sound)
+    assert judge("Good morning.", "slt", sound) is first and heard == [1600]
+    assert first.errors == 0 and np.isnan(first.distance) and first.more == {"length": 2.0}
+    assert judge("Good evening.", "slt", sound).errors == 1 and len(heard) == 2
+    monkeypatch.setattr(understanding, "word_errors", lambda wanted, found: 7)
+    assert judge("Good night.", "slt", sound).errors == 7
+
+
+def test_a_broken_promise_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "equal", lambda first, second: False)
+    options = ("bench", "speech", "--sentences", "0", "--timed", "1", "--repeats", "1", "--no-peers")
+    done = run(*options, "--methods", "vadusa")
+    assert done.exit_code == 1 and "promised identical tokens" in done.stderr
