@@ -64,13 +64,16 @@ KINDS = {
 }
 
 
-def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0) -> None:
-    """A quarter of the time draws with the target, the rest distils. Raises UnsupportedMethod for an unknown kind."""
+def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None) -> None:
+    """A quarter of the time draws with the target, the rest distils. Raises UnsupportedMethod for an unknown kind.
+
+    samples: where what the target drew is kept, `out` unless several drafters share it.
+    """
     if kind not in KINDS:
         raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
     pipe = load(target)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe)
-    prompts, outputs = draw(lessons, out, minutes / 4, seed)
+    prompts, outputs = draw(lessons, samples or out / "samples", minutes / 4, seed)
     # drawing has packed the pipeline's weights; training reads them as they were
     recipe, model = KINDS[kind], causal_lm(pipe.card.target, pipe.device, pipe.dtype)
     student = recipe.student(model)
@@ -87,9 +90,8 @@ def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0) -> Non
     (out / "fitted.json").write_text(json.dumps(fitted))
 
 
-def draw(lessons: Lessons, out: Path, minutes: float, seed: int) -> tuple[list[tuple[int, ...]], list[Tensor]]:
-    """Prompts and what the target wrote on them: at least two batches, then until `minutes` are over; kept in `out`."""
-    folder = out / "samples"
+def draw(lessons: Lessons, folder: Path, minutes: float, seed: int) -> tuple[list[tuple[int, ...]], list[Tensor]]:
+    """Prompts and what the target wrote on them: at least two batches, then until `minutes` are over; all is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     method, begun, budget = lessons.method(), time.monotonic(), round(minutes * 60)
     with tqdm(total=budget, unit="s", desc="draw with the target") as bar:

@@ -7,6 +7,9 @@ run has rendered or encoded is kept. The finished model folder is `<out>/model`.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from polydraft.apps.train import drafter, speech_codec, speech_lm
+from polydraft.apps.train import drafter, speech_codec
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.flite import VOICES
 from polydraft.apps.train.speech_analysis import measure
@@ -29,6 +32,7 @@ from polydraft.modalities.speech.text import read
 SENTENCES = 24_000
 ANALYSED = 6  # shards the codec learns from
 SHARES = {"codec": 0.25, "target": 0.6}  # of the minutes given, beside rendering
+TOKENS = 4608  # of a batch of the language model
 DRAFTERS = {"heads": 0.05, "lm": 0.05, "block": 0.05}
 
 
@@ -77,9 +81,22 @@ def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     speech = render(out / "speech", seed=seed)
     codec(speech, out, minutes * SHARES["codec"], seed)
     encode(speech, out)
-    speech_lm.run(out / "coded", out / "target", out / "target", minutes * SHARES["target"], seed)
+    target(out, minutes * SHARES["target"], seed)
     model = out / "model"
     assemble(out, model)
     for kind, share in DRAFTERS.items():
-        drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed)
+        drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed, out / "samples")
     assemble(out, model)
+
+
+def target(out: Path, minutes: float, seed: int = 0) -> None:
+    """Train the language model, a process a core."""
+    cores = os.cpu_count() or 1
+    subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(cores),
+            "-m", "polydraft.apps.train.speech_lm", "--data", out / "coded", "--tokenizer", out / "target",
+            "--out", out / "target", "--minutes", str(minutes), "--seed", str(seed), "--tokens", str(TOKENS // cores),
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True,
+    )  # fmt: skip
