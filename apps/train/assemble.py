@@ -59,7 +59,7 @@ FORMS = (
         "codec",
         {
             "format": 1, "modality": "speech", "summary": "English in four voices, 50 codes a second",
-            "voices": list(VOICES), "defaults": {"method": "jacobi", "temperature": 0.7, "top_k": 20, "top_p": 1.0},
+            "voices": list(VOICES), "defaults": {"method": "vadusa", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
         },
         lambda: of_speech.build(list(VOICES), list(SYMBOLS), CodecConfig().codebook_size),
     ),
