@@ -296,7 +296,9 @@ class Sentence:
         return denied, loose
 
     def object_of(self, index: int) -> int | None:
-        """The noun a relation's word leads to: "of the two small rockets"."""
+        """The noun a relation's word leads to: "of the two small rockets"; "on the right a rocket" leads to none."""
+        if self.words[index] in ("left", "right") and "of" not in self.words[index + 1 : index + 3]:
+            return None
         for place in range(index + 1, min(index + 3 + REACH, len(self.words))):
             word = self.words[place]
             if word in KIND_OF:

@@ -1,4 +1,4 @@
-"""Descriptions of emoji scenes in two or three full sentences that name everything: sizes, counts, relation, background.
+"""Descriptions of emoji scenes in two or three full sentences that name sizes, counts, relation and background.
 
     description(stated(composition, scene), rng)
 
@@ -33,7 +33,7 @@ RELATIONS_TOLD = (
 ALONE_TOLD = (
     "Apart from {the_first} the scene is empty, so the eye goes straight to {what} in it.",
     "{The_first} {are_first} the only thing to look at, and the space around {it} is free of anything else.",
-    "Looking closely, {the_first} {have} clean edges and bright colours, and there is plenty of empty space around {it}.",
+    "Looking closely, {the_first} {have} clean edges and bright colours, with plenty of empty space around {it}.",
 )
 BACKGROUNDS_TOLD = (
     "Behind everything lies a plain {background} background that fills the picture from edge to edge.",

@@ -66,7 +66,7 @@ def questions(composition: Composition, rng: np.random.Generator, scene: Scene |
 def ask_what(composition: Composition, truth: Truth, rng: np.random.Generator) -> Question:
     text = pick(("What is in the picture?", "Which objects can you see?", "What does the picture show?"), rng)
     things = listed(composition, rng)
-    answers = ("The picture shows {}.", "There {} {{}}.".format(be(composition.groups[0])), "I can see {}.")
+    answers = ("The picture shows {}.", f"There {be(composition.groups[0])} {{}}.", "I can see {}.")
     return Question("what", text, pick(answers, rng).format(things), truth)
 
 
