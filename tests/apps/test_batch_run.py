@@ -1,4 +1,4 @@
-"""`polydraft batch run`: jobs of every modality from a file, resumed by id; bad files are refused before anything runs."""
+"""`polydraft batch run`: jobs of every modality, resumed by id; bad files are refused before anything runs."""
 
 from __future__ import annotations
 
@@ -119,8 +119,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_line_is_named_and_nothing_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(polydraft), "generate_image", polydraft.generate_image)  # as it is, but found loaded
-    monkeypatch.setattr("polydraft.modalities.loading.load", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("polydraft.modalities.image.pipeline.load", lambda *_, **__: pytest.fail("a model was loaded"))
     job, word = BAD[name]
     done = run("batch", "run", write(tmp_path, FROGS, job), "--out", tmp_path / "out")
     assert_refused(done, word)

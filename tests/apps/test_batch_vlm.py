@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """Right about everything but "What else?"."""
-    right = {text: label for text, label in ROWS[:-1]}
+    right = dict(ROWS[:-1])
     made = StandIn(lambda question: FREE if "explain" in question else right.get(question.split("\n")[0], "hm"))
     monkeypatch.setattr(run_module, "load", lambda name, **options: made)
     return made
@@ -215,7 +215,7 @@ def test_a_journal_drops_what_was_cut_off_and_keeps_the_last_of_an_id(tmp_path: 
     log.add({"id": "a", "n": 3})
     log.close()
     with path.open("ab") as file:
-        file.write('{"id": "half'.encode())
+        file.write(b'{"id": "half')
     log = journal.Journal(path)
     assert log.done == {"a": {"id": "a", "n": 3}, "é": {"id": "é", "n": 2}}
     log.add({"id": "b"})

@@ -176,12 +176,12 @@ def check_settings(out: Path, settings: Settings) -> None:
 
 def tell_settings(file: Path, settings: Settings, tasks: str, pipe: Answerer) -> None:
     """What is asked for, and every session's machine and command line."""
-    told = json_format.loads(file.read_text(encoding="utf-8")) if file.exists() else {"sessions": []}
+    before = json_format.loads(file.read_text(encoding="utf-8")) if file.exists() else {"sessions": []}
     session = {"tasks": tasks} | environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
-    value = {"settings": asdict(settings), "sessions": [*told["sessions"], session]}
+    value = {"settings": asdict(settings), "sessions": [*before["sessions"], session]}
     report.write(file.parent, file.name, json_format.dumps(value, indent=2, ensure_ascii=False) + "\n")
-    if told := warning():
-        note(str(told))
+    if busy := warning():
+        note(busy)
 
 
 def answer_all(pipe: Answerer, settings: Settings, pieces: list[Piece], log: journal.Journal) -> None:
