@@ -28,7 +28,7 @@ from polydraft.apps.bench.vlm import data, plot, summary
 from polydraft.apps.bench.vlm.registry import wanted
 from polydraft.apps.bench.vlm.task import Row, Sample, Task, pictures
 from polydraft.apps.commands.terminal import note, print_json, print_table, progress
-from polydraft.core.errors import InvalidArgument, PolydraftError
+from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import load
 
@@ -106,8 +106,15 @@ class Piece:
         return f"{self.task.name}/{self.place}"
 
     def sample(self) -> Sample:
+        """The row, read; raises DataUnavailable where it is not one of this set."""
         row = dict(self.rows[self.place]) | {"place": self.place}
-        return self.task.read(row, lambda value: pictures(value, self.folder))
+        try:
+            return self.task.read(row, lambda value: pictures(value, self.folder))
+        except (KeyError, IndexError, TypeError, AttributeError, SyntaxError) as error:
+            raise DataUnavailable(
+                f"row {self.place} is not as {self.task.name} has them ({type(error).__name__}: {error}); check that "
+                "the files are those of the set."
+            ) from error
 
 
 def run(
@@ -244,6 +251,9 @@ def told(answers: dict[str, Answer], settings: Settings, piece: Piece, sample: S
 def summarise(out: Path, settings: Settings, json: bool) -> None:
     """Print and save what all shards in the folder have; a broken promise or a failed sample ends the command."""
     records = [record for file in sorted(out.glob("samples*.jsonl")) for record in journal.read(file).values()]
+    if not records:
+        note("there is nothing to ask: this part of the sets has no questions")
+        return
     found = summary.lines(records, settings.methods, settings.least)
     failed = sum("error" in record for record in records)
     notes = [
