@@ -88,7 +88,7 @@ def read_jobs(path: Path) -> list[Job]:
             if job.id in jobs:
                 raise InvalidArgument(f"id {job.id!r} is there twice; give every job its own.")
         except PolydraftError as error:
-            raise InvalidArgument(f"line {number} of {path}: {error}") from error
+            raise InvalidArgument(f"line {number} of {path.name}: {error}") from error
         jobs[job.id] = job
     if not jobs:
         raise InvalidArgument(f"{path} has no jobs; write a JSON object a line, with an id and what to make.")

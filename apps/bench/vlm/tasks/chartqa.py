@@ -20,7 +20,7 @@ TOLERANCE = 0.05
 def read(row: Row, pictures: Callable[[Any], list[Image.Image]]) -> Sample:
     question = row.get("query") or row["question"]
     labels = row["label"] if "label" in row else row["answer"]
-    asker = row.get("human_or_machine", row.get("type", ""))
+    asker: Any = row.get("human_or_machine", row.get("type", ""))
     return Sample(
         str(row.get("id", row["place"])), pictures(row["image"]),
         f"{question}\nAnswer the question using a single word or phrase.", explained(question),
