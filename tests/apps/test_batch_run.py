@@ -113,7 +113,7 @@ BAD = {
     "an argument of another modality": (FROGS | {"id": "a", "voice": "slt"}, "voice"),
     "an argument no file can hold": (FROGS | {"id": "a", "on_step": 3}, "on_step"),
     "nothing to draw": ({"id": "a", "modality": "image"}, "prompt"),
-    "unknown method": (FROGS | {"id": "a", "method": "warp"}, "warp"),
+    "unknown parameter": (FROGS | {"id": "a", "method": "jacobi(windoow=3)"}, "windoow"),
 }
 
 
