@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 import polydraft
-from polydraft.apps.commands import bench, doctor, image, methods, models, speech, train
+from polydraft.apps.commands import batch, bench, doctor, image, methods, models, speech, train
 from polydraft.core.errors import PolydraftError
 
 STOPPED = 130
@@ -67,6 +67,7 @@ app.command("methods")(methods.methods)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
+app.add_typer(batch.app, name="batch")
 
 
 def main() -> None:

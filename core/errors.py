@@ -47,3 +47,7 @@ class OutputUnwritable(PolydraftError, OSError):
 
 class PromptError(PolydraftError, ValueError):
     """The prompt cannot be used: empty, too long, or with nothing in it the model knows."""
+
+
+class DataUnavailable(PolydraftError, OSError):
+    """Data to measure on is neither here nor to be fetched, or cannot be read."""

@@ -1,6 +1,6 @@
 """Results on disk: JSON for machines, markdown and a picture for people, each written whole or not at all.
 
-save(folder, "image", value, markdown, picture)    # folder/image.json, image.md, image.png
+save(folder, "image", value, markdown, picture)    # folder/image.json, image.md, image.png; with csv image.csv
 """
 
 from __future__ import annotations
@@ -24,14 +24,23 @@ def check_folder(folder: Path) -> Path:
     return folder
 
 
-def save(folder: Path, name: str, value: dict[str, Any], markdown: str, picture: Image.Image) -> None:
-    """Three files called `name`."""
+def save(
+    folder: Path, name: str, value: dict[str, Any], markdown: str, picture: Image.Image, csv: str | None = None
+) -> None:
+    """Files called `name`: three, and a table for other programs where there is one."""
+    write(folder, f"{name}.json", json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write(folder, f"{name}.md", markdown)
+    if csv is not None:
+        write(folder, f"{name}.csv", csv)
+    write_picture(picture, folder / f"{name}.png", {"software": "polydraft"})
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    """One file, whole or not at all; the folder is made if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for suffix, text in ((".json", json.dumps(value, indent=2, ensure_ascii=False) + "\n"), (".md", markdown)):
-            temporary = folder / f".{name}{suffix}"
-            temporary.write_text(text)
-            temporary.replace(folder / f"{name}{suffix}")
+        temporary = folder / f".{name}"
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(folder / name)
     except OSError as error:
         raise OutputUnwritable(f"{folder} cannot be written ({error}); give another folder.") from error
-    write_picture(picture, folder / f"{name}.png", {"software": "polydraft"})

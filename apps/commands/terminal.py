@@ -56,24 +56,25 @@ def busy(text: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(label: str) -> Iterator[Advance]:
-    """A bar of tokens and passes on a terminal, a line a quarter elsewhere; gone when done."""
+def progress(label: str, unit: str = "tokens") -> Iterator[Advance]:
+    """A bar of tokens (or another unit) and passes on a terminal, a line a quarter elsewhere; gone when done."""
     if not sys.stderr.isatty():
-        yield quarters(label)
+        yield quarters(label, unit)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
         TextColumn("{task.description}"), BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} tokens, {task.fields[passes]} passes"), TimeElapsedColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}, {task.fields[passes]} passes"),
+        TimeElapsedColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=1, passes=0)
+        task = bar.add_task(label, total=1, passes=0, unit=unit)
         yield lambda done, total, passes: bar.update(task, completed=done, total=total, passes=passes)
 
 
-def quarters(label: str) -> Advance:
+def quarters(label: str, unit: str = "tokens") -> Advance:
     """Notes at 25, 50, 75 and 100 %."""
     told = 0
 
@@ -81,6 +82,6 @@ def quarters(label: str) -> Advance:
         nonlocal told
         if done * QUARTERS // total > told:
             told = done * QUARTERS // total
-            note(f"{label}: {done}/{total} tokens, {passes} passes")
+            note(f"{label}: {done}/{total} {unit}, {passes} passes")
 
     return advance

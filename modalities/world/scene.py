@@ -21,6 +21,7 @@ BACKGROUNDS: dict[str, tuple[int, int, int]] = {
     "grey": (176, 180, 186), "orange": (247, 160, 84), "purple": (168, 132, 220), "navy": (38, 52, 98),
 }  # fmt: skip
 RELATIONS = ("left", "right", "above", "below")
+MIRROR = {"left": "right", "right": "left", "above": "below", "below": "above"}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polydraft.core.errors import (
+        DataUnavailable,
         DeviceUnavailable,
         InvalidArgument,
         OutputUnwritable,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DataUnavailable",
     "DeviceUnavailable",
     "InvalidArgument",
     "OutputUnwritable",

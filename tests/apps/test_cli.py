@@ -29,7 +29,15 @@ PROMPT = "a cat above a star on a navy background"
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["image", "--help"], ["speech", "--help"], ["train", "--help"], ["--version"]]
+    "arguments",
+    [
+        ["--help"],
+        ["image", "--help"],
+        ["speech", "--help"],
+        ["train", "--help"],
+        ["batch", "vlm", "--help"],
+        ["--version"],
+    ],
 )
 def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
     program = (
@@ -43,7 +51,7 @@ def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
     assert done.stdout and not done.stderr
 
 
-@pytest.mark.parametrize("command", ["image", "speech", "models", "methods", "doctor", "bench", "train"])
+@pytest.mark.parametrize("command", ["image", "speech", "models", "methods", "doctor", "bench", "train", "batch"])
 def test_every_command_has_help(command: str) -> None:
     assert command in run("--help").output and run(command, "--help").exit_code == 0
 

@@ -1,0 +1,1 @@
+"""Benchmarks of vision-language models: question sets, their official scores, and runs that can be resumed."""

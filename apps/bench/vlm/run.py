@@ -1,0 +1,277 @@
+"""`polydraft batch vlm`: question sets asked with several methods, sample by sample, resumable and in shards.
+
+polydraft batch vlm --tasks chartqa:200,ocrbench --methods ar,eagle2 --mode latency --out runs/vlm
+
+Every sample is answered by all methods in turn, another one first each time, so whatever slows the machine slows all of
+them. In the folder: samples.jsonl, a line a sample; run.json, what was asked for and on what machine; and the summary
+of all shards that are there, vlm.json, .md, .csv and .png.
+"""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polydraft.apps import journal
+from polydraft.apps.bench import report
+from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.image import split
+from polydraft.apps.bench.table import PLAIN
+from polydraft.apps.bench.vlm import data, plot, summary
+from polydraft.apps.bench.vlm.registry import wanted
+from polydraft.apps.bench.vlm.task import Row, Sample, Task, pictures
+from polydraft.apps.commands.terminal import note, print_json, print_table, progress
+from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError
+from polydraft.core.stats import DecodeStats
+from polydraft.modalities.loading import load
+
+MODES = ("accuracy", "latency")
+LONG, SHORT = 256, 32  # most tokens of a free answer, and fewest that are timed
+WARM_UP = 8  # tokens
+
+
+class Answer(Protocol):
+    """What a model returns."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def tokens(self) -> Tensor: ...
+
+    @property
+    def stats(self) -> DecodeStats: ...
+
+    @property
+    def finish_reason(self) -> str: ...
+
+
+class Answerer(Protocol):
+    """A vision-language model, ready to be asked."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def checked(self, method: str) -> Any:
+        """Refuse a method the model does not have."""
+
+    def __call__(
+        self, image: Image.Image | list[Image.Image] | None, question: str, *, method: str, seed: int,
+        temperature: float | None, max_new_tokens: int,
+    ) -> Answer: ...  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What must stay as it is for a run to go on. most: tokens of an answer, None is the set's own number."""
+
+    model: str
+    methods: list[str]
+    mode: str
+    seed: int
+    temperature: float
+    most: int | None
+    least: int
+
+    def ask(self, model: Answerer, method: str, sample: Sample, longest: int, place: int) -> Answer:
+        """The sample's question in the words of the mode; place: which row of its set it is."""
+        images = sample.images
+        return model(
+            images[0] if len(images) == 1 else images or None, sample.free if self.mode == "latency" else sample.prompt,
+            method=method, seed=self.seed + place, temperature=self.temperature, max_new_tokens=self.most or longest,
+        )  # fmt: skip
+
+    def score(self, task: Task) -> Callable[[Any, str], float] | None:
+        return task.score if self.mode == "accuracy" else task.score_free
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A row of a set that is to be asked."""
+
+    task: Task
+    rows: Sequence[Row]
+    place: int
+    folder: Path | None
+
+    @property
+    def id(self) -> str:
+        return f"{self.task.name}/{self.place}"
+
+    def sample(self) -> Sample:
+        """The row, read; raises DataUnavailable where it is not one of this set."""
+        row = dict(self.rows[self.place]) | {"place": self.place}
+        try:
+            return self.task.read(row, lambda value: pictures(value, self.folder))
+        except (KeyError, IndexError, TypeError, AttributeError, SyntaxError) as error:
+            raise DataUnavailable(
+                f"row {self.place} is not as {self.task.name} has them ({type(error).__name__}: {error}); check that "
+                "the files are those of the set."
+            ) from error
+
+
+def run(
+    *, tasks: str, model: str, methods: str, out: Path, mode: str, data_folder: Path | None, limit: int | None,
+    seed: int, shard: str | None, temperature: float, max_new_tokens: int | None, min_new_tokens: int | None,
+    device: str, dtype: str, json: bool,
+) -> None:  # fmt: skip
+    """Ask what is not answered yet, then print and save the summary of all that is."""
+    if mode not in MODES:
+        raise InvalidArgument(f"mode {mode!r} is unknown; use {' or '.join(MODES)}.")
+    latency = mode == "latency"
+    most = max_new_tokens if max_new_tokens is not None else LONG if latency else None
+    least = min_new_tokens if min_new_tokens is not None else SHORT if latency else 1
+    if most is not None and least > most:
+        raise InvalidArgument(f"answers of {least} to {most} tokens are not possible; lower --min-new-tokens.")
+    names = [PLAIN, *(name for name in dict.fromkeys(split(methods)) if name != PLAIN)]
+    settings = Settings(model, names, mode, seed, temperature, most, least)
+    part, parts = read_shard(shard)
+    asked = wanted(tasks)
+    report.check_folder(out)
+    check_settings(out, settings)
+    pipe: Answerer = load(model, device=device, dtype=dtype, modality="vlm")
+    for name in names:
+        pipe.checked(name)
+    pieces = list(pieces_of(asked, data_folder, limit))[part - 1 :: parts]
+    suffix = "" if parts == 1 else f"-{part}-of-{parts}"
+    log = journal.Journal(out / f"samples{suffix}.jsonl")
+    tell_settings(out / f"run{suffix}.json", settings, tasks, pipe)
+    try:
+        answer_all(pipe, settings, pieces, log)
+    finally:
+        log.close()
+    summarise(out, settings, json)
+
+
+def read_shard(shard: str | None) -> tuple[int, int]:
+    """ "2/4" is the second of four."""
+    part, slash, parts = (shard or "1/1").partition("/")
+    whole = slash and all(text.isascii() and text.isdigit() for text in (part, parts))
+    if not whole or not 1 <= int(part) <= int(parts):
+        raise InvalidArgument(f"shard {shard!r} is not possible; give it as 2/4, the second of four.")
+    return int(part), int(parts)
+
+
+def pieces_of(asked: list[tuple[Task, int | None]], folder: Path | None, limit: int | None) -> Iterator[Piece]:
+    """What is asked of every set; `limit` is the most of any."""
+    for task, count in asked:
+        rows = data.open_rows(task, folder)
+        count = min(filter(None, (count, limit)), default=None)
+        needs = task.source.needs if task.source is not None else None
+        place = None if folder is None else data.place_of(task.name, folder)
+        for index in data.chosen(rows, needs, count):
+            yield Piece(task, rows, index, place)
+
+
+def check_settings(out: Path, settings: Settings) -> None:
+    """Refuse to mix runs that cannot be compared."""
+    for file in sorted(out.glob("run*.json")):
+        before = json_format.loads(file.read_text(encoding="utf-8"))["settings"]
+        other = [name for name, value in asdict(settings).items() if before.get(name) != value]
+        if other:
+            raise InvalidArgument(
+                f"{out} holds a run with other {' and '.join(other)}; use another folder, or the options it began with."
+            )
+
+
+def tell_settings(file: Path, settings: Settings, tasks: str, pipe: Answerer) -> None:
+    """What is asked for, and every session's machine and command line."""
+    before = json_format.loads(file.read_text(encoding="utf-8")) if file.exists() else {"sessions": []}
+    session = {"tasks": tasks} | environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    value = {"settings": asdict(settings), "sessions": [*before["sessions"], session]}
+    report.write(file.parent, file.name, json_format.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    if busy := warning():
+        note(busy)
+
+
+def answer_all(pipe: Answerer, settings: Settings, pieces: list[Piece], log: journal.Journal) -> None:
+    """Every piece that has no answer yet; one that fails is recorded, and asked again in the next session."""
+    open_pieces = [piece for piece in pieces if "answers" not in log.done.get(piece.id, {})]
+    done, passes = len(pieces) - len(open_pieces), 0
+    if done:
+        note(f"{done} of {len(pieces)} samples are answered already")
+    with progress("asking", "samples") as advance:
+        for index, piece in enumerate(open_pieces):
+            first = index % len(settings.methods)
+            order = settings.methods[first:] + settings.methods[:first]
+            record: summary.Record = {"id": piece.id, "task": piece.task.name}
+            try:
+                sample = piece.sample()
+                if index == 0:
+                    warm_up(pipe, settings, sample)
+                answers = {
+                    name: settings.ask(pipe, name, sample, piece.task.longest, piece.place) for name in order
+                }  # fmt: skip
+            except PolydraftError as error:
+                record["error"] = {"type": type(error).__name__, "message": str(error)}
+            else:
+                record |= {
+                    "sample": sample.id,
+                    "group": sample.group,
+                    "answers": told(answers, settings, piece, sample),
+                }
+                passes += sum(answer.stats.target_passes for answer in answers.values())
+            log.add(record)
+            advance(done + index + 1, len(pieces), passes)
+
+
+def warm_up(pipe: Answerer, settings: Settings, sample: Sample) -> None:
+    """A few tokens of every method, so that none pays for the first use of a kernel."""
+    for name in settings.methods:
+        Settings(**asdict(settings) | {"most": WARM_UP}).ask(pipe, name, sample, WARM_UP, 0)
+
+
+def told(answers: dict[str, Answer], settings: Settings, piece: Piece, sample: Sample) -> dict[str, Any]:
+    """What is kept of the answers."""
+    score = settings.score(piece.task)
+    plain = answers[PLAIN].tokens
+    return {
+        name: {
+            "text": answers[name].text,
+            "score": None if score is None else score(sample.gold, answers[name].text),
+            "same": torch.equal(answers[name].tokens, plain),
+            "guarantee": answers[name].stats.guarantee,
+            "finish_reason": answers[name].finish_reason,
+            "tokens": answers[name].stats.tokens,
+            "target_passes": answers[name].stats.target_passes,
+            "prefill_seconds": answers[name].stats.prefill_seconds,
+            "decode_seconds": answers[name].stats.decode_seconds,
+        }
+        for name in settings.methods
+    }
+
+
+def summarise(out: Path, settings: Settings, json: bool) -> None:
+    """Print and save what all shards in the folder have; a broken promise or a failed sample ends the command."""
+    records = [record for file in sorted(out.glob("samples*.jsonl")) for record in journal.read(file).values()]
+    if not records:
+        note("there is nothing to ask: this part of the sets has no questions")
+        return
+    found = summary.lines(records, settings.methods, settings.least)
+    failed = sum("error" in record for record in records)
+    notes = [
+        f"{settings.model}, {settings.mode}, temperature {settings.temperature:g}, seed {settings.seed}; S and τ over "
+        f"answers of at least {settings.least} tokens, prefill apart."
+    ]
+    if failed:
+        notes.append(f"{failed} of {len(records)} samples failed and count as wrong.")
+    value = {"settings": asdict(settings), "failed": failed, "rows": [asdict(line) for line in found]}
+    if json:
+        print_json(value)
+    else:
+        print_table(summary.HEADERS, [line.cells() for line in found])
+        for text in notes:
+            note(text)
+    report.save(out, "vlm", value, summary.markdown(found, notes), plot.panels(found), summary.as_csv(found))
+    broken = sorted({line.method for line in found if line.guarantee == "identical" and line.same != 1})
+    if broken:
+        note(f"{', '.join(broken)} promised identical tokens and gave others; please report the command line")
+    if broken or failed:
+        raise SystemExit(1)

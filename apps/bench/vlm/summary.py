@@ -1,0 +1,123 @@
+"""What the samples of a run come to: score, S and τ by set and method, as surveys print them.
+
+S is plain decoding's seconds a token over the method's, both summed over the same answers; τ is tokens a target pass.
+Answers shorter than asked for are not timed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from polydraft.apps.bench.table import PLAIN, figure, sheet_of
+
+Record = dict[str, Any]
+HEADERS = ["task", "method", "guarantee", "samples", "score", "S", "τ", "tokens/s", "prefill ms", "timed", "same"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method on one set. score: 0 to 1, None where answers were free. same: share with plain decoding's tokens.
+    timed: answers that count for S and τ."""
+
+    task: str
+    method: str
+    guarantee: str
+    samples: int
+    failed: int
+    timed: int
+    score: float | None
+    speedup: float | None
+    tau: float | None
+    tokens_per_second: float | None
+    prefill_ms: float | None
+    same: float | None
+
+    def cells(self) -> list[str]:
+        score = "" if self.score is None else f"{100 * self.score:.1f}"
+        rate = "" if self.tokens_per_second is None else f"{self.tokens_per_second:.0f}"
+        prefill = "" if self.prefill_ms is None else f"{self.prefill_ms:.0f}"
+        same = "" if self.same is None else f"{100 * self.same:.0f} %"
+        return [
+            self.task, self.method, self.guarantee, str(self.samples), score, figure(self.speedup), figure(self.tau),
+            rate, prefill, str(self.timed), same,
+        ]  # fmt: skip
+
+
+def lines(records: Iterable[Record], methods: list[str], least: int) -> list[Line]:
+    """Every set's methods; least: tokens an answer must have to be timed."""
+    tasks: dict[str, list[Record]] = {}
+    for record in records:
+        tasks.setdefault(record["task"], []).append(record)
+    return [line_of(task, found, method, least) for task, found in sorted(tasks.items()) for method in methods]
+
+
+def line_of(task: str, records: list[Record], method: str, least: int) -> Line:
+    answered = [record["answers"] for record in records if "answers" in record]
+    ours = [answers[method] for answers in answered]
+    pairs = [(answers[PLAIN], answers[method]) for answers in answered]
+    timed = [(plain, own) for plain, own in pairs if min(plain["tokens"], own["tokens"]) >= max(1, least)]
+    scores = [own["score"] for own in ours if own["score"] is not None]
+    failed = len(records) - len(answered)
+    return Line(
+        task=task, method=method, guarantee=ours[0]["guarantee"] if ours else "", samples=len(records), failed=failed,
+        timed=len(timed),
+        score=sum(scores) / (len(scores) + failed) if scores else None,
+        speedup=ratio(pace(plain for plain, _ in timed), pace(own for _, own in timed)),
+        tau=ratio(total(timed, "tokens"), total(timed, "target_passes")),
+        tokens_per_second=ratio(total(timed, "tokens"), total(timed, "decode_seconds")),
+        prefill_ms=1000 * statistics.median(own["prefill_seconds"] for own in ours) if ours else None,
+        same=sum(own["same"] for own in ours) / len(ours) if ours else None,
+    )  # fmt: skip
+
+
+def total(timed: list[tuple[Record, Record]], name: str) -> float:
+    return sum(own[name] for _, own in timed)
+
+
+def pace(answers: Iterable[Record]) -> float:
+    """Seconds a token."""
+    seconds, tokens = 0.0, 0
+    for answer in answers:
+        seconds, tokens = seconds + answer["decode_seconds"], tokens + answer["tokens"]
+    return seconds / tokens if tokens else 0.0
+
+
+def ratio(first: float, second: float) -> float | None:
+    return first / second if second else None
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
+
+
+def survey(found: list[Line]) -> str:
+    """A markdown table with a row a method and S and τ of every set, and of all on average."""
+    tasks = list(dict.fromkeys(line.task for line in found))
+    headers = ["method", *(f"{task} {sign}" for task in tasks for sign in ("S", "τ")), "mean S", "mean τ"]
+    rows = []
+    for method in dict.fromkeys(line.method for line in found):
+        by_task = {line.task: line for line in found if line.method == method}
+        figures = [value for task in tasks for value in (by_task[task].speedup, by_task[task].tau)]
+        means = [mean(figures[0::2]), mean(figures[1::2])]
+        rows.append([method, *map(figure, [*figures, *means])])
+    return sheet_of(headers, rows)
+
+
+def markdown(found: list[Line], notes: list[str]) -> str:
+    tables = [survey(found), sheet_of(HEADERS, [line.cells() for line in found])]
+    return "\n\n".join([*tables, *notes]) + "\n"
+
+
+def as_csv(found: list[Line]) -> str:
+    """Every figure, a line a set and method."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(Line.__dataclass_fields__), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(line) for line in found)
+    return text.getvalue()

@@ -1,0 +1,118 @@
+"""MathVista: mathematics with pictures (testmini, 1,000).
+
+Score: as in the set's own evaluation (lupantech/MathVista, extract_answer.py and calculate_score.py): the answer is
+extracted, brought to the type of the question (an option by its letter or, failing that, by edit distance; a whole
+number; a number rounded to the asked places; a list) and must then be equal. The official extraction of free text asks
+a language model; here rules do it, which can only miss some: published figures may be a little higher.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from string import ascii_uppercase
+from typing import Any
+
+from PIL import Image
+
+from polydraft.apps.bench.vlm.task import Row, Sample, Source, Task, explained
+
+NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+")
+CONCLUSION = re.compile(r"(?i:answer|option|choice)(?i:\s+is|\s*:)?\s*\W*([A-Z])\b")
+
+
+@dataclass(frozen=True)
+class Gold:
+    """kind: "text", "integer", "float" or "list"; choices are empty where the question leaves the answer open."""
+
+    answer: str
+    kind: str
+    places: int = 0
+    unit: str = ""
+    choices: list[str] = field(default_factory=list)
+
+
+def read(row: Row, pictures: Callable[[Any], list[Image.Image]]) -> Sample:
+    choices = row.get("choices") or []
+    gold = Gold(
+        str(row["answer"]), row["answer_type"], int(float(row.get("precision") or 0)), row.get("unit") or "",
+        list(ast.literal_eval(choices) if isinstance(choices, str) else choices),
+    )  # fmt: skip
+    shown = row.get("decoded_image") or row["image"]
+    return Sample(
+        str(row["pid"]), pictures(shown), row["query"], explained(row["question"]), gold, row.get("question_type", "")
+    )
+
+
+def score(gold: Gold, answer: str) -> float:
+    said = extracted(gold, answer.strip())
+    return float(said is not None and said == normalised(gold, gold.answer))
+
+
+def extracted(gold: Gold, answer: str) -> str | None:
+    """The answer in the question's type; None if there is none in the text."""
+    quoted = re.search(r'The answer is "(.*)"\.', answer)
+    if quoted:
+        answer = quoted[1]
+    if not answer:
+        return None
+    if gold.choices:
+        return option(gold.choices, answer)
+    if gold.kind == "list":
+        lists = re.findall(r"\[[^\[\]]*\]", answer)
+        return normalised(gold, lists[-1] if lists else answer)
+    return normalised(gold, last_number(answer, gold.unit))
+
+
+def normalised(gold: Gold, answer: str | None) -> str | None:
+    """One spelling for what is equal; None if it is not of the type."""
+    if answer is None:
+        return None
+    try:
+        if gold.kind == "integer":
+            return str(int(float(answer)))
+        if gold.kind == "float":
+            return str(round(float(answer), gold.places))
+        if gold.kind == "list":
+            return str(ast.literal_eval(answer))
+    except (ValueError, SyntaxError):
+        return None
+    return answer.strip()
+
+
+def last_number(answer: str, unit: str) -> str | None:
+    """The number an answer ends on, of those with the unit if any has it; "1,200" is one number."""
+    found = list(NUMBER.finditer(answer))
+    with_unit = [
+        match for match in found
+        if unit and (answer[match.end() :].lstrip().startswith(unit) or answer[: match.start()].rstrip().endswith(unit))
+    ]  # fmt: skip
+    chosen = (with_unit or found)[-1:]
+    return chosen[0].group().replace(",", "") if chosen else None
+
+
+def option(choices: list[str], answer: str) -> str:
+    """The option an answer names: the text itself, a letter, else the most similar text."""
+    letters = ascii_uppercase[: len(choices)]
+    if answer in choices:
+        return choices[choices.index(answer)]
+    named = re.findall(r"\(([a-zA-Z])\)", answer) or re.findall(r"^([A-Z])(?:[.:)]|$)", answer)
+    named = named or CONCLUSION.findall(answer)
+    if named and named[-1].upper() in letters:
+        return choices[letters.index(named[-1].upper())]
+    return min(choices, key=lambda choice: distance(answer, choice))
+
+
+def distance(first: str, second: str) -> int:
+    """Edits (insert, delete, replace) from one text to the other."""
+    row = list(range(len(second) + 1))
+    for line, one in enumerate(first, 1):
+        corner, row[0] = row[0], line
+        for place, other in enumerate(second, 1):
+            corner, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, corner + (one != other))
+    return row[-1]
+
+
+TASK = Task("mathvista", Source("AI4Math/MathVista", "testmini"), read, score, longest=256)

@@ -1,0 +1,56 @@
+"""MMT-Bench: 32 sorts of multiple-choice tasks with up to nine options (VAL, 3,127).
+
+Prompt and score as in lmms-eval (tasks/mmt): a letter in parentheses, else one that stands alone, else one before a
+full stop; of several the last. Where it finds none lmms-eval draws one by lot; here that is wrong, so that the same
+answers have the same score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from polydraft.apps.bench.vlm.task import Row, Sample, Source, Task, explained
+from polydraft.apps.bench.vlm.tasks.letters import lettered
+
+LETTERS = "ABCDEFGHI"
+MARKS = ",.!?;:'"
+
+
+@dataclass(frozen=True)
+class Gold:
+    letter: str
+    letters: str  # those that can be chosen
+
+
+def read(row: Row, pictures: Callable[[Any], list[Image.Image]]) -> Sample:
+    options = [str(row[letter]).strip() for letter in LETTERS if str(row.get(letter) or "").strip() not in ("", "nan")]
+    question = f"Question: {row['question'].strip()}\n{lettered(options, ':')}"
+    return Sample(
+        str(row.get("index", row["place"])), pictures(row["image"]),
+        f"{question}\nAnswer the question using a single character from the given options.", explained(question),
+        Gold(row["answer"].strip(), LETTERS[: len(options)]), row.get("l2-category", ""),
+    )  # fmt: skip
+
+
+def score(gold: Gold, answer: str) -> float:
+    return float(chosen_letter(answer, gold.letters) == gold.letter)
+
+
+def chosen_letter(answer: str, letters: Sequence[str]) -> str | None:
+    """The option an answer names; None if it names none."""
+    said = answer.strip()
+    for mark in MARKS:
+        said = said.strip(mark)
+    said = f" {said} "
+    for form in ("({})", " {} ", "{}."):
+        found = [letter for letter in letters if form.format(letter) in said]
+        if found:
+            return max(found, key=lambda letter: said.rfind(f" {letter} "))
+    return None
+
+
+TASK = Task("mmt-bench", Source("OpenGVLab/MMT-Bench", "val", file="MMT-Bench_VAL.tsv"), read, score, longest=8)

@@ -1,0 +1,83 @@
+"""`polydraft batch`: long work that can be stopped and goes on where it was.
+
+polydraft batch run jobs.jsonl --out results
+polydraft batch vlm --tasks chartqa:200,ocrbench --model tiny-vlm --methods ar,eagle2 --out runs/vlm
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
+
+FAILED = 1  # exit status
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what is done there is not done again.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+
+
+@app.callback()
+def batch() -> None:
+    """Run files of jobs, and question sets; resumable."""
+
+
+@app.command("run")
+def run_file(
+    jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="A JSON object a line: id, modality, and arguments.")],
+    out: Out,
+    as_json: Json = False,
+) -> None:
+    """Draw, say and answer what JOBS asks for."""
+    from polydraft.apps.bench.report import check_folder
+    from polydraft.apps.commands.terminal import note, print_json, progress
+    from polydraft.apps.jobs import read_jobs, run_jobs
+
+    asked = read_jobs(jobs)
+    check_folder(out)
+    with progress("working", "jobs") as advance:
+        records = run_jobs(asked, out, advance)
+    failed = [record for record in records if "error" in record]
+    for record in failed:
+        note(f"{record['id']}: {record['error']['type']}: {record['error']['message']}")
+    if as_json:
+        print_json({"done": len(records) - len(failed), "failed": len(failed), "jobs": records})
+    else:
+        typer.echo(f"{out}: {len(records) - len(failed)} of {len(records)} jobs done")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+@app.command("vlm")
+def vlm(
+    tasks: Annotated[str, typer.Option(help="Question sets, as in chartqa:200,ocrbench (200 and all questions).")],
+    out: Out,
+    model: Annotated[str, typer.Option(help="Embedded model, a model folder or a hub repository.")] = "tiny-vlm",
+    methods: Annotated[str, typer.Option(help="Names separated by commas; plain decoding is always there.")] = "ar",
+    mode: Annotated[
+        str, typer.Option(help="accuracy: the sets' own prompts and scores; latency: free answers, timed.")
+    ] = "accuracy",
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the sets' files, with a subfolder a set. Default: the hub.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most questions of any set.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Question i of a set is answered with seed + i.")] = 0,
+    shard: Annotated[str | None, typer.Option(help="A part of the work, as in 2/4, the second of four.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy, as the sets' scores want it.")] = 0.0,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: the set's own, or 256 if free.")] = None,
+    min_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Shorter answers are not timed. Default: 1, or 32 if free.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Score and time methods of a vision-language model on question sets. Run it on an otherwise idle machine."""
+    from polydraft.apps.bench.vlm.run import run
+
+    run(
+        tasks=tasks, model=model, methods=methods, out=out, mode=mode, data_folder=data, limit=limit, seed=seed,
+        shard=shard, temperature=temperature, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
+        device=device, dtype=dtype, json=as_json,
+    )  # fmt: skip

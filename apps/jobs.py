@@ -1,0 +1,181 @@
+"""Jobs of any modality from a file, a JSON object a line; `polydraft batch run`.
+
+    {"id": "frogs", "modality": "image", "prompt": "two frogs on a blue background", "seed": 7}
+    {"id": "hello", "modality": "speech", "text": "Hello!", "voice": "slt"}
+    {"id": "what", "model": "tiny-vlm", "image": "frogs.png", "question": "What is in the picture?"}
+
+Other keys are arguments of generate_image, generate_speech and chat. A bad file is refused, line by line, before
+anything runs. Results lie in the folder under their id, with a line each in results.jsonl; a job that fails is
+recorded with its error, and tried again when the file is run again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from polydraft.apps.journal import Journal
+from polydraft.core.errors import InvalidArgument, PolydraftError
+from polydraft.core.methods import parse
+from polydraft.modalities.loading import card
+from polydraft.modalities.output import whole
+
+RESULTS = "results.jsonl"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+OURS = ("on_step",)  # arguments that a line of text cannot give
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A modality: the public function that does the work, what it cannot do without, and a result's ending."""
+
+    function: str
+    needs: str
+    ending: str
+
+
+KINDS = {
+    "image": Kind("generate_image", "prompt", ".png"),
+    "speech": Kind("generate_speech", "text", ".wav"),
+    "vlm": Kind("chat", "image", ".txt"),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    id: str
+    modality: str
+    arguments: dict[str, Any]
+
+    @property
+    def output(self) -> str:
+        """The result's file name."""
+        return self.id + KINDS[self.modality].ending
+
+    @property
+    def model(self) -> str:
+        return str(self.arguments.get("model", ""))
+
+
+def function_of(modality: str) -> Callable[..., Any] | None:
+    found: Callable[..., Any] | None = getattr(import_module("polydraft"), KINDS[modality].function, None)
+    return found
+
+
+def available() -> list[str]:
+    return [modality for modality in KINDS if function_of(modality) is not None]
+
+
+def read_jobs(path: Path) -> list[Job]:
+    """The jobs of a file; raises InvalidArgument that names the first bad line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{path} cannot be read as text; give a file with a JSON object a line.") from error
+    jobs: dict[str, Job] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            job = read_job(line)
+            if job.id in jobs:
+                raise InvalidArgument(f"id {job.id!r} is there twice; give every job its own.")
+        except PolydraftError as error:
+            raise InvalidArgument(f"line {number} of {path.name}: {error}") from error
+        jobs[job.id] = job
+    if not jobs:
+        raise InvalidArgument(f"{path} has no jobs; write a JSON object a line, with an id and what to make.")
+    return list(jobs.values())
+
+
+def read_job(line: str) -> Job:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise InvalidArgument('this is no JSON; write one object, such as {"id": "a", "prompt": …}.') from error
+    if not isinstance(value, dict):
+        raise InvalidArgument("this is no JSON object; write one in braces, with an id and what to make.")
+    name = str(value.pop("id", ""))
+    if not NAME.fullmatch(name):
+        raise InvalidArgument(
+            f"id {name!r} is no name for a file; use letters, digits, dots, dashes and underscores, at most 100."
+        )
+    modality = value.pop("modality", None)
+    if modality is None:
+        if "model" not in value:
+            raise InvalidArgument(f"there is neither modality nor model; give a modality: {', '.join(available())}.")
+        modality = card(str(value["model"])).modality
+    if modality not in available():
+        raise InvalidArgument(f"modality {modality!r} is unknown; use {', '.join(available())}.")
+    check_arguments(modality, value)
+    return Job(name, modality, value)
+
+
+def check_arguments(modality: str, arguments: dict[str, Any]) -> None:
+    """Refuse what the function does not take, and a method nobody has."""
+    function = function_of(modality)
+    assert function is not None
+    known = [name for name in inspect.signature(function).parameters if name not in OURS]
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
+        raise InvalidArgument(f"{unknown[0]!r} is no argument of {modality} jobs; they take {', '.join(known)}.")
+    if KINDS[modality].needs not in arguments:
+        raise InvalidArgument(f"{KINDS[modality].needs!r} is missing; {modality} jobs need it.")
+    if isinstance(arguments.get("method"), str):
+        parse(arguments["method"])
+
+
+def run_jobs(jobs: list[Job], folder: Path, advance: Callable[[int, int, int], None]) -> list[dict[str, Any]]:
+    """Do what is not done yet, model by model so that each is loaded once; the records of all jobs in their order."""
+    journal = Journal(folder / RESULTS)
+    try:
+        for job in jobs:
+            before = journal.done.get(job.id)
+            if before is not None and (before["modality"], before["arguments"]) != (job.modality, job.arguments):
+                raise InvalidArgument(
+                    f"{folder} has a result of job {job.id!r} with other arguments; use another id or folder."
+                )
+        left = [job for job in jobs if "output" not in journal.done.get(job.id, {})]
+        passes = 0
+        for count, job in enumerate(sorted(left, key=lambda job: (job.modality, job.model)), 1):
+            record = do(job, folder)
+            passes += record.get("stats", {}).get("target_passes", 0)
+            journal.add(record)
+            advance(len(jobs) - len(left) + count, len(jobs), passes)
+    finally:
+        journal.close()
+    return [journal.done[job.id] for job in jobs]
+
+
+def do(job: Job, folder: Path) -> dict[str, Any]:
+    """One job's record."""
+    record: dict[str, Any] = {"id": job.id, "modality": job.modality, "arguments": job.arguments}
+    begun = time.perf_counter()
+    function = function_of(job.modality)
+    assert function is not None
+    try:
+        result = function(**job.arguments)
+        save(result, job.modality, folder / job.output)
+    except (PolydraftError, TypeError, ValueError, LookupError, OSError, RuntimeError) as error:
+        # a line of JSON can hold any type: what a function makes of a wrong one is this job's failure, not the run's
+        return record | {"error": {"type": type(error).__name__, "message": str(error)}}
+    return record | {
+        "output": job.output, "method": result.stats.method, "finish_reason": result.finish_reason,
+        "seconds": round(time.perf_counter() - begun, 3), "stats": result.stats.to_dict(),
+    }  # fmt: skip
+
+
+def save(result: Any, modality: str, path: Path) -> None:
+    """A picture, a sound or a text, whole or not at all."""
+    if modality == "vlm":
+        with whole(path) as file:
+            file.write(f"{result.text}\n".encode())
+    else:
+        result.save(path)

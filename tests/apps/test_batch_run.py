@@ -1,0 +1,146 @@
+"""`polydraft batch run`: jobs of every modality, resumed by id; bad files are refused before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import polydraft
+from polydraft.core.errors import PromptError
+from polydraft.core.stats import DecodeStats
+
+from .command_line import assert_refused, run
+
+FROGS = {"id": "frogs", "modality": "image", "prompt": "two frogs on a blue background", "seed": 7, "method": "jacobi"}
+SAY = {"id": "say-1", "modality": "vlm", "image": "frogs.png", "question": "What is it?"}
+
+
+@dataclass(frozen=True)
+class Reply:
+    text: str
+    stats: DecodeStats
+    tokens: torch.Tensor
+    finish_reason: str = "eos"
+
+
+class Chat:
+    """Stands in for `polydraft.chat`; fails where the question says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, image: Any, question: str | None = None, *, model: str = "m", seed: int = 0) -> Reply:
+        self.asked.append(str(question))
+        if question == "fail":
+            raise PromptError("the question fails; ask another.")
+        if not isinstance(seed, int):
+            raise TypeError("seed must be a number")
+        return Reply(
+            f"Two frogs; {question}", DecodeStats("m", "identical", 3, 2, accepted_at=Counter()), torch.ones(3)
+        )
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch) -> Chat:
+    made = Chat()
+    monkeypatch.setitem(vars(polydraft), "chat", made)
+    return made
+
+
+def write(folder: Path, *jobs: Any) -> Path:
+    path = folder / "jobs.jsonl"
+    path.write_text("\n".join(job if isinstance(job, str) else json.dumps(job) for job in jobs) + "\n")
+    return path
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+
+
+def test_a_picture_and_an_answer_are_made_and_not_made_again(tmp_path: Path, chat: Chat) -> None:
+    path, out = write(tmp_path, FROGS, "", SAY), tmp_path / "out"
+    done = run("batch", "run", path, "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["done"] == 2
+    with Image.open(out / "frogs.png") as picture:
+        assert picture.size == (128, 128) and picture.text["seed"] == "7"  # type: ignore[attr-defined]
+    assert (out / "say-1.txt").read_text() == "Two frogs; What is it?\n"
+    frogs, say = lines(out)
+    assert frogs["output"] == "frogs.png" and frogs["stats"]["tokens"] == 256 and frogs["finish_reason"] == "length"
+    assert say["arguments"] == {"image": "frogs.png", "question": "What is it?"} and say["seconds"] >= 0
+    (out / "frogs.png").unlink()
+    again = run("batch", "run", path, "--out", out)
+    assert again.exit_code == 0 and "2 of 2 jobs done" in again.stdout
+    assert not (out / "frogs.png").exists() and len(chat.asked) == 1 and len(lines(out)) == 2
+
+
+def test_a_failing_job_is_recorded_and_the_run_goes_on(tmp_path: Path, chat: Chat) -> None:
+    jobs = [SAY | {"id": "a", "question": "fail"}, SAY | {"id": "b", "seed": "x"}, SAY | {"id": "c"}]
+    path, out = write(tmp_path, *jobs), tmp_path / "out"
+    done = run("batch", "run", path, "--out", out)
+    assert done.exit_code == 1 and "1 of 3 jobs done" in done.stdout
+    assert "a: PromptError: the question fails; ask another." in done.stderr and "b: TypeError" in done.stderr
+    assert [record.get("error", {}).get("type") for record in lines(out)] == ["PromptError", "TypeError", None]
+    assert {path.name for path in out.iterdir()} == {"c.txt", "results.jsonl"}
+    run("batch", "run", path, "--out", out)  # the failed ones are tried again, the other is not
+    assert len(chat.asked) == 5 and len(lines(out)) == 5
+
+
+def test_same_id_with_other_arguments_is_refused(tmp_path: Path, chat: Chat) -> None:
+    out = tmp_path / "out"
+    assert run("batch", "run", write(tmp_path, SAY), "--out", out).exit_code == 0
+    assert_refused(run("batch", "run", write(tmp_path, SAY | {"seed": 4}), "--out", out), "say-1")
+    assert run("batch", "run", write(tmp_path, SAY | {"seed": 4, "id": "say-2"}), "--out", out).exit_code == 0
+
+
+BAD = {
+    "no JSON": ("{", "JSON"),
+    "a list": ("[]", "object"),
+    "no id": ({"modality": "image", "prompt": "a cat"}, "id"),
+    "an id that is a path": (FROGS | {"id": "../a"}, "../a"),
+    "an id twice": (FROGS, "twice"),
+    "no modality": ({"id": "a", "prompt": "a cat"}, "modality"),
+    "unknown modality": (FROGS | {"id": "a", "modality": "smell"}, "smell"),
+    "unknown model": ({"id": "a", "model": "tiny-imge", "prompt": "a cat"}, "tiny-imge"),
+    "unknown argument": (FROGS | {"id": "a", "sed": 3}, "sed"),
+    "an argument of another modality": (FROGS | {"id": "a", "voice": "slt"}, "voice"),
+    "an argument no file can hold": (FROGS | {"id": "a", "on_step": 3}, "on_step"),
+    "nothing to draw": ({"id": "a", "modality": "image"}, "prompt"),
+    "unknown parameter": (FROGS | {"id": "a", "method": "jacobi(windoow=3)"}, "windoow"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_line_is_named_and_nothing_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polydraft.modalities.image.pipeline.load", lambda *_, **__: pytest.fail("a model was loaded"))
+    job, word = BAD[name]
+    done = run("batch", "run", write(tmp_path, FROGS, job), "--out", tmp_path / "out")
+    assert_refused(done, word)
+    assert "line 2" in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_files_without_jobs_are_refused(tmp_path: Path) -> None:
+    assert_refused(run("batch", "run", write(tmp_path), "--out", tmp_path / "out"), "no jobs")
+    assert_refused(run("batch", "run", tmp_path / "missing.jsonl", "--out", tmp_path / "out"), "missing")
+    (tmp_path / "picture.jsonl").write_bytes(b"\xff\xfe\x00")
+    assert_refused(run("batch", "run", tmp_path / "picture.jsonl", "--out", tmp_path / "out"), "picture.jsonl")
+
+
+def test_the_modality_may_follow_from_the_model(tmp_path: Path) -> None:
+    from polydraft.apps.jobs import read_jobs
+
+    path = write(tmp_path, {"id": 3, "model": "tiny-image", "prompt": "a cat"})
+    (job,) = read_jobs(path)
+    assert (job.id, job.modality, job.output) == ("3", "image", "3.png")
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    assert_refused(run("batch", "run", write(tmp_path, FROGS), "--out", tmp_path / "out"), "out")

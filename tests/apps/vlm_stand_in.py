@@ -1,0 +1,65 @@
+"""A model for tests of benchmarks: it answers from a table, at a known speed, and counts what it is asked."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polydraft.core.errors import PromptError, UnknownMethod
+from polydraft.core.stats import DecodeStats
+
+METHODS = {"ar": ("identical", 1), "eagle2": ("identical", 4), "fast(k=2,l=3)": ("identical", 8), "top-k": ("lossy", 8)}
+
+
+@dataclass(frozen=True)
+class Said:
+    text: str
+    tokens: Tensor
+    stats: DecodeStats
+    finish_reason: str = "eos"
+
+
+@dataclass
+class StandIn:
+    """answer: from a question to its text. A method commits as many tokens a pass as METHODS says, at 10 ms a pass.
+
+    broken: a method that answers otherwise than it promised. fails_on: a word no question may have.
+    """
+
+    answer: Callable[[str], str]
+    broken: str = ""
+    fails_on: str = "\0"
+    stop_after: int | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float32
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def checked(self, method: str) -> None:
+        if method not in METHODS:
+            raise UnknownMethod(f"method {method!r} is unknown; use {', '.join(METHODS)}.")
+
+    def __call__(self, image: Image.Image | list[Image.Image] | None, question: str, **options: Any) -> Said:
+        self.asked.append({"image": image, "question": question} | options)
+        if self.stop_after is not None and len(self.asked) > self.stop_after:
+            raise KeyboardInterrupt
+        if self.fails_on in question:
+            raise PromptError("the question is too long; ask a shorter one.")
+        method = options["method"]
+        guarantee, pace = METHODS[method]
+        text = self.answer(question)
+        words = text.split()[: options["max_new_tokens"]]
+        if method in (self.broken, "top-k"):
+            words = [*words[:-1], "else"]
+        tokens = len(words)
+        passes = -(-tokens // pace)
+        stats = DecodeStats(method, guarantee, tokens, passes, accepted_at=Counter())
+        stats.prefill_seconds, stats.decode_seconds = 0.1, 0.01 * passes
+        ids = torch.tensor([zlib.crc32(word.encode()) for word in words], dtype=torch.long)
+        return Said(" ".join(words), ids, stats)

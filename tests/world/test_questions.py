@@ -1,0 +1,255 @@
+"""Descriptions and answers of the generator are judged right, those of a changed scene wrong, whatever the wording."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polydraft.modalities.world import descriptions
+from polydraft.modalities.world.answers import Truth, claims
+from polydraft.modalities.world.descriptions import description, fill, stated
+from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.questions import TOPICS, Question, names_all, questions
+from polydraft.modalities.world.scene import (
+    BACKGROUNDS,
+    MIRROR,
+    RELATIONS,
+    Composition,
+    Group,
+    Placed,
+    Scene,
+    place,
+    random_composition,
+)
+
+seeds = st.integers(0, 2**32 - 1)
+PANDAS = Composition("blue", (Group("panda", 2, "small"), Group("rocket", 1, "large")), "left")
+FROG = Composition("navy", (Group("frog", 1, "small"),))
+
+
+def drawn(seed: int, held_out: bool = True) -> tuple[Composition, Scene, np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    composition = random_composition(rng, held_out)
+    scene = place(composition, rng)
+    return stated(composition, scene), scene, rng
+
+
+def changed(composition: Composition, rng: np.random.Generator) -> dict[str, Composition]:
+    """The composition with one thing changed, by what was changed."""
+    groups = composition.groups
+    which = int(rng.integers(len(groups)))
+
+    def with_group(**change: object) -> Composition:
+        return replace(composition, groups=(*groups[:which], replace(groups[which], **change), *groups[which + 1 :]))
+
+    stranger = str(rng.choice(sorted(set(KINDS) - {group.kind for group in groups})))
+    found = {
+        "background": replace(
+            composition, background=str(rng.choice(sorted(set(BACKGROUNDS) - {composition.background})))
+        ),
+        "count": with_group(count=groups[which].count % 3 + 1),
+        "size": with_group(size=next(size for size in SIZES if size != groups[which].size)),
+        "kind": with_group(kind=stranger),
+    }
+    if composition.relation is not None:
+        found["relation"] = replace(composition, relation=MIRROR[composition.relation])
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds, st.booleans())
+def test_descriptions_name_all_and_only_what_is_there(seed: int, held_out: bool) -> None:
+    composition, scene, rng = drawn(seed, held_out)
+    assert composition.held_out == held_out
+    told = description(composition, rng)
+    assert names_all(told, composition) and names_all(told, composition, scene), told
+    for what, other in changed(composition, rng).items():
+        assert not names_all(description(other, rng), composition, scene), what
+        assert not names_all(told, other), what
+
+
+@settings(deadline=None, max_examples=60)
+@given(seeds)
+def test_answers_are_right_and_those_of_a_changed_scene_wrong(seed: int) -> None:
+    composition, scene, rng = drawn(seed)
+    for question in questions(composition, np.random.default_rng(seed), scene):
+        assert question.right(question.answer), question
+        assert not question.right("") and not question.right("It is hard to say.")
+    asked = {"background": ["background"], "count": ["what"], "kind": ["what"], "relation": ["where", "who"]}
+    for what, other in changed(composition, rng).items():
+        for topic in asked.get(what, []):
+            ours, theirs = (ask(topic, one, seed) for one in (composition, other))
+            if ours is not None and theirs is not None:
+                assert not ours.right(theirs.answer), (what, ours, theirs.answer)
+    group = composition.groups[0]
+    for count in {1, 2, 3} - {group.count}:
+        question = Question("count", "", "", Truth.of(composition, scene), group.kind)
+        other = replace(composition, groups=(replace(group, count=count),), relation=None)
+        assert not question.right(ask("count", other, 0).answer)  # type: ignore[union-attr]
+
+
+def ask(topic: str, composition: Composition, seed: int) -> Question | None:
+    return TOPICS[topic](composition, Truth.of(composition), np.random.default_rng(seed))
+
+
+def test_every_wording_is_judged_right_and_long_enough() -> None:
+    """All templates, with every relation and count; 40 to 120 words and marks."""
+    rng = np.random.default_rng(0)
+    two = [
+        Composition("grey", (Group("bee", first, "large"), Group("fish", second, "small")), relation)
+        for relation in RELATIONS
+        for first, second in ((1, 1), (2, 1), (1, 2))
+    ]
+    one = [Composition("orange", (Group("grapes", count, "small"),)) for count in (1, 2, 3)]
+    for composition in two + one:
+        told = descriptions.RELATIONS_TOLD if composition.relation else descriptions.ALONE_TOLD
+        whole = [
+            *product(descriptions.OPENINGS, told, descriptions.BACKGROUNDS_TOLD),
+            *product(descriptions.SET_OUT, told),
+        ]
+        for sentences in whole if composition in (two[0], one[0]) else whole[::7]:
+            text = " ".join(sentences).format(**fill(composition, rng))
+            assert names_all(text, composition), text
+            assert 40 <= len(re.findall(r"\w+|[^\w\s]", text)) <= 120
+            assert text[0].isupper() and text.endswith(".")
+
+
+def test_same_seed_same_questions() -> None:
+    composition, scene, _ = drawn(3)
+    first, again, other = (questions(composition, np.random.default_rng(seed), scene) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len({description(composition, np.random.default_rng(seed)) for seed in range(20)}) > 10
+
+
+def about(topic: str, kind: str = "", composition: Composition = PANDAS) -> Question:
+    return Question(topic, "", "", Truth.of(composition), kind)
+
+
+JUDGED = [
+    # topic, kind asked about, answer, verdict; two small pandas left of a large rocket on blue
+    ("what", "", "two pandas and a rocket", True),
+    ("what", "", "I see pandas next to a big rocket.", True),
+    ("what", "", "A rocket, and 2 tiny pandas!", True),
+    ("what", "", "Two pandas.", False),
+    ("what", "", "Two pandas, a rocket and a bee.", False),
+    ("what", "", "A panda and a rocket.", False),
+    ("what", "", "Two large pandas and a rocket.", False),
+    ("what", "", "There are two pandas but no rocket.", False),
+    ("what", "", "Two pandas and a rocket, but no bee and nothing else.", True),
+    ("where", "panda", "To the left of the rocket.", True),
+    ("where", "panda", "Left.", True),
+    ("where", "panda", "They are on the left.", True),
+    ("where", "panda", "The rocket is to the right of the pandas.", True),
+    ("where", "panda", "They have the rocket on their right.", True),
+    ("where", "panda", "On the left are two pandas and on the right a rocket.", True),
+    ("where", "panda", "Left of the rocket stand the pandas.", True),
+    ("where", "panda", "Above the rocket.", False),
+    ("where", "panda", "The pandas are to the right of the rocket.", False),
+    ("where", "panda", "To the left of the rocket is a bee.", False),
+    ("where", "panda", "Not to the left of the rocket.", False),
+    ("where", "panda", "All over the picture.", False),
+    ("where", "panda", "On a blue background.", False),
+    ("where", "rocket", "To the right of the pandas.", True),
+    ("where", "rocket", "On the left.", False),
+    ("who", "rocket", "The pandas.", True),
+    ("who", "rocket", "Two pandas are left of it.", True),
+    ("who", "rocket", "A panda and a rocket.", False),
+    ("who", "rocket", "The rocket.", False),
+    ("who", "rocket", "A bee is left of the rocket.", False),
+    ("count", "panda", "2", True),
+    ("count", "panda", "There are a total of two.", True),
+    ("count", "panda", "Two small pandas and one rocket.", True),
+    ("count", "panda", "three", False),
+    ("count", "panda", "There are 12 pandas.", False),
+    ("count", "panda", "Two or three.", False),
+    ("count", "panda", "There are pandas.", False),
+    ("count", "panda", "There are no pandas.", False),
+    ("count", "panda", "There are not two pandas.", False),
+    ("count", "rocket", "Just one.", True),
+    ("count", "rocket", "There is a rocket.", True),
+    ("count", "rocket", "Two.", False),
+    ("count", "", "Three objects.", True),
+    ("count", "", "Two pandas and one rocket.", True),
+    ("count", "", "Two objects.", False),
+    ("count", "", "Two pandas.", False),
+    ("background", "", "Blue", True),
+    ("background", "", "it's blue!", True),
+    ("background", "", "The pandas stand on a plain blue background.", True),
+    ("background", "", "It is not blue.", False),
+    ("background", "", "It is navy.", False),
+    ("background", "", "Dark blue.", False),
+    ("background", "", "Blue or pink.", False),
+    ("background", "", "A blue panda on a pink background.", False),
+    ("exists", "panda", "Yes.", True),
+    ("exists", "panda", "Yes, two pandas are there.", True),
+    ("exists", "panda", "There are two pandas.", True),
+    ("exists", "panda", "No.", False),
+    ("exists", "panda", "Yes, there are three pandas.", False),
+    ("exists", "panda", "Yes, there is no panda.", False),
+    ("exists", "panda", "No, there are two pandas.", False),
+    ("exists", "panda", "Perhaps.", False),
+    ("exists", "bee", "No", True),
+    ("exists", "bee", "No bee is present.", True),
+    ("exists", "bee", "There isn't a bee, there are two pandas.", True),
+    ("exists", "bee", "I can't see any bees.", True),
+    ("exists", "bee", "Yes, a bee.", False),
+    ("exists", "bee", "Yes.", False),
+    ("exists", "bee", "No, there is a bee.", False),
+    ("exists", "bee", "No, but there is a frog.", False),
+    ("exists", "bee", "There is a bee.", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("topic", "kind", "answer", "verdict"), JUDGED)
+def test_answers_in_any_words(topic: str, kind: str, answer: str, verdict: bool) -> None:
+    assert about(topic, kind).right(answer) is verdict, claims(answer)
+
+
+def test_navy_and_gray_have_other_names() -> None:
+    assert about("background", composition=FROG).right("It is dark blue.")
+    assert about("background", composition=FROG).right("Navy blue.")
+    assert not about("background", composition=FROG).right("Blue.")
+    assert about("background", composition=replace(FROG, background="grey")).right("The background is gray.")
+
+
+def test_what_the_picture_shows_is_true_too() -> None:
+    """The cat is above the dog, and stands to its left as well: the picture says so, the caption does not."""
+    composition = Composition("pink", (Group("cat"), Group("dog")), "above")
+    scene = Scene("pink", (Placed("cat", "small", 0, 0), Placed("dog", "large", 64, 64)))
+    seen, read = (Question("where", "", "", truth, "cat") for truth in
+                  (Truth.of(composition, scene), Truth.of(composition)))  # fmt: skip
+    assert seen.right("Left of the dog.") and not read.right("Left of the dog.")
+    assert not seen.right("Right of the dog.") and seen.right("Over the dog.")
+    assert not names_all("A large cat is above a dog on a pink background.", composition, scene)
+
+
+DESCRIBED = [
+    ("Two small pandas stand to the left of one large rocket. The background is blue.", True),
+    ("There are two pandas and a rocket on blue. The pandas are small, the rocket is large and right of them.", True),
+    ("Two small pandas and one large rocket on a blue background.", False),  # standing how?
+    ("Two small pandas are left of one large rocket.", False),  # on which background?
+    ("Two pandas are left of a large rocket on a blue background.", False),  # how large?
+    ("Small pandas are left of a large rocket on a blue background.", False),  # how many?
+    ("Two small pandas are left of a large rocket and a bee on a blue background.", False),
+    ("Two small pandas are left of a large rocket on a blue background. The rocket is small.", False),
+    ("Two small pandas are left of a large rocket on a blue background. The rocket is above the pandas.", False),
+    ("", False),
+]
+
+
+@pytest.mark.parametrize(("text", "verdict"), DESCRIBED)
+def test_free_descriptions(text: str, verdict: bool) -> None:
+    assert names_all(text, PANDAS) is verdict, claims(text)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text())
+def test_any_text_is_read(text: str) -> None:
+    claims(text)
+    assert not names_all(text, PANDAS)
