@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from polydraft.core.training.shipping import shipped
+
 WARM_UP = 100  # steps
 
 
@@ -46,7 +48,6 @@ def apply(optimisers: list[torch.optim.Optimizer], model: torch.nn.Module) -> No
 
 
 def save(model: PreTrainedModel, folder: Path, curve: list[dict[str, float]]) -> None:
-    """Weights in bf16, as they ship, and the loss curve."""
-    snapshot = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.state_dict().items()}
-    model.save_pretrained(folder, state_dict=snapshot)
+    """Weights in bf16, as they ship, each once, and the loss curve."""
+    model.save_pretrained(folder, state_dict=shipped(model))
     (folder / "curve.json").write_text(json.dumps(curve))

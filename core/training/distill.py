@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.target import Prompt
+from polydraft.core.training.shipping import shipped
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,7 @@ def distil(
 
 def checkpoint(folder: Path, student: Any, optimiser: torch.optim.Optimizer, progress: dict) -> None:
     """Weights (bf16, what ships), master weights and moments, and how far the run is."""
-    shipped = {name: tensor.detach().to(torch.bfloat16) for name, tensor in student.state_dict().items()}
-    student.save_pretrained(folder, state_dict=shipped)
+    student.save_pretrained(folder, state_dict=shipped(student))
     moments = {
         f"{index}.{key}": value.detach().clone()
         for index, state in optimiser.state_dict()["state"].items() for key, value in state.items()

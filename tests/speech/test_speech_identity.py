@@ -23,7 +23,7 @@ TEXTS = [
     "Yes.", "Thank you very much for coming today.", "Would you like another cup of coffee?",
     "The price of oil went up again this week.",
 ]  # fmt: skip
-CODES = 40
+CODES = 24
 METHODS = (
     "jacobi(window=9)", "pld", "draft(depth=5)", "draft(depth=4,width=2)", "vadusa(nodes=12)",
     "vadusa(nodes=6,width=1)", "speechspec(nodes=12)",
