@@ -37,11 +37,16 @@ CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to th
 
 @dataclass(frozen=True)
 class Form:
-    """What a model of one modality is made of. first: a part that only it has; manifest: what it begins as."""
+    """What a model of one modality is made of. first: a part that only it has; manifest: what it begins as.
+
+    method, needs: its method of choice, once it has a drafter of that kind.
+    """
 
     first: str
     manifest: dict[str, Any]
     tokenizer: Callable[[], Tokenizer]
+    method: str = "jacobi"
+    needs: str | None = None
 
 
 FORMS = (
@@ -59,9 +64,10 @@ FORMS = (
         "codec",
         {
             "format": 1, "modality": "speech", "summary": "English in four voices, 50 codes a second",
-            "voices": list(VOICES), "defaults": {"method": "vadusa", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
+            "voices": list(VOICES), "defaults": {"method": "jacobi", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
         },
         lambda: of_speech.build(list(VOICES), list(SYMBOLS), CodecConfig().codebook_size),
+        "vadusa", "heads",
     ),
 )  # fmt: skip
 
@@ -86,6 +92,8 @@ def assemble(runs: Path, out: Path) -> None:
             manifest["fitted"] |= {method: manifest["fitted"].get(method, {}) | fit for method in methods}
     plot_curves(runs, out / "curves.png")
     manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
+    if form.needs in manifest["drafters"]:
+        manifest["defaults"] |= {"method": form.method}
     path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
