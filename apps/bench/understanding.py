@@ -36,12 +36,12 @@ class Ears(Protocol):
 
 
 class Judgement(NamedTuple):
-    """Of one sentence: word errors, log-mel distance (nan without a reference), whether the voice is the one asked for,
-    and what else was asked about it."""
+    """Of one sentence: word errors, log-mel distance, whether the voice is the one asked for (both nan without a
+    reference), and what else was asked about it."""
 
     errors: int
     distance: float
-    own: bool
+    own: float
     more: dict[str, float]
 
 
@@ -80,7 +80,7 @@ class Judge:
             errors = word_errors(words, self.ears.hear(audio, self.sample_rate))
             theirs = self.reference.get((sentence, voice))
             distance = np.nan if theirs is None else log_mel_distance(audio, theirs, self.sample_rate)
-            own = self.voices is None or self.voices.closest(audio) == voice
+            own = np.nan if self.voices is None else float(self.voices.closest(audio) == voice)
             self.known[key] = Judgement(errors, distance, own, self.more(words, audio, self.sample_rate))
         return self.known[key]
 
@@ -191,16 +191,9 @@ def cells(row: dict[str, Any]) -> list[str]:
     gap = f"{row['delta']:+.3f} ± {row['error']:.3f}" if compared else ""
     same = f"{100 * row['same']:.0f} %" if row["method"] != RENDERER else ""
     distance = "" if np.isnan(row["distance"]) else f"{row['distance']:.2f}"
+    own = "" if np.isnan(row["own_voice"]) else f"{100 * row['own_voice']:.0f} %"
     more = [f"{value:.2f}" for value in row["more"].values()]
-    return [
-        row["method"],
-        same,
-        f"{row['wer']:.3f} ({voices})",
-        gap,
-        distance,
-        f"{100 * row['own_voice']:.0f} %",
-        *more,
-    ]
+    return [row["method"], same, f"{row['wer']:.3f} ({voices})", gap, distance, own, *more]
 
 
 def headers(rows: list[dict[str, Any]]) -> list[str]:

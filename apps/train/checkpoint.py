@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
+
+from polydraft.core.training.shipping import shipped
 
 
 def save(model: Any, folder: Path) -> None:
     """`model.config` and all weights."""
-    weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in model.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
+    save_file(shipped(model), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n")

@@ -12,4 +12,4 @@ def shipped(model: nn.Module) -> dict[str, Tensor]:
     state = model.state_dict()
     for name, tensor in state.items():
         first.setdefault(tensor.data_ptr(), name)
-    return {name: state[name].detach().to(torch.bfloat16) for name in first.values()}
+    return {name: state[name].detach().to(torch.bfloat16).contiguous() for name in first.values()}
