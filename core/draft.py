@@ -77,11 +77,11 @@ class Draft:
         if self.chain:
             square = torch.ones(nodes + 1, nodes + 1, dtype=torch.bool, device=self.tokens.device).tril()
             return square.expand(rows, -1, -1)
-        lineage = torch.eye(nodes + 1, dtype=torch.bool, device=self.tokens.device).repeat(rows, 1, 1)
-        lineage[:, 1:].scatter_(2, (self.parents + 1)[..., None], True)
-        for _ in range(nodes.bit_length()):  # doubling: parents, grandparents, …
-            lineage = torch.bmm(lineage.float(), lineage.float()) > 0
-        return lineage
+        ways = torch.eye(nodes + 1, dtype=torch.float64, device=self.tokens.device).repeat(rows, 1, 1)
+        ways[:, 1:].scatter_(2, (self.parents + 1)[..., None], 1)
+        for _ in range(nodes.bit_length()):  # doubling: parents, grandparents, …; counts of ways up, never negative
+            ways = torch.bmm(ways, ways)
+        return ways > 0
 
     @cached_property
     def deepest(self) -> int:

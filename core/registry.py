@@ -11,6 +11,7 @@ import torch
 
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.drafters.eagle import EagleDrafter
+from polydraft.core.drafters.hydra import HydraDrafter
 from polydraft.core.drafters.initial import INITIALISATIONS, Initial
 from polydraft.core.drafters.jacobi import JacobiDrafter
 from polydraft.core.drafters.lm import LMDrafter
@@ -63,6 +64,12 @@ def eagle2(site: Site, values: Values) -> Drafter:
     plan = Dynamic(values["depth"], values["width"], values["total"])
     rank = SharedNoise(values["spread"]) if "spread" in values else Likeliest()
     return EagleDrafter(site.drafters["eagle"](), site.target, plan, rank)
+
+
+def hydra(site: Site, values: Values) -> Drafter:
+    model = site.drafters["hydra"]()
+    plan = Dynamic(min(values["depth"], model.places), values["width"], values["total"])
+    return HydraDrafter(model, site.target, plan, SharedNoise(values["spread"]))
 
 
 def parallel(site: Site, values: Values, kind: str) -> Drafter:
@@ -165,6 +172,11 @@ DRAFTERS: dict[str, DraftPart] = {
         ahead(
             "vadusa", "heads", "heads on the target's last feature, as for speech codes",
             "Li et al. 2024, arXiv 2410.21951",
+        ),
+        DraftPart(
+            "hydra", "heads that know what was guessed before, the best paths under the shared noise",
+            f"Ankner et al. 2024, arXiv 2402.05109; {TAPE_PAPER}", hydra, dynamic_shape, kind="hydra",
+            parameters=TREE | SPREAD,
         ),
         ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
     )

@@ -115,8 +115,8 @@ class Sampler:
         chosen = self.sampling
         scores = logits.float()
         if self.mask is not None:
-            slot = history.t % len(self.mask)
-            scores = scores.masked_fill(~self.mask[slot], float("-inf"))
+            mask = self.mask if len(self.mask) == 1 else self.mask[history.t % len(self.mask)]
+            scores = torch.where(mask, scores, float("-inf"))
         if self.ends is not None and chosen.min_tokens:
             scores = scores.masked_fill(self.ends & (history.t < chosen.min_tokens)[..., None], float("-inf"))
         if chosen.repetition_penalty != 1:

@@ -22,15 +22,13 @@ from tokenizers import Tokenizer
 from polydraft.apps.train.flite import VOICES
 from polydraft.modalities.image import vocabulary as of_images
 from polydraft.modalities.speech import vocabulary as of_speech
-from polydraft.modalities.speech.codec import CodecConfig
-from polydraft.modalities.speech.lexicon import SYMBOLS
 from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
-DRAFTERS = {"lm": "drafter-lm", "eagle": "drafter-eagle", "heads": "drafter-heads", "block": "drafter-block"}
+DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "block")}
 FITTED = {  # methods that read what was fitted to a drafter
-    "lm": ("draft",), "eagle": ("eagle2",), "heads": ("medusa", "vadusa"), "block": ("speechspec",),
+    "lm": ("draft",), "eagle": ("eagle2",), "heads": ("medusa", "vadusa"), "hydra": ("hydra",), "block": ("speechspec",),
 }  # fmt: skip
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 
@@ -39,12 +37,13 @@ CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to th
 class Form:
     """What a model of one modality is made of. first: a part that only it has; manifest: what it begins as.
 
+    tokenizer: of the target, made or found in the folder of the runs.
     method, needs: its method of choice, once it has a drafter of that kind.
     """
 
     first: str
     manifest: dict[str, Any]
-    tokenizer: Callable[[], Tokenizer]
+    tokenizer: Callable[[Path], Tokenizer]
     method: str = "jacobi"
     needs: str | None = None
 
@@ -58,7 +57,7 @@ FORMS = (
                 "method": "jacobi", "temperature": 0.7, "top_k": 4, "top_p": 1.0, "guidance_scale": 1.3,
             },
         },
-        lambda: of_images.build(words(), synonyms()),
+        lambda runs: of_images.build(words(), synonyms()),
     ),
     Form(
         "codec",
@@ -66,8 +65,8 @@ FORMS = (
             "format": 1, "modality": "speech", "summary": "English in four voices, 50 codes a second",
             "voices": list(VOICES), "defaults": {"method": "jacobi", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
         },
-        lambda: of_speech.build(list(VOICES), list(SYMBOLS), CodecConfig().codebook_size),
-        "vadusa", "heads",
+        lambda runs: of_speech.load(runs / "target"),
+        "hydra", "hydra",
     ),
 )  # fmt: skip
 
@@ -81,7 +80,7 @@ def assemble(runs: Path, out: Path) -> None:
             (out / part).mkdir(exist_ok=True)
             for name in KEPT:
                 shutil.copyfile(runs / part / name, out / part / name)
-    form.tokenizer().save(str(out / "target" / "tokenizer.json"))
+    form.tokenizer(runs).save(str(out / "target" / "tokenizer.json"))
     path = out / "polydraft.json"
     manifest = form.manifest | {"jacobi_committed": {}, "fitted": {}}
     manifest |= json.loads(path.read_text()) if path.exists() else {}

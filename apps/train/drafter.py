@@ -28,6 +28,7 @@ from polydraft.apps.train.lessons import LESSONS, Lessons
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
+from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.fit import best_shares, best_spread
 from polydraft.core.training import distill, eagle, parallel
@@ -47,8 +48,8 @@ class Recipe:
     fit: Callable[[PreTrainedModel, Any, Examples], dict[str, Any]]
 
 
-def spread_of(laws: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., dict[str, Any]]:
-    return lambda target, student, kept: {"spread": round(best_spread(*laws(target, student, kept)), 3)}
+def spread_of(laws: Callable[..., tuple[Tensor, ...]]) -> Callable[..., dict[str, Any]]:
+    return lambda target, student, kept: {"spread": round(best_spread(*laws(target, student, kept)[:2]), 3)}
 
 
 def shares_of(target: PreTrainedModel, student: Any, kept: Examples) -> dict[str, Any]:
@@ -60,14 +61,18 @@ KINDS = {
     "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, spread_of(distill.laws)),
     "eagle": Recipe(lambda target: EagleNetwork(target.config), eagle.continuation, spread_of(eagle.laws)),
     "heads": Recipe(lambda target: MedusaHeads(target.config), parallel.divergence, shares_of),
+    "hydra": Recipe(lambda target: HydraHeads(target.config), parallel.divergence, spread_of(parallel.laws)),
     "block": Recipe(lambda target: BlockNetwork(target.config), parallel.overlap, shares_of),
 }
 
 
-def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None) -> None:
+def run(
+    target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None,
+    start: Path | None = None,
+) -> None:  # fmt: skip
     """A quarter of the time draws with the target, the rest distils. Raises UnsupportedMethod for an unknown kind.
 
-    samples: where what the target drew is kept, `out` unless several drafters share it.
+    samples: where what the target drew is kept, `out` unless several drafters share it. start: weights to begin with.
     """
     if kind not in KINDS:
         raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
@@ -77,6 +82,8 @@ def run(target: str, kind: str, out: Path, minutes: float, seed: int = 0, sample
     # drawing has packed the pipeline's weights; training reads them as they were
     recipe, model = KINDS[kind], causal_lm(pipe.card.target, pipe.device, pipe.dtype)
     student = recipe.student(model)
+    if start:
+        student.load_state_dict(load_file(start / "model.safetensors"))
     kept = Examples.join(prompts[-ROWS:], outputs[-ROWS:])  # never trained on
     source = own = batches(lessons.blank, prompts[:-ROWS], outputs[:-ROWS], seed)
     if (rendered := lessons.rendered(seed)) is not None:

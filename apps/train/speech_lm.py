@@ -3,7 +3,8 @@
     python -m polydraft.apps.train.speech_lm --data runs/tiny-speech/coded --out runs/tiny-speech/target
 
 A deep and narrow Llama. Where in the text the voice is, is known from the renderer, and half of what is hard about
-speech: while training, a middle layer points at the symbol being spoken (a loss of its own, dropped afterwards).
+speech: while training, a middle layer points at the symbol being spoken (a loss of its own, dropped afterwards). Draft heads learn with it, which makes it
+plan ahead; they are kept beside it for a drafter to start from.
 The learning rate follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
 With `torchrun --nproc-per-node 2 -m` for `python -m`, two processes of one thread each are twice as quick as one.
 """
@@ -24,10 +25,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, save, set_rate
 from polydraft.apps.train.speech_codes import NOTHING, Batch, Coded
 from polydraft.apps.train.together import average, join
+from polydraft.core.drafters.hydra import HydraHeads
+from polydraft.core.training.parallel import foresight
+from polydraft.core.training.shipping import shipped
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.lexicon import LETTERS
 
 POINTING = 0.2  # weight of the pointing loss
+FORESIGHT = 0.3  # weight of the draft heads' loss
 LAYER = 5  # whose output points
 SAVE_EVERY = 240  # seconds
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
@@ -49,13 +54,17 @@ class Pointer(nn.Module):
         return -scores.masked_fill(~right, -torch.inf).logsumexp(-1)[batch.spoken != NOTHING].mean()
 
 
-def losses(model: LlamaForCausalLM, pointer: Pointer, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Mean nats a code (the end included), and of the pointer."""
+def losses(
+    model: LlamaForCausalLM, pointer: Pointer, heads: HydraHeads, batch: Batch
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean nats a code (the end included), of the pointer, and of codes further ahead."""
     with torch.autocast("cpu", torch.bfloat16):
         out = model.model(input_ids=batch.ids, output_hidden_states=True)
         logits = model.lm_head(out.last_hidden_state[:, :-1][batch.judged])
         pointing = pointer(out.hidden_states[LAYER], batch)
-    return F.cross_entropy(logits.float(), batch.ids[:, 1:][batch.judged]), pointing
+        judged = F.pad(batch.judged, (0, 1))
+        ahead = foresight(heads, model, out.last_hidden_state, batch.ids, judged, batch.ids.shape[1] // 3)
+    return F.cross_entropy(logits.float(), batch.ids[:, 1:][batch.judged]), pointing, ahead
 
 
 def run(
@@ -80,38 +89,48 @@ def run(
     )  # fmt: skip
     model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if before else LlamaForCausalLM(config)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
-    pointer = Pointer(width)
+    pointer, folder = Pointer(width), out / "heads"
+    heads = HydraHeads(config)
+    if (folder / "model.safetensors").exists():
+        heads = HydraHeads.from_folder(folder, model)
     size = sum(p.numel() for p in model.parameters()) / 1e6
     if rank == 0:
         print(f"{size:.2f}M parameters, {len(speech.train)} utterances", flush=True)
     if not eager:
         model.model.compile(dynamic=False)  # halves a step here; needs a C++ compiler
-    optimisers = [*muon_and_adamw(model), torch.optim.AdamW(pointer.parameters(), lr=1.0, betas=(0.9, 0.95))]
-    out.mkdir(parents=True, exist_ok=True)
+    aside = [*pointer.parameters(), *heads.parameters()]
+    optimisers = [*muon_and_adamw(model), torch.optim.AdamW(aside, lr=1.0, betas=(0.9, 0.95))]
+    folder.mkdir(parents=True, exist_ok=True)
     curve, begun, step, budget = before, time.monotonic(), 0, minutes * 60
     elapsed = saved = 0.0
     while elapsed < budget:
         set_rate(optimisers, rate * descent(elapsed / budget, step))
-        loss, pointing = losses(model, pointer, speech.batch(rng, tokens))
-        (loss + POINTING * pointing).backward()
-        elapsed = average([*model.parameters(), *pointer.parameters()], time.monotonic() - begun)
+        loss, pointing, ahead = losses(model, pointer, heads, speech.batch(rng, tokens))
+        (loss + POINTING * pointing + FORESIGHT * ahead).backward()
+        elapsed = average([*model.parameters(), *aside], time.monotonic() - begun)
         apply(optimisers, model)
         step += 1
         if rank:
             continue
         if step % 50 == 0:
-            print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f} pointing {pointing.item():.4f}", flush=True)
+            print(f"{elapsed:6.0f}s step {step} loss {loss:.4f} pointing {pointing:.4f} ahead {ahead:.4f}", flush=True)
         if step % 500 == 0:
             with torch.no_grad():
-                told = torch.stack([torch.stack(losses(model, pointer, batch)) for batch in valid]).mean(0)
+                told = torch.stack([torch.stack(losses(model, pointer, heads, batch)) for batch in valid]).mean(0)
             seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
             curve.append({"seconds": seconds, "step": steps, "train": loss.item(), "held_out": told[0].item()})
-            print(f"{elapsed:6.0f}s step {step} held-out loss {told[0]:.4f} pointing {told[1]:.4f}", flush=True)
+            print(f"{elapsed:6.0f}s step {step} held-out loss {told[0]:.4f} pointing {told[1]:.4f} ahead {told[2]:.4f}", flush=True)
         if elapsed - saved > SAVE_EVERY:
-            save(model, out, curve)
+            keep(model, heads, out, curve)
             saved = elapsed
     if rank == 0:
-        save(model, out, curve)
+        keep(model, heads, out, curve)
+
+
+def keep(model: LlamaForCausalLM, heads: HydraHeads, out: Path, curve: list[dict[str, float]]) -> None:
+    """The target as it ships, and the heads beside it."""
+    save(model, out, curve)
+    heads.save_pretrained(out / "heads", state_dict=shipped(heads))
 
 
 if __name__ == "__main__":

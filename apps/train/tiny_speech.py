@@ -24,16 +24,16 @@ from polydraft.apps.train.speech_analysis import measure
 from polydraft.apps.train.speech_codes import code
 from polydraft.apps.train.speech_data import Job, render_many
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codec import CodecConfig, SpeechCodec
+from polydraft.modalities.speech.codec import SpeechCodec
 from polydraft.modalities.speech.lexicon import SYMBOLS
 from polydraft.modalities.speech.sentences import sentence
 from polydraft.modalities.speech.text import read
 
 SENTENCES = 24_000
 ANALYSED = 6  # shards the codec learns from
-SHARES = {"codec": 0.25, "target": 0.6}  # of the minutes given, beside rendering
+SHARES = {"codec": 0.2, "target": 0.63}  # of the minutes given, beside rendering
 TOKENS = 4608  # of a batch of the language model
-DRAFTERS = {"heads": 0.05, "lm": 0.05, "block": 0.05}
+DRAFTERS = {"hydra": 0.05, "heads": 0.04, "lm": 0.04, "block": 0.04}
 
 
 def jobs(seed: int) -> Iterator[Job]:
@@ -68,9 +68,9 @@ def encode(speech: list[Path], out: Path) -> None:
     coded, target = out / "coded", out / "target"
     for folder in (coded, target):
         folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = vocabulary.build(list(VOICES), list(SYMBOLS), CodecConfig().codebook_size)
-    tokenizer.save(str(target / "tokenizer.json"))
     trained = SpeechCodec.from_folder(out / "codec")
+    tokenizer = vocabulary.build(list(VOICES), list(SYMBOLS), trained.config.codebook_size)
+    tokenizer.save(str(target / "tokenizer.json"))
     for index, shard in enumerate(tqdm(speech, desc="encode", unit="shard")):
         if not (coded / shard.name).exists():
             code(shard, trained, tokenizer, coded / shard.name, index)
@@ -85,7 +85,8 @@ def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     model = out / "model"
     assemble(out, model)
     for kind, share in DRAFTERS.items():
-        drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed, out / "samples")
+        learnt = out / "target" / "heads" if kind == "hydra" else None  # what the target was trained with
+        drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed, out / "samples", learnt)
     assemble(out, model)
 
 

@@ -52,7 +52,7 @@ class GrowingDrafter(TreeDrafter):
 
     def onward(self, said: Tensor, drafts: Growth, stem: Stem, nodes: Nodes, parents: Tensor) -> Tensor:
         inputs = self.inputs(nodes.newest_ids(), take(said, parents))
-        read = self.network.tree_pass(drafts.cache, inputs, nodes.newest_lineage(), nodes.depth(), stem.cached)
+        read = self.network.tree_pass(drafts.cache, inputs, nodes.lineage, nodes.depth, stem.cached)
         return read.unflatten(0, stem.cached.shape)
 
     def logits(self, said: Tensor, level: int, width: int) -> Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -190,7 +189,7 @@ class Stem:
 
     def history(self, state: State, nodes: Nodes, level: int) -> History:
         """Of the newest of `nodes`, `level` levels below the stem."""
-        lineage = nodes.newest_lineage()
+        lineage = nodes.lineage
         t = torch.tensor(state.generated, device=lineage.device)[:, None] + self.waiting[:, None] + level
         seen = self.seen[:, None].expand(-1, lineage.shape[1], -1)
         return History(
@@ -201,33 +200,30 @@ class Stem:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes with children, below the stem, level by level: ids and parents `[B, M]`; the newest level's width."""
+    """Nodes with children, below the stem, level by level.
+
+    ids and depth: `[B, M]`, depth 0 right below the stem. lineage: `[B, W, M]` bool, which of them each of the newest
+    level descends from, itself included; of the stem's end, which has none above it, `[B, 1, 0]`.
+    """
 
     ids: Tensor
-    parents: Tensor
-    newest: int
+    depth: Tensor
+    lineage: Tensor
 
     @staticmethod
     def nothing(rows: int, device: torch.device) -> Nodes:
         empty = torch.empty(rows, 0, dtype=torch.long, device=device)
-        return Nodes(empty, empty, 0)
+        return Nodes(empty, empty, torch.empty(rows, 1, 0, dtype=torch.bool, device=device))
 
     def with_level(self, ids: Tensor, parents: Tensor) -> Nodes:
-        """parents: `[B, W]` places in the newest level so far."""
-        known = self.ids.shape[1]
-        parents = parents + (known - self.newest) if known else torch.full_like(parents, -1)
-        return Nodes(torch.cat([self.ids, ids], 1), torch.cat([self.parents, parents], 1), ids.shape[1])
-
-    @cached_property
-    def tree(self) -> Draft:
-        return Draft(self.ids, self.parents, torch.ones_like(self.ids, dtype=torch.bool))
+        """Another level, ids `[B, W]`; parents: `[B, W]` places in the newest level so far."""
+        above = self.lineage.gather(1, parents[..., None].expand(-1, -1, self.lineage.shape[2]))
+        itself = torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device).expand(len(ids), -1, -1)
+        level = self.depth[:, -1:] + 1 if self.depth.shape[1] else torch.zeros_like(ids[:, :1])
+        return Nodes(
+            torch.cat([self.ids, ids], 1), torch.cat([self.depth, level.expand_as(ids)], 1),
+            torch.cat([above, itself], 2),
+        )  # fmt: skip
 
     def newest_ids(self) -> Tensor:
-        return self.ids[:, self.ids.shape[1] - self.newest :]
-
-    def newest_lineage(self) -> Tensor:
-        """`[B, W, M]`; of the stem's end, which has none of them above it, `[B, 1, 0]`."""
-        return self.tree.lineage[:, self.tree.size + 1 - max(1, self.newest) :, 1:]
-
-    def depth(self) -> Tensor:
-        return self.tree.depth[:, 1:] - 1
+        return self.ids[:, self.ids.shape[1] - self.lineage.shape[1] :]

@@ -2,19 +2,22 @@
 
     distil(partial(divergence, target), MedusaHeads(target.config), source, minutes=10, folder=out)
     distil(partial(overlap, target), BlockNetwork(target.config), source, minutes=10, folder=out)
+    loss + 0.3 * foresight(heads, model, features, ids, judged)    # while the target itself is trained
 
-Both learn the target's own law of every place, on sequences the target wrote (Cai et al. 2024, Medusa, arXiv
-2401.10774, section 2.2). Farther places are harder and are reached more rarely: they count less.
+All learn the target's own law of every place, on sequences the target wrote (Cai et al. 2024, Medusa, arXiv
+2401.10774, section 2.2). Farther places are harder and are reached more rarely: they count less. Heads that are trained
+with their target also teach it to hold what they need (Gloeckle et al. 2024, arXiv 2404.19737).
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.parallel import Foreseer
 from polydraft.core.training.distill import Examples
 
 FADE = 0.8  # a farther place counts less
@@ -22,36 +25,67 @@ CROSS = 0.1  # of the divergence beside the total variation, in `overlap`
 STARTS = 64  # drafts a sequence and step: every place of every draft costs a law over the vocabulary
 
 
+class Student(Protocol):
+    """A network of `places` guesses ahead; see `Foreseer.everywhere`."""
+
+    places: int
+
+    def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor: ...
+
+
+def drafts(judged: Tensor, places: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Entries `[S]` to draft behind, at most `most`, the columns `[S, K]` that are guessed, which count `[B, S, K]`."""
+    # where a root can be: its own law, or the first token's, is judged
+    possible = judged[:, 1:].any(0).nonzero().squeeze(-1)
+    starts = possible[torch.randperm(len(possible), device=judged.device)[:most]].sort().values
+    columns = starts[:, None] + torch.arange(1, places + 1, device=judged.device)
+    inside = columns.clamp(max=judged.shape[1] - 1)
+    return starts, inside, judged[:, starts + 1][..., None] & judged[:, inside] & (columns == inside)
+
+
 def laws(
-    target: PreTrainedModel, student: Foreseer, examples: Examples, most: int = STARTS
+    target: PreTrainedModel, student: Student, examples: Examples, most: int = STARTS
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log p and log q `[M, V]` of drafts from at most `most` entries, and the place `[M]` of each; see `Foreseer`."""
-    ids, judged = examples.ids, examples.judged
+    ids = examples.ids
     with torch.no_grad():
         true = target.base_model(input_ids=ids).last_hidden_state
         embeddings = target.get_input_embeddings()(ids)[:, 1:].float()
-    # where a root can be: its own law, or the first token's, is judged
-    possible = judged[:, 1:].any(0).nonzero().squeeze(-1)
-    starts = possible[torch.randperm(len(possible), device=ids.device)[:most]].sort().values
-    columns = starts[:, None] + torch.arange(1, student.places + 1, device=ids.device)  # `[S, K]`
-    inside = columns.clamp(max=ids.shape[1] - 1)
-    counted = judged[:, starts + 1][..., None] & judged[:, inside] & (columns == inside)
+    starts, columns, counted = drafts(examples.judged, student.places, most)
     head = target.get_output_embeddings()
     with torch.no_grad():
-        p = head(true[:, inside][counted]).float().log_softmax(-1)
+        p = head(true[:, columns][counted]).float().log_softmax(-1)
     with torch.autocast(ids.device.type, torch.bfloat16):
         guessed = student.everywhere(true[:, :-1].float(), embeddings, starts)[counted]
         q = head(guessed.to(true.dtype)).float().log_softmax(-1)
-    return p, q, torch.arange(student.places, device=ids.device).expand_as(counted)[counted]
+    return p, q, which(counted)
 
 
-def divergence(target: PreTrainedModel, student: Foreseer, examples: Examples) -> Tensor:
+def which(counted: Tensor) -> Tensor:
+    """The place `[M]` of everything that counts."""
+    return torch.arange(counted.shape[-1], device=counted.device).expand_as(counted)[counted]
+
+
+def foresight(
+    student: Student, target: PreTrainedModel, features: Tensor, ids: Tensor, judged: Tensor, most: int = STARTS
+) -> Tensor:
+    """Mean nats of what really follows, faded, with gradients into the features `[B, L, D]` but not into embeddings."""
+    embeddings = target.get_input_embeddings()(ids)[:, 1:].detach()
+    starts, columns, counted = drafts(judged, student.places, most)
+    counted = counted & (columns < ids.shape[1] - 1)
+    guessed = student.everywhere(features[:, :-1], embeddings, starts)[counted]
+    logits = F.linear(guessed, target.get_output_embeddings().weight.detach())
+    labels = ids[:, (columns + 1).clamp(max=ids.shape[1] - 1)][counted]
+    return faded(F.cross_entropy(logits.float(), labels, reduction="none"), which(counted))
+
+
+def divergence(target: PreTrainedModel, student: Student, examples: Examples) -> Tensor:
     """Mean KL(target || student) in nats, place k counting FADE^k: the loss of heads."""
     p, q, place = laws(target, student, examples)
     return faded(kl(p, q), place)
 
 
-def overlap(target: PreTrainedModel, student: Foreseer, examples: Examples) -> Tensor:
+def overlap(target: PreTrainedModel, student: Student, examples: Examples) -> Tensor:
     """0.1 KL + 0.9 total variation, faded alike: the loss of block drafters (SpeechSpec)."""
     p, q, place = laws(target, student, examples)
     variation = (p.exp() - q.exp()).abs().sum(-1) / 2

@@ -43,7 +43,7 @@ class CodecConfig:
     Many axes of few points keep more of a spectrum than few axes of many, at the same number of codes.
     """
 
-    levels: tuple[int, ...] = (3, 3, 3, 3, 3, 3, 3, 3)
+    levels: tuple[int, ...] = (3, 3, 3, 3, 3, 3)
     voices: int = 4
     width: int = 192
     encoder_blocks: int = 2

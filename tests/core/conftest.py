@@ -23,6 +23,7 @@ from polydraft.core.decode import Batch, Method, decode, start
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
+from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.initial import INITIALISATIONS, Initial
 from polydraft.core.drafters.jacobi import JacobiDrafter
 from polydraft.core.drafters.lm import LMDrafter
@@ -70,6 +71,7 @@ class Lab:
     student: PreTrainedModel
     eagle: EagleNetwork
     heads: MedusaHeads
+    hydra: HydraHeads
     block: BlockNetwork
     prompts: list[Prompt]
 
@@ -100,6 +102,8 @@ class Lab:
             "eagle chain": lambda target: EagleDrafter(self.eagle, target, Dynamic(3), SharedNoise()),
             "eagle tree": lambda target: EagleDrafter(self.eagle, target, Dynamic(3, 3, 8), SharedNoise()),
             "heads tree": lambda target: ParallelDrafter(self.heads, target, Static(3, 9), SharedNoise()),
+            "hydra chain": lambda target: HydraDrafter(self.hydra, target, Dynamic(3), SharedNoise()),
+            "hydra tree": lambda target: HydraDrafter(self.hydra, target, Dynamic(3, 3, 8), SharedNoise()),
             "block tree": lambda target: ParallelDrafter(self.block, target, Static(3, 9), SharedNoise()),
         }
 
@@ -166,7 +170,7 @@ def lab() -> Callable[..., Lab]:
             Prompt((text, empty), budget, seed)
             for seed, (text, budget) in enumerate(zip(texts, budgets, strict=True), 40)
         ]
-        networks = (make(model.config).to(dtype) for make in (EagleNetwork, MedusaHeads, BlockNetwork))
+        networks = (make(model.config).to(dtype) for make in (EagleNetwork, MedusaHeads, HydraHeads, BlockNetwork))
         return Lab(model, student, *networks, prompts)
 
     return make

@@ -1,0 +1,82 @@
+"""Hydra heads: the guess for each place knows what was guessed for the places before it.
+
+A head reads the target's last feature and the embeddings of all tokens since, the root included, which Medusa's heads
+never see. No attention and no cache: a level of a tree is one small product on its nodes.
+Ankner et al. 2024, Hydra (arXiv 2402.05109), section 3. As with our Medusa heads the vocabulary projection is the
+target's own frozen one, and an untrained head repeats the target's last feature.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polydraft.core.cache import SlotCache
+from polydraft.core.drafters.attached import Attached
+from polydraft.core.drafters.parallel import last
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.tree import Growth, Nodes, Stem, TreeDrafter, take
+from polydraft.core.target import CausalTarget
+
+
+class HydraHeads(Attached):
+    """`h + W_k SiLU(V_k [h, e_0, …, e_k-1])` for k = 1 … `places`: e_0 embeds the root, e_j the token of level j."""
+
+    kind, title = "hydra", "Hydra heads"
+
+    def __init__(self, target_config: Any, places: int = 5) -> None:
+        super().__init__(target_config, places=places)
+        self.places = places
+        size = target_config.hidden_size
+        self.reads = nn.ModuleList(nn.Linear((2 + place) * size, size) for place in range(places))
+        self.says = nn.ModuleList(nn.Linear(size, size) for _ in range(places))
+        for said in self.says:
+            nn.init.zeros_(said.weight)
+            nn.init.zeros_(said.bias)
+
+    def forward(self, known: Tensor) -> Tensor:
+        """`[..., (1 + k) D]`, a feature and the k tokens since, → the feature guessed next, `[..., D]`."""
+        size = self.says[0].in_features
+        place = known.shape[-1] // size - 2
+        known = known.to(self.says[0].weight.dtype)
+        return known[..., :size] + self.says[place](nn.functional.silu(self.reads[place](known)))
+
+    def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
+        """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences; see `Foreseer`, for training."""
+        final = embeddings.shape[1] - 1
+        known, guessed = features[:, starts], []
+        for place in range(self.places):
+            since = embeddings[:, (starts + place).clamp(max=final)]
+            known = torch.cat([known, since.to(known.dtype)], -1)
+            guessed.append(self(known))
+        return torch.stack(guessed, 2)
+
+
+class HydraDrafter(TreeDrafter):
+    """What it says of a level is what its nodes know: the feature and the embeddings since, `[B, R, W, (2 + k) D]`."""
+
+    passes = 1
+
+    def __init__(self, model: HydraHeads, target: CausalTarget, plan: Plan, rank: Rank) -> None:
+        super().__init__(target, plan, rank)
+        self.model = model.eval()
+
+    def remember(self, ids: Tensor, features: Tensor) -> tuple[SlotCache, int]:
+        return SlotCache(0, len(ids), self.target.capacity), 1
+
+    def read(self, drafts: Growth, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
+        root = tokens.gather(1, counts[:, None] - 1)
+        return self.knowing(last(features, counts)[:, :, None], root)
+
+    def onward(self, said: Tensor, drafts: Growth, stem: Stem, nodes: Nodes, parents: Tensor) -> Tensor:
+        return self.knowing(take(said, parents), nodes.newest_ids())
+
+    def knowing(self, known: Tensor, ids: Tensor) -> Tensor:
+        """One more token, ids `[B, W]`."""
+        embeddings = self.target.embed(ids)[:, None].expand(-1, known.shape[1], -1, -1)
+        return torch.cat([known, embeddings.to(known.dtype)], -1)
+
+    def logits(self, said: Tensor, level: int, width: int) -> Tensor:
+        return self.target.combine(self.target.head(self.model(said)))
