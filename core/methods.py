@@ -28,9 +28,9 @@ class Site:
 
     allowed: `[V]` bool, ids the target may generate; row: tokens a row of a picture (0: not a grid).
     codes: `[V, D]` code vectors as the tokenizer looks them up, nan for other ids; None without a codebook.
-    rigid: `[V]` bool, ids that lossy rules leave alone. unread: `[V]` bool, ids of prompts that a language model of its
-    own drops (those that stand for pictures).
+    rigid: `[V]` bool, ids that lossy rules leave alone.
     drafters: loaders by kind; fitted: parameter values fitted to this model and machine, by method.
+    unread: `[V]` bool, ids of prompts that a drafter without eyes drops (those that stand for pictures).
     """
 
     model: str
@@ -39,9 +39,9 @@ class Site:
     row: int = 0
     codes: Tensor | None = None
     rigid: Tensor | None = None
-    unread: Tensor | None = None
     drafters: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     fitted: Callable[[str], dict[str, Any]] = field(default=lambda method: {})
+    unread: Tensor | None = None
 
 
 @dataclass(frozen=True)
