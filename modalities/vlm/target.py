@@ -66,7 +66,7 @@ class VisionTarget(CausalTarget):
         return value.to(self.device, self.model.dtype if value.is_floating_point() else None)
 
     def coordinates(self, ids: Tensor, pictures: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
-        """Rotary coordinates of ids `[1, L]` where they are not their slots; `shift` `[1]` takes those of what follows."""
+        """Rotary coordinates of ids `[1, L]` where they are not their slots; the answer's are `shift` `[1]` off."""
         return {}
 
 
