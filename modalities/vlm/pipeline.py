@@ -86,8 +86,6 @@ def _cached_pipeline(model: str, device: str, dtype: str) -> VLMPipeline:
 class VLMPipeline(Pipeline):
     """A vision-language model with its weights and its processor, ready to answer with any of its methods."""
 
-    codes = None  # words are not near each other
-
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
         config = self.target_model.config
@@ -109,6 +107,10 @@ class VLMPipeline(Pipeline):
 
     def target(self, guidance_scale: float = 1.0) -> VisionTarget:
         return target_of(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
+
+    @property
+    def codes(self) -> Tensor | None:
+        return None  # words are not near each other
 
     @cached_property
     def placeholders(self) -> list[int]:
