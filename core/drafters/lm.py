@@ -36,6 +36,6 @@ class LMDrafter(GrowingDrafter):
         if self.dropped is None:
             return ids, lengths - 1
         dropped = self.dropped[ids]
-        order = dropped.int().argsort(1, stable=True)  # what is read comes first, in its order
+        order = dropped.int().argsort(dim=1, stable=True)  # what is read comes first, in its order
         beyond = dropped.cumsum(1).gather(1, lengths.view(-1, 1) - 1)
         return ids.gather(1, order), lengths - 1 - beyond.view_as(lengths)
