@@ -118,17 +118,17 @@ def gemma3(folder: Path) -> None:
     named = {"boi_token": "<boi>", "image_token": "<image>", "eoi_token": "<eoi>"}
     words = tokenizer(folder, list(named.values()), **named)
     ids = dict(zip(named, words.convert_tokens_to_ids(list(named.values())), strict=True))
-    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    types = ["full_attention", "sliding_attention", "full_attention"]
     config = hf.Gemma3Config(
         text_config=hf.Gemma3TextConfig(
-            vocab_size=len(words), **TEXT, sliding_window=6, layer_types=types, query_pre_attn_scalar=16
+            vocab_size=len(words), **TEXT, sliding_window=12, layer_types=types, query_pre_attn_scalar=16
         ),
         vision_config=hf.SiglipVisionConfig(**{k: v for k, v in VISION.items() if k != "initializer_range"}),
-        mm_tokens_per_image=4, boi_token_index=ids["boi_token"], eoi_token_index=ids["eoi_token"],
+        mm_tokens_per_image=16, boi_token_index=ids["boi_token"], eoi_token_index=ids["eoi_token"],
         image_token_index=ids["image_token"], tie_word_embeddings=False,
     )  # fmt: skip
     images = hf.Gemma3ImageProcessorPil(size={"height": 56, "width": 56})
-    said = {"processor_class": "Gemma3Processor", "image_seq_length": 4}
+    said = {"processor_class": "Gemma3Processor", "image_seq_length": 16}
     model = hf.Gemma3ForConditionalGeneration(config)
     torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)  # zeros show no picture
     finish_folder(folder, "<boi>", said, images, model)
@@ -141,7 +141,8 @@ def qwen(folder: Path, kind: Any, config: Any, processor: str, patch: int, visio
     ids = dict(zip(names, words.convert_tokens_to_ids(special), strict=True))
     rope = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 10000.0, "mrope_interleaved": True}
     vision = {"depth": 2, "num_heads": 2, "intermediate_size": 24, "hidden_size": 16, "out_hidden_size": WIDTH,
-              "patch_size": patch, "spatial_merge_size": 2, "temporal_patch_size": 2} | vision  # fmt: skip
+              "patch_size": patch, "spatial_merge_size": 2, "temporal_patch_size": 2,
+              "initializer_range": 0.4} | vision  # fmt: skip
     text = {"vocab_size": len(words), **TEXT, "rope_parameters": rope}
     made = kind(config(text_config=text, vision_config=vision, **ids, tie_word_embeddings=False))
     side = 2 * patch
