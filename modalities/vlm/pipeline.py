@@ -184,6 +184,8 @@ class VLMPipeline(Pipeline):
             ) from error
         inputs = {name: value for name, value in made.items() if name not in ("input_ids", "attention_mask")}
         ids = made["input_ids"][0].tolist()
+        if ids[-1] in self.placeholders:  # the answer would start from a token instead of a picture
+            raise PromptError("the prompt ends with a picture; let the question come after it.")
         room = self.context - len(ids)
         if room < 1:
             pictured = sum(token in self.placeholders for token in ids)

@@ -207,7 +207,7 @@ def picture(width: int, height: int, seed: int = 0) -> Image.Image:
 
 SHAPES = [(56, 56), (112, 56), (60, 118)]
 QUESTIONS = ["What is this?", "How many frogs? Two, two?", "Why?"]
-BUDGETS = [12, 8, 10]
+BUDGETS = [16, 11, 13]
 
 
 def asked(pipe: VLMPipeline, rows: int = 3) -> list[Prompt]:
