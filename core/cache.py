@@ -67,7 +67,8 @@ class SlotCache(Cache):
 
     def adopt(self, row: int, other: Cache) -> None:
         """Copy what `other`, a cache of one row as transformers fills it, holds to `row`, from slot 0 on."""
-        for mine, theirs in zip(self.layers, other.layers, strict=True):
+        layers: list[Any] = other.layers
+        for mine, theirs in zip(self.layers, layers, strict=True):
             if not mine.is_initialized:
                 mine.lazy_initialization(theirs.keys, theirs.values)
             for store, states in ((mine.keys, theirs.keys), (mine.values, theirs.values)):

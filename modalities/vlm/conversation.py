@@ -63,7 +63,9 @@ def conversations(
 def conversation(image: Any, question: str | None, messages: Sequence[Message]) -> Conversation:
     """Earlier turns and a question about pictures that stand before it unless a message says where."""
     given = [] if image is None else list(image) if isinstance(image, (list, tuple)) else [image]
-    turns = [{"role": message_role(message), "content": parts(message.get("content"))} for message in messages]
+    turns: list[Message] = [
+        {"role": message_role(message), "content": parts(message.get("content"))} for message in messages
+    ]
     if question is not None:
         if not isinstance(question, str) or not question.strip():
             raise PromptError("the question is empty; ask something, such as 'What is in the picture?'.")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AutoImageProcessor, AutoTokenizer
-from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
+from transformers.models.auto.auto_mappings import PROCESSOR_MAPPING_NAMES
 from transformers.processing_utils import ProcessorMixin
 
 SAID_IN = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")

@@ -31,7 +31,7 @@ class VisionTarget(CausalTarget):
         for row, (prompt, length) in enumerate(zip(prompts, lengths[:, 0].tolist(), strict=True)):
             own = {name: self.at_home(value) for name, value in prompt.inputs.items()}
             pictures = {name: value for name, value in own.items() if name not in PER_TOKEN}
-            text = {name: value for name, value in own.items() if name in PER_TOKEN}
+            text: dict[str, Any] = {name: value for name, value in own.items() if name in PER_TOKEN}
             if pictures:
                 text["mm_encoder_outputs"] = {"image": self.encoded(pictures, encoded)}
             text |= self.coordinates(ids[row : row + 1, :length], pictures, shifts[row : row + 1])
