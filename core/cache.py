@@ -53,6 +53,7 @@ class SlotCache(Cache):
     """Caches of all layers over `rows` physical rows (request rows times guidance branches)."""
 
     layers: list[SlotLayer]  # type: ignore[assignment]
+    shifts: Tensor | None = None  # `[rows]`: rotary coordinate less slot, where a slot is not its own coordinate
 
     def __init__(self, layers: int, rows: int, capacity: int) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
@@ -63,6 +64,15 @@ class SlotCache(Cache):
         """Where the next pass writes: `[rows, N]` slots, one a position."""
         base = torch.arange(self.rows, device=slots.device)[:, None] * self.capacity
         self.flat_slots = (base + slots).flatten()
+
+    def adopt(self, row: int, other: Cache) -> None:
+        """Copy what `other`, a cache of one row as transformers fills it, holds to `row`, from slot 0 on."""
+        layers: list[Any] = other.layers
+        for mine, theirs in zip(self.layers, layers, strict=True):
+            if not mine.is_initialized:
+                mine.lazy_initialization(theirs.keys, theirs.values)
+            for store, states in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
+                store[row, : states.shape[2]] = states[0].transpose(0, 1)
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots `source` to `target`, both `[rows, M]`; every source is read before any target is written."""
@@ -79,6 +89,7 @@ class SlotCache(Cache):
         for mine, theirs in zip(chosen.layers, self.layers, strict=True):
             mine.keys, mine.values = theirs.keys.index_select(0, rows), theirs.values.index_select(0, rows)
             mine.is_initialized = True
+        chosen.shifts = None if self.shifts is None else self.shifts[rows]
         return chosen
 
     @staticmethod
@@ -90,4 +101,6 @@ class SlotCache(Cache):
             layer.keys = torch.cat([cache.layers[index].keys for cache in caches])
             layer.values = torch.cat([cache.layers[index].values for cache in caches])
             layer.is_initialized = True
+        shifts = [cache.shifts for cache in caches if cache.shifts is not None]
+        joined.shifts = torch.cat(shifts) if shifts else None
         return joined

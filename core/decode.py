@@ -90,8 +90,8 @@ class Step:
 def start(method: Method, prompts: list[Prompt], ids: list[int] | None = None) -> Batch:
     """Prefill target and drafter. Request `ids` default to 0, 1, …"""
     watch = Stopwatch()
-    state, features = method.target.prefill(prompts, ids, method.drafter.nodes)
-    drafts = method.drafter.begin(prompts, features)
+    state, seen = method.target.prefill(prompts, ids, method.drafter.nodes)
+    drafts = method.drafter.begin(prompts, seen)
     noise = method.noise(prompts)
     watch.lap("prefill")
     stats = {request: DecodeStats(method.name, method.verifier.guarantee) for request in state.ids}

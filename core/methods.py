@@ -30,6 +30,7 @@ class Site:
     codes: `[V, D]` code vectors as the tokenizer looks them up, nan for other ids; None without a codebook.
     rigid: `[V]` bool, ids that lossy rules leave alone.
     drafters: loaders by kind; fitted: parameter values fitted to this model and machine, by method.
+    unread: `[V]` bool, ids of prompts that a drafter without eyes drops (those that stand for pictures).
     """
 
     model: str
@@ -40,6 +41,7 @@ class Site:
     rigid: Tensor | None = None
     drafters: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     fitted: Callable[[str], dict[str, Any]] = field(default=lambda method: {})
+    unread: Tensor | None = None
 
 
 @dataclass(frozen=True)

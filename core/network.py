@@ -80,8 +80,9 @@ class Network:
         """The model's own forward: inputs, slots and positions `[rows, C, …]`, visible `[rows, C, capacity]`."""
         cache.aim(slots)
         named = {"inputs_embeds" if inputs.ndim == 3 else "input_ids": inputs}
+        turned = positions if cache.shifts is None else positions + cache.shifts[:, None]
         output = self.backbone(
-            **named, position_ids=positions, past_key_values=cache, use_cache=True,
+            **named, position_ids=turned, past_key_values=cache, use_cache=True,
             attention_mask=self.masks(visible, positions, key_positions),
         )  # fmt: skip
         return output.last_hidden_state

@@ -53,7 +53,7 @@ def sjd(site: Site, values: Values, refresh: str) -> Drafter:
 
 def independent(site: Site, values: Values) -> Drafter:
     plan = Dynamic(values["depth"], values["width"], values["total"])
-    return LMDrafter(site.drafters["lm"](), site.target, plan, SharedNoise(values["spread"]))
+    return LMDrafter(site.drafters["lm"](), site.target, plan, SharedNoise(values["spread"]), site.unread)
 
 
 def eagle(site: Site, values: Values) -> Drafter:

@@ -6,12 +6,15 @@ the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.kernels import prepare
@@ -26,13 +29,27 @@ NARROWEST = 2  # columns a row; a single query takes another attention kernel, a
 class Prompt:
     """One request: the branches' prompts (conditional first, then unconditional if guided), budget and seed.
 
-    The last id of a branch is its root: it gets its keys and values with the first scored draft.
+    The last id of a branch is its root: it gets its keys and values with the first scored draft. inputs: whatever else
+    the model's own forward reads a prompt with (pixels, say); the target knows.
     """
 
     branches: tuple[tuple[int, ...], ...]
     budget: int
     seed: int = 0
     segment: int = 0
+    inputs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """What reading prompts left for drafters, meaningless beyond a branch's own length.
+
+    features: `[B, R, L, D]` of the last layer. embeddings: `[B, R, L, D]`, what the first layer read where that was
+    not the embeddings of the ids.
+    """
+
+    features: Tensor
+    embeddings: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -57,8 +74,7 @@ class CausalTarget:
         self.model, self.guidance_scale = model.eval(), guidance_scale
         prepare(model)
         self.config = model.config.get_text_config()
-        backbone: nn.Module = model.base_model
-        self.network = Network(backbone, self.config, capacity=capacity, narrowest=narrowest)
+        self.network = Network(model.get_decoder(), self.config, capacity=capacity, narrowest=narrowest)
 
     @property
     def capacity(self) -> int:
@@ -101,11 +117,8 @@ class CausalTarget:
         return ids, lengths.view(len(prompts), -1)
 
     @torch.inference_mode()
-    def prefill(self, prompts: list[Prompt], ids: list[int] | None = None, nodes: int = 0) -> tuple[State, Tensor]:
-        """A state whose rows hold all but the last id of every branch's prompt, with room for drafts of `nodes`.
-
-        Also the features of those ids, `[B, R, L, D]`, meaningless beyond a branch's own length.
-        """
+    def prefill(self, prompts: list[Prompt], ids: list[int] | None = None, nodes: int = 0) -> tuple[State, Prefill]:
+        """A state whose rows hold all but the last id of every branch's prompt, with room for drafts of `nodes`."""
         padded, offsets = self.padded(prompts)
         longest = padded.shape[1]
         needed = longest + max(prompt.budget for prompt in prompts) + max(nodes, self.network.narrowest - 1)
@@ -123,8 +136,11 @@ class CausalTarget:
             [prompt.budget for prompt in prompts], offsets, self.network.cache(len(padded)),
             list(range(len(prompts))) if ids is None else ids, [None] * len(prompts),
         )  # fmt: skip
-        features = self.network.prefill(state.cache, padded)
-        return state, features.unflatten(0, offsets.shape)
+        return state, self.read(prompts, padded, offsets, state.cache)
+
+    def read(self, prompts: list[Prompt], ids: Tensor, lengths: Tensor, cache: SlotCache) -> Prefill:
+        """Fill `cache` with prompts, ids `[B*R, L]` and lengths `[B, R]` as `padded` makes them."""
+        return Prefill(self.network.prefill(cache, ids).unflatten(0, lengths.shape))
 
     @torch.inference_mode()
     def score(self, state: State, draft: Draft) -> Scores:

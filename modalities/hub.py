@@ -2,8 +2,8 @@
 
     folder, card = manifest("canopylabs/orpheus-3b-0.1-ft", codec=None)
 
-A modality recognises its families by their tokenizers and writes the card that such folders lack. Only tensors and JSON
-are fetched, the tokenizer among it, and nothing of a repository is ever run.
+A modality recognises its families by their tokenizers or configurations and writes the card that such folders lack.
+Only tensors and JSON are fetched, the tokenizer among it, and nothing of a repository is ever run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Any
 
 from polydraft.core.errors import UnknownModel, WeightsError
 
-RECOGNISERS = ("polydraft.modalities.speech.recognise",)  # each has manifest(folder) and CODECS
+RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS
+    "polydraft.modalities.speech.recognise",
+    "polydraft.modalities.vlm.recognise",
+)
 FILES = ["*.json", "*.jinja", "*.safetensors"]
 
 

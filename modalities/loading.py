@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PIPELINES = {
     "image": ("polydraft.modalities.image.pipeline", "ImagePipeline"),
     "speech": ("polydraft.modalities.speech.pipeline", "SpeechPipeline"),
+    "vlm": ("polydraft.modalities.vlm.pipeline", "VLMPipeline"),
 }
 MANIFEST = "polydraft.json"
 T = TypeVar("T")
@@ -75,13 +76,20 @@ class ModelCard:
         """Names of the methods this model can use."""
         from polydraft.core.registry import available
 
-        return available(self.manifest["drafters"])
+        return available(self.manifest["drafters"], self.has_codes)
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether its tokens are codes that can be near each other; words are not."""
+        return self.modality != "vlm"
 
     @property
     def makes(self) -> dict[str, list[str]]:
         """What can be asked of it, by category: voices, or what it draws."""
         if self.modality == "speech":
             return {"voices": self.manifest["voices"]}
+        if self.modality == "vlm":
+            return {}
         from polydraft.modalities.world.captions import wordings
 
         return wordings()
@@ -121,7 +129,7 @@ def load(
     name: str = "tiny-image", *, codec: str | None = None, method: str | None = None, device: str = "auto",
     dtype: str = "auto", modality: str | None = None,
 ) -> Any:  # fmt: skip
-    """The pipeline of the model's modality, an `ImagePipeline` or a `SpeechPipeline`; its weights stay loaded.
+    """The pipeline of the model's modality (`ImagePipeline`, `SpeechPipeline`, `VLMPipeline`); its weights stay loaded.
 
     name: an embedded model's, a folder, or organisation/repository on the Hugging Face hub. codec: folder or repository
     of what makes sound of a speech model's codes, where its folder has no subfolder `codec`. `method` becomes its
@@ -181,14 +189,20 @@ def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:
 
 
 def causal_lm(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A transformers causal decoder from safetensors; missing, extra or misshapen tensors are errors."""
+    """A transformers causal decoder from safetensors; see `pretrained`."""
     from transformers import AutoModelForCausalLM
+
+    return pretrained(AutoModelForCausalLM, folder, device, dtype)
+
+
+def pretrained(auto: Any, folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A model of transformers' class `auto` from safetensors; missing, extra or misshapen tensors are errors."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
 
     def read() -> PreTrainedModel:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = auto.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False,
             output_loading_info=True,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from polydraft.core.decode import Method
 from polydraft.core.drafters.attached import Attached
@@ -39,7 +40,7 @@ class Pipeline(ABC):
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         self.card, self.device, self.dtype = card, device, dtype
         self.default_method = self.checked(method or card.defaults["method"])
-        self.target_model = causal_lm(card.target, device, dtype)
+        self.target_model = self.read_target(card.target)
         self._drafters: dict[str, Any] = {}
 
     @property
@@ -49,8 +50,8 @@ class Pipeline(ABC):
 
     @property
     @abstractmethod
-    def codes(self) -> Tensor:
-        """`[V, D]`: what codes are looked up by; nan for other ids."""
+    def codes(self) -> Tensor | None:
+        """`[V, D]`: what codes are looked up by; nan for other ids. None where tokens are no codes."""
 
     @abstractmethod
     def sample_prompts(self) -> list[Prompt]:
@@ -59,6 +60,7 @@ class Pipeline(ABC):
     row = 0  # tokens a row of a picture
     eos: frozenset[int] = frozenset()
     rigid: Tensor | None = None  # ids that lossy rules leave alone
+    unread: Tensor | None = None  # ids of prompts that stand for what only the target can see
     timed_guidance = 1.0  # what passes are timed with
 
     @property
@@ -83,10 +85,11 @@ class Pipeline(ABC):
     def checked(self, method: str) -> Choice:
         """The parsed method, refused here and not later if this model cannot use it."""
         choice = parse(method)
-        if choice.lacks(self.card.drafters):
+        if choice.lacks(self.card.drafters, self.card.has_codes):
             kinds: dict[str, Any] = dict.fromkeys(self.card.drafters)
             bare: Any = None  # nothing is loaded for a refusal
-            site = Site(self.card.name, bare, bare, codes=torch.empty(0), drafters=kinds)
+            codes = torch.empty(0) if self.card.has_codes else None
+            site = Site(self.card.name, bare, bare, codes=codes, drafters=kinds)
             choice.build(site)  # raises, naming what fits
         return choice
 
@@ -107,11 +110,24 @@ class Pipeline(ABC):
 
     def method(self, choice: Choice, sampling: Sampling, guidance_scale: float = 1.0) -> Method:
         """Everything `decode` needs."""
-        target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
-        kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
-        site = Site(self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted)
-        drafter, verifier = choice.build(site)
+        target = self.target(guidance_scale)
+        drafter, verifier = choice.build(self.site(target))
         return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.mask, self.ends), self.eos)
+
+    def site(self, target: CausalTarget) -> Site:
+        """What methods are built on."""
+        kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
+        return Site(
+            self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted, self.unread
+        )
+
+    def read_target(self, folder: Path) -> PreTrainedModel:
+        """The target's weights."""
+        return causal_lm(folder, self.device, self.dtype)
+
+    def target(self, guidance_scale: float = 1.0) -> CausalTarget:
+        """The target, ready to score drafts."""
+        return CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
 
     def drafter(self, kind: str) -> Any:
         """The drafter network of `kind`, loaded when first used."""
@@ -136,7 +152,7 @@ class Pipeline(ABC):
     def window(self) -> int:
         """The Jacobi window that commits most tokens a second here: the model's τ(window) over this machine's t(N)."""
         committed = {int(window): tau for window, tau in self.card.manifest["jacobi_committed"].items()}
-        target = CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=self.timed_guidance)
+        target = self.target(self.timed_guidance)
         return best_window(committed, pass_seconds(target, self.sample_prompts(), list(committed)))
 
 

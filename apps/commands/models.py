@@ -27,6 +27,7 @@ EXAMPLES: dict[str, Callable[[ModelCard], str]] = {
             *(f"--voice {voice}" for voice in card.makes["voices"][-1:]),
         ]
     ),
+    "vlm": lambda card: f'polydraft.chat("picture.png", "What is in the picture?", model="{card.path}")',
 }
 
 

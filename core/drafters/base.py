@@ -10,7 +10,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.target import Prompt
+from polydraft.core.target import Prefill, Prompt
 from polydraft.core.verdict import Verdict
 
 
@@ -33,8 +33,8 @@ class Drafter(Protocol):
     @property
     def nodes(self) -> int: ...
 
-    def begin(self, prompts: list[Prompt], features: Tensor) -> Any:
-        """The draft state of new rows; features `[B, R, L, D]` of all prompt ids but the last."""
+    def begin(self, prompts: list[Prompt], seen: Prefill) -> Any:
+        """The draft state of new rows; `seen`: what the target made of their prompts."""
 
     def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Any) -> Draft:
         """Guess what follows the root of every row. noise: a NoiseTape or a SecondStream, as the verifier asks."""
@@ -58,7 +58,7 @@ class Stateless:
     def nodes(self) -> int:
         return self.reach
 
-    def begin(self, prompts: list[Prompt], features: Tensor) -> Any:
+    def begin(self, prompts: list[Prompt], seen: Prefill) -> Any:
         return None
 
     def observe(self, state: State, drafts: Any, judged: Judged) -> None:

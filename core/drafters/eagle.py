@@ -18,7 +18,7 @@ from polydraft.core.drafters.attached import Attached, layers_like
 from polydraft.core.drafters.grow import GrowingDrafter
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.network import Network
-from polydraft.core.target import CausalTarget
+from polydraft.core.target import CausalTarget, Prefill
 
 
 class EagleNetwork(Attached):
@@ -51,5 +51,6 @@ class EagleDrafter(GrowingDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.target.head(features)
 
-    def prompt(self, ids: Tensor, features: Tensor) -> tuple[Tensor, int]:
-        return self.model.fused(self.target.embed(ids[:, 1:]), features[:, : ids.shape[1] - 1]), 1
+    def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
+        features = seen.features.flatten(0, 1)
+        return self.model.fused(self.embeddings(ids, seen)[:, 1:], features[:, : ids.shape[1] - 1]), lengths - 2

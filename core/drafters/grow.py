@@ -11,7 +11,7 @@ from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.tree import Growth, Nodes, Stem, TreeDrafter, take
 from polydraft.core.network import Network
-from polydraft.core.target import CausalTarget
+from polydraft.core.target import CausalTarget, Prefill
 
 
 class GrowingDrafter(TreeDrafter):
@@ -30,18 +30,18 @@ class GrowingDrafter(TreeDrafter):
         """What the network reads for ids `[B, C]` behind features `[B, R, C, D]`: ids or embeddings `[B*R, C, D]`."""
 
     @abstractmethod
-    def prompt(self, ids: Tensor, features: Tensor) -> tuple[Tensor, int]:
-        """Inputs for all entries of prompts `[B*R, L]`, features `[B*R, L, D]`; how many ids each entry is behind."""
+    def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
+        """Inputs for all entries of prompts (see `remember`), and how many of them stay, `[B, R]`."""
 
     @abstractmethod
     def head(self, features: Tensor) -> Tensor:
         """`[B, R, C, V]` of the network's own features."""
 
-    def remember(self, ids: Tensor, features: Tensor) -> tuple[SlotCache, int]:
-        inputs, behind = self.prompt(ids, features)
+    def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[SlotCache, Tensor]:
+        inputs, entries = self.prompt(ids, lengths, seen)
         cache = self.network.cache(len(ids))
         self.network.prefill(cache, inputs)
-        return cache, behind
+        return cache, entries
 
     def read(self, drafts: Growth, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
         columns = torch.arange(tokens.shape[1], device=tokens.device)

@@ -18,7 +18,7 @@ from polydraft.core.drafters.attached import Attached
 from polydraft.core.drafters.parallel import last
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.tree import Growth, Nodes, Stem, TreeDrafter, take
-from polydraft.core.target import CausalTarget
+from polydraft.core.target import CausalTarget, Prefill
 
 
 class HydraHeads(Attached):
@@ -63,8 +63,8 @@ class HydraDrafter(TreeDrafter):
         super().__init__(target, plan, rank)
         self.model = model.eval()
 
-    def remember(self, ids: Tensor, features: Tensor) -> tuple[SlotCache, int]:
-        return SlotCache(0, len(ids), self.target.capacity), 1
+    def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[SlotCache, Tensor]:
+        return SlotCache(0, len(ids), self.target.capacity), lengths - 2
 
     def read(self, drafts: Growth, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
         root = tokens.gather(1, counts[:, None] - 1)

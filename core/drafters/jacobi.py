@@ -19,7 +19,7 @@ from polydraft.core.drafters.window import WindowDrafter
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.stream import Noise
-from polydraft.core.target import Prompt
+from polydraft.core.target import Prefill, Prompt
 
 
 @dataclass
@@ -49,8 +49,8 @@ class JacobiDrafter(WindowDrafter):
 
     restart: bool = True
 
-    def begin(self, prompts: list[Prompt], features: Tensor) -> Window:
-        known = torch.zeros(len(prompts), 1, dtype=torch.long, device=features.device)
+    def begin(self, prompts: list[Prompt], seen: Prefill) -> Window:
+        known = torch.zeros(len(prompts), 1, dtype=torch.long, device=seen.features.device)
         return Window(known.expand(-1, self.window), known, known.bool(), known[:, 0] - 1)
 
     def draft(self, state: State, drafts: Window, sampler: Sampler, noise: Noise) -> Draft:

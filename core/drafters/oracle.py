@@ -18,7 +18,7 @@ from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.stream import Noise
 from polydraft.core.tape import uniform
-from polydraft.core.target import Prompt
+from polydraft.core.target import Prefill, Prompt
 
 
 @dataclass
@@ -41,7 +41,7 @@ class OracleDrafter(Stateless):
     def nodes(self) -> int:
         return self.reach * self.width
 
-    def begin(self, prompts: list[Prompt], features: Tensor) -> Any:
+    def begin(self, prompts: list[Prompt], seen: Prefill) -> Any:
         return None
 
     def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Noise) -> Draft:

@@ -15,7 +15,7 @@ from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.attached import Attached
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.tree import Growth, Nodes, Stem, TreeDrafter
-from polydraft.core.target import CausalTarget
+from polydraft.core.target import CausalTarget, Prefill
 
 
 class Foreseer(Attached):
@@ -63,10 +63,11 @@ class ParallelDrafter(TreeDrafter):
         # the network's own columns, found tokens and places, need room too
         return max(super().nodes, 3 * self.plan.depth)
 
-    def remember(self, ids: Tensor, features: Tensor) -> tuple[SlotCache, int]:
+    def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[SlotCache, Tensor]:
         cache = self.model.cache(len(ids), self.target.capacity)
-        self.model.remember(cache, features[:, : ids.shape[1] - 1], self.target.embed(ids[:, 1:]))
-        return cache, 1
+        features = seen.features.flatten(0, 1)
+        self.model.remember(cache, features[:, : ids.shape[1] - 1], self.embeddings(ids, seen)[:, 1:])
+        return cache, lengths - 2
 
     def read(self, drafts: Growth, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
         embeddings = self.target.embed(tokens)[:, None].expand_as(features)

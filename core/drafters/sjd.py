@@ -19,7 +19,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.stream import SecondStream
-from polydraft.core.target import Prompt
+from polydraft.core.target import Prefill, Prompt
 from polydraft.core.verify.rules import Rule, at, emitted, residual
 
 REFRESHES = ("independent", "maximal")
@@ -51,8 +51,8 @@ class SJDDrafter(WindowDrafter):
         if self.refresh not in REFRESHES:
             raise InvalidArgument(f"refresh={self.refresh!r} is unknown; it must be one of {', '.join(REFRESHES)}.")
 
-    def begin(self, prompts: list[Prompt], features: Tensor) -> Guesses:
-        known = torch.zeros(len(prompts), 1, dtype=torch.long, device=features.device)
+    def begin(self, prompts: list[Prompt], seen: Prefill) -> Guesses:
+        known = torch.zeros(len(prompts), 1, dtype=torch.long, device=seen.features.device)
         laws = self.initial.flat.expand(len(prompts), self.window, -1)
         return Guesses(known.expand(-1, self.window) - 1, known, laws, laws)
 

@@ -23,7 +23,7 @@ from polydraft.core.sampling import History, Sampler
 from polydraft.core.state import State
 from polydraft.core.stream import Noise
 from polydraft.core.tape import NoiseTape
-from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.target import CausalTarget, Prefill, Prompt
 
 WORST = 100.0  # nats; what cannot be drawn is no better than this, and sums stay finite
 
@@ -69,8 +69,8 @@ class TreeDrafter(ABC):
         """Network passes a draft."""
 
     @abstractmethod
-    def remember(self, ids: Tensor, features: Tensor) -> tuple[SlotCache, int]:
-        """What prompts `[B*R, L]` with features `[B*R, L, D]` leave behind, and how many ids each entry is behind."""
+    def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[SlotCache, Tensor]:
+        """What prompts `[B*R, L]` of lengths `[B, R]` leave behind but the root, and how many entries, `[B, R]`."""
 
     @abstractmethod
     def read(self, drafts: Growth, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
@@ -84,16 +84,20 @@ class TreeDrafter(ABC):
     def logits(self, said: Tensor, level: int, width: int) -> Tensor:
         """`[B, W, V]` after guidance: what is said behind the `width` nodes of a level (0: the end of the stem)."""
 
-    def begin(self, prompts: list[Prompt], features: Tensor) -> Growth:
+    def begin(self, prompts: list[Prompt], seen: Prefill) -> Growth:
         """The prompt is read up to the root, which waits for the first draft."""
         ids, lengths = self.target.padded(prompts)
-        cache, behind = self.remember(ids, features.flatten(0, 1))
+        cache, cached = self.remember(ids, lengths, seen)
         rows = torch.arange(len(prompts), device=ids.device)
         branches = torch.arange(lengths.shape[1], device=ids.device)
         root = ids.unflatten(0, lengths.shape)[rows, 0, lengths[:, 0] - 1]
-        before = features[rows[:, None], branches, lengths - 2]
+        before = seen.features[rows[:, None], branches, lengths - 2]
         ones = [1] * len(prompts)
-        return Growth(cache, lengths - 1 - behind, root[:, None], before[:, :, None], ones, ones)
+        return Growth(cache, cached, root[:, None], before[:, :, None], ones, ones)
+
+    def embeddings(self, ids: Tensor, seen: Prefill) -> Tensor:
+        """What the target's first layer read for prompts `[B*R, L]`, `[B*R, L, D]`."""
+        return self.target.embed(ids) if seen.embeddings is None else seen.embeddings.flatten(0, 1)
 
     def draft(self, state: State, drafts: Growth, sampler: Sampler, noise: Noise) -> Draft:
         """Read what is new, then grow under the last of it."""

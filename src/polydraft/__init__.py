@@ -1,8 +1,9 @@
-"""The public face of polydraft: speculative generation of images and speech on one draft/verify core.
+"""The public face of polydraft: speculative generation beyond text on one draft/verify core.
 
-    from polydraft import generate_image, generate_speech
+    from polydraft import chat, generate_image, generate_speech
     generate_image("a panda to the left of a rocket on a yellow background").image.save("panda.png")
     generate_speech("We will meet again tomorrow.").save("tomorrow.wav")
+    chat("frogs.png", "How many frogs are there?", model="HuggingFaceTB/SmolVLM-256M-Instruct").text
 
 Names are imported when first used, so that `import polydraft` stays quick and loads no torch.
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from polydraft.modalities.image.pipeline import generate_image
     from polydraft.modalities.loading import load
     from polydraft.modalities.speech.pipeline import generate_speech
+    from polydraft.modalities.vlm.pipeline import chat
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ __all__ = [
     "UnsupportedMethod",
     "WeightsError",
     "__version__",
+    "chat",
     "generate_image",
     "generate_speech",
     "load",
@@ -55,6 +58,7 @@ if not (_here / "core").is_dir():
     __path__.append(str(_here.parents[1]))
 
 _HOMES = {
+    "chat": "polydraft.modalities.vlm.pipeline",
     "generate_image": "polydraft.modalities.image.pipeline",
     "generate_speech": "polydraft.modalities.speech.pipeline",
     "load": "polydraft.modalities.loading",

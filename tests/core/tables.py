@@ -18,7 +18,7 @@ from polydraft.core.drafters.parallel import ParallelDrafter
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.state import State
-from polydraft.core.target import Prompt, Scores
+from polydraft.core.target import Prefill, Prompt, Scores
 
 VOCAB, LENGTH, RUNS = 4, 3, 100_000
 FIRST = 2  # the prompt's last token; prompts are as long as it takes to have one
@@ -52,13 +52,13 @@ class TableTarget:
     def padded(self, prompts: list[Prompt]) -> tuple[Tensor, Tensor]:
         return torch.full((len(prompts), 2), FIRST), torch.full((len(prompts), 1), 2)
 
-    def prefill(self, prompts: list[Prompt], ids: Any = None, nodes: int = 0) -> tuple[State, Tensor]:
+    def prefill(self, prompts: list[Prompt], ids: Any = None, nodes: int = 0) -> tuple[State, Prefill]:
         rows = len(prompts)
         state = State(
             torch.full((rows, 16), FIRST), [2] * rows, [0] * rows, [prompt.budget for prompt in prompts],
             torch.full((rows, 1), 2), NoCache(), list(range(rows)), [None] * rows,  # type: ignore[arg-type]
         )  # fmt: skip
-        return state, torch.zeros(rows, 1, 2, 2)
+        return state, Prefill(torch.zeros(rows, 1, 2, 2))
 
     def score(self, state: State, draft: Draft) -> Scores:
         t = torch.tensor(state.generated)[:, None] + draft.depth
@@ -96,8 +96,8 @@ class TableDrafter(GrowingDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.table[features[..., 1] - 1, features[..., 0]]
 
-    def prompt(self, ids: Tensor, features: Tensor) -> tuple[Tensor, int]:
-        return ids, 0
+    def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
+        return ids, lengths - 1
 
 
 class TableAhead(ParallelDrafter):
@@ -107,8 +107,8 @@ class TableAhead(ParallelDrafter):
         super().__init__(SimpleNamespace(eval=lambda: None), target, plan, rank)  # type: ignore[arg-type]
         self.table = table
 
-    def remember(self, ids: Tensor, features: Tensor) -> tuple[Any, int]:
-        return NoCache(), 0
+    def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Any, Tensor]:
+        return NoCache(), lengths - 1
 
     def read(self, drafts: Any, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
         return self.table[: self.plan.depth, 0].expand(len(tokens), -1, -1)

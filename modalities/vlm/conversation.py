@@ -1,0 +1,137 @@
+"""What is asked: pictures and turns of a conversation, in the one form that chat templates take.
+
+A message is `{"role": …, "content": …}`; its content is text, or a list of `{"type": "text", "text": …}` and
+`{"type": "image"}`, the latter with the picture (`"image"`, `"path"` or `"url"`: a file or a PIL image) or without one;
+those without take the pictures that were given apart, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from polydraft.core.errors import PromptError
+
+Picture: TypeAlias = "str | Path | Image.Image"
+Message: TypeAlias = dict[str, Any]
+WHERE = ("image", "path", "url")  # what an image part may call its picture
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages whose contents are lists of parts, image parts without their pictures, and the pictures in order."""
+
+    messages: list[Message]
+    pictures: list[Image.Image]
+
+
+def conversations(
+    image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None, messages: Sequence[Any] | None
+) -> list[Conversation]:
+    """One conversation a question.
+
+    image: a picture, several, or None; with a list of questions one for all of them or a list with an entry (a picture,
+    several, or None) each. messages: earlier turns, of which there may be a list a question; a question is added as the
+    last turn.
+    """
+    batch = not (question is None or isinstance(question, str))
+    asked: list[str | None] = list(question) if batch else [question]  # type: ignore[arg-type,list-item]
+    if batch and not asked:
+        raise PromptError("the list of questions is empty; ask at least one question.")
+    turns: list[Sequence[Message]] = [messages or []] * len(asked)
+    if messages and not isinstance(messages[0], dict):
+        if batch and len(messages) != len(asked):
+            raise PromptError(
+                f"there are {len(messages)} conversations and {len(asked)} questions; give one a question."
+            )
+        turns, asked = list(messages), asked if batch else asked * len(messages)
+    seen = [image] * len(asked)
+    if len(asked) > 1 and isinstance(image, (list, tuple)):
+        if len(image) != len(asked):
+            raise PromptError(
+                f"there are {len(image)} pictures and {len(asked)} questions; give one entry a question, which may "
+                "itself be a list, or one picture for all."
+            )
+        seen = list(image)
+    return [conversation(*row) for row in zip(seen, asked, turns, strict=True)]
+
+
+def conversation(image: Any, question: str | None, messages: Sequence[Message]) -> Conversation:
+    """Earlier turns and a question about pictures that stand before it unless a message says where."""
+    given = [] if image is None else list(image) if isinstance(image, (list, tuple)) else [image]
+    turns: list[Message] = [
+        {"role": message_role(message), "content": parts(message.get("content"))} for message in messages
+    ]
+    if question is not None:
+        if not isinstance(question, str) or not question.strip():
+            raise PromptError("the question is empty; ask something, such as 'What is in the picture?'.")
+        turns.append({"role": "user", "content": [{"type": "text", "text": question}]})
+    if not turns:
+        raise PromptError("there is no question; ask one, or give messages that end with one.")
+    if turns[-1]["role"] == "assistant":
+        raise PromptError("the last message is the assistant's; end with a question.")
+    open_places = sum(not any(name in part for name in WHERE) for part in image_parts(turns))
+    if given and not open_places:
+        first = next((turn for turn in turns if turn["role"] == "user"), turns[-1])
+        first["content"][:0] = [{"type": "image"} for _ in given]
+    elif open_places != len(given):
+        raise PromptError(
+            f"the messages have {open_places} places for pictures and {len(given)} were given; give one a place."
+        )
+    rest = iter(given)
+    sources = [next((part[name] for name in WHERE if name in part), None) for part in image_parts(turns)]
+    pictures = [opened(next(rest) if source is None else source) for source in sources]
+    for turn in turns:
+        turn["content"] = [{"type": "image"} if part["type"] == "image" else part for part in turn["content"]]
+    return Conversation(turns, pictures)
+
+
+def image_parts(turns: list[Message]) -> Iterator[dict[str, Any]]:
+    return (part for turn in turns for part in turn["content"] if part["type"] == "image")
+
+
+def message_role(message: Any) -> str:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise PromptError('a message has no role; write it as {"role": "user", "content": "…"}.')
+    return message["role"]
+
+
+def parts(content: Any) -> list[dict[str, Any]]:
+    """Content as a new list of parts."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, (list, tuple)):
+        raise PromptError("a message has no content; it must be text, or a list of text and image parts.")
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "image") or (kind == "text" and not isinstance(part.get("text"), str)):
+            raise PromptError(
+                f'a part of a message is {part!r:.80}; it must be {{"type": "text", "text": …}} or {{"type": "image"}}.'
+            )
+    return [dict(part) for part in content]
+
+
+def opened(picture: Any) -> Image.Image:
+    """An RGB picture, upright."""
+    if isinstance(picture, Image.Image):
+        return upright(picture, "the picture")
+    if not isinstance(picture, (str, Path)):
+        raise PromptError(f"a picture is a {type(picture).__name__}; give a file's path or a PIL image.")
+    try:
+        with Image.open(picture) as image:
+            return upright(image, str(picture))
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        reason = "no picture PIL knows" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise PromptError(f"{picture} cannot be read ({reason:.120}); give a whole PNG, JPEG or WEBP file.") from error
+
+
+def upright(image: Image.Image, name: str) -> Image.Image:
+    """Turned as its EXIF says; raises PromptError where pixels are missing."""
+    try:
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, SyntaxError) as error:
+        raise PromptError(f"{name} cannot be decoded ({error!s:.120}); give a whole PNG, JPEG or WEBP file.") from error

@@ -1,0 +1,79 @@
+"""Processors of vision-language models: what turns a conversation with pictures into ids and pixels.
+
+They are transformers' own, without two of their needs: a video processor, which has no part in this and needs
+torchvision, and torchvision itself. Pictures are always prepared by the same backend (PIL), so that an answer does not
+depend on what else is installed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoImageProcessor, AutoTokenizer
+from transformers.models.auto.auto_mappings import PROCESSOR_MAPPING_NAMES
+from transformers.processing_utils import ProcessorMixin
+
+SAID_IN = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+
+
+class PixtralProcessor(ProcessorMixin):
+    """As transformers' class of that name, whose file cannot be imported without torchvision."""
+
+    def __init__(
+        self, image_processor: Any = None, tokenizer: Any = None, patch_size: int = 16, spatial_merge_size: int = 1,
+        chat_template: str | None = None, image_token: str = "[IMG]", image_break_token: str = "[IMG_BREAK]",
+        image_end_token: str = "[IMG_END]", **others: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
+        self.patch_size = patch_size * spatial_merge_size
+        self.image_token, self.image_break_token, self.image_end_token = image_token, image_break_token, image_end_token
+        tokens = [image_token, image_break_token, image_end_token]
+        self.image_token_ids = tokenizer.convert_tokens_to_ids(tokens)
+
+    def _process_images(self, images: Any, **options: Any) -> Any:
+        return super()._process_images(images, **options | {"patch_size": self.patch_size})
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **others: Any) -> str:
+        """Rows of patches, each ended by a break, the last by the end."""
+        height, width = (int(side) // self.patch_size for side in image_inputs["image_sizes"][image_idx])
+        rows = [self.image_token * width] * height
+        return self.image_break_token.join(rows) + self.image_end_token
+
+
+def load_processor(folder: Path, model_type: str) -> Any:
+    """The processor of the model in `folder`; raises what transformers raises."""
+    name = next(filter(None, map(class_name, (folder / file for file in SAID_IN))), None)
+    return still(name or PROCESSOR_MAPPING_NAMES[model_type]).from_pretrained(folder, **SAFELY)
+
+
+SAFELY: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
+def class_name(file: Path) -> str | None:
+    return json.loads(file.read_text()).get("processor_class") if file.is_file() else None
+
+
+def still(name: str) -> Any:
+    """The processor class `name`, for pictures that do not move."""
+    import transformers
+
+    kind: Any = PixtralProcessor if name == PixtralProcessor.__name__ else getattr(transformers, name)
+
+    class Still(kind):
+        def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+            if argument_name == "video_processor":
+                return type(argument)
+            return super().check_argument_for_proper_class(argument_name, argument)
+
+        @classmethod
+        def _get_arguments_from_pretrained(cls, folder: Any, processor_dict: Any = None, **others: Any) -> list[Any]:
+            parts = {
+                "image_processor": AutoImageProcessor.from_pretrained(folder, backend="pil", **SAFELY),
+                "tokenizer": AutoTokenizer.from_pretrained(folder, **SAFELY),
+                "video_processor": None,
+            }
+            return [parts[part] for part in cls.get_attributes()]
+
+    return Still

@@ -1,0 +1,39 @@
+"""What a chat returns: answers, tokens and statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from polydraft.core.stats import DecodeStats
+
+
+@dataclass(frozen=True)
+class ChatResult:
+    """Answers of one call, one a question; `text`, `tokens` and `finish_reason` are the first question's.
+
+    all_tokens: `[T]` int64 of every row, its end included. finish_reasons: "eos"; "length" where an answer was cut,
+    "cancelled" where answering was stopped.
+    """
+
+    texts: list[str]
+    all_tokens: list[Tensor]
+    stats: DecodeStats
+    row_stats: list[DecodeStats]
+    finish_reasons: list[str]
+    seeds: list[int]
+    model: str
+    method: str
+
+    @property
+    def text(self) -> str:
+        return self.texts[0]
+
+    @property
+    def tokens(self) -> Tensor:
+        return self.all_tokens[0]
+
+    @property
+    def finish_reason(self) -> str:
+        return self.finish_reasons[0]

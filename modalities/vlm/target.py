@@ -1,0 +1,88 @@
+"""Any transformers vision-language model as a target, unforked.
+
+Pictures are encoded once, and the model's own forward reads every prompt: where they are spliced in, which blocks see
+both ways and what enters deeper layers is the model's business. Its keys and values are copied into our cache, rows are
+joined there, and what follows is text: the decoder scores drafts as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from polydraft.core.cache import SlotCache
+from polydraft.core.target import CausalTarget, Prefill, Prompt
+
+PER_TOKEN = ("token_type_ids", "mm_token_type_ids")  # inputs of the text; all others are of the pictures
+
+
+class VisionTarget(CausalTarget):
+    """Adapter over a transformers `…ForConditionalGeneration`; `Prompt.inputs` are its processor's, ids excepted."""
+
+    def read(self, prompts: list[Prompt], ids: Tensor, lengths: Tensor, cache: SlotCache) -> Prefill:
+        features = torch.zeros(*ids.shape, self.config.hidden_size, dtype=self.model.dtype, device=self.device)
+        embeddings, shifts = torch.zeros_like(features), torch.zeros(len(ids), dtype=torch.long, device=self.device)
+        encoded: list[tuple[Mapping[str, Tensor], Any]] = []
+        for row, (prompt, length) in enumerate(zip(prompts, lengths[:, 0].tolist(), strict=True)):
+            own = {name: self.at_home(value) for name, value in prompt.inputs.items()}
+            pictures = {name: value for name, value in own.items() if name not in PER_TOKEN}
+            text: dict[str, Any] = {name: value for name, value in own.items() if name in PER_TOKEN}
+            if pictures:
+                text["mm_encoder_outputs"] = {"image": self.encoded(pictures, encoded)}
+            text |= self.coordinates(ids[row : row + 1, :length], pictures, shifts[row : row + 1])
+            features[row, :length], embeddings[row, :length] = self.read_row(ids[row, :length], text, row, cache)
+        cache.shifts = shifts
+        return Prefill(features.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape))
+
+    def read_row(self, ids: Tensor, inputs: dict[str, Any], row: int, cache: SlotCache) -> tuple[Tensor, Tensor]:
+        """Features and embeddings `[L, D]` of one prompt, ids `[L]`; its keys and values go to `row` of the cache."""
+        heard: dict[str, Any] = {}
+        hook = self.network.backbone.register_forward_pre_hook(
+            lambda module, args, named: heard.update(named), with_kwargs=True
+        )
+        own = DynamicCache()  # without a configuration it forgets nothing, layers that slide included
+        try:
+            output = self.model.base_model(input_ids=ids[None], past_key_values=own, use_cache=True, **inputs)
+        finally:
+            hook.remove()
+        cache.adopt(row, own)
+        return output.last_hidden_state[0], heard["inputs_embeds"][0]
+
+    def encoded(self, pictures: dict[str, Tensor], known: list[tuple[Mapping[str, Tensor], Any]]) -> Any:
+        """What the vision tower makes of `pictures`; rows that ask about the same ones share it through `known`."""
+        for others, output in known:
+            if pictures.keys() == others.keys() and all(torch.equal(pictures[name], others[name]) for name in others):
+                return output
+        known.append((pictures, self.model.base_model.get_image_features(**pictures, return_dict=True)))
+        return known[-1][1]
+
+    def at_home(self, value: Tensor) -> Tensor:
+        """On the model's device, and of its type if it is pixels."""
+        return value.to(self.device, self.model.dtype if value.is_floating_point() else None)
+
+    def coordinates(self, ids: Tensor, pictures: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
+        """Rotary coordinates of ids `[1, L]` where they are not their slots; the answer's are `shift` `[1]` off."""
+        return {}
+
+
+class GridTarget(VisionTarget):
+    """M-RoPE: pictures take rows and columns of rotary coordinates, text goes on behind the larger of the two."""
+
+    def coordinates(self, ids: Tensor, pictures: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
+        types = (ids == self.model.config.image_token_id).int()
+        positions, ahead = self.model.base_model.get_rope_index(
+            ids, mm_token_type_ids=types, image_grid_thw=pictures.get("image_grid_thw")
+        )
+        shift += ahead[0]
+        return {"position_ids": positions}
+
+
+def target_of(model: PreTrainedModel, **options: Any) -> VisionTarget:
+    """The adapter that fits `model`; options as for `CausalTarget`."""
+    kind = GridTarget if hasattr(model.base_model, "get_rope_index") else VisionTarget
+    return kind(model, **options)

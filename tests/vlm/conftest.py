@@ -1,0 +1,268 @@
+"""Tiny models of every family in Hugging Face form: real processors and tokenizers, random weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from polydraft.core.decode import Batch, Method, decode, start
+from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.drafters.plain import NoDrafter
+from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.target import Prompt
+from polydraft.core.verify.tape import TapeVerifier
+from polydraft.modalities.loading import load
+from polydraft.modalities.vlm.conversation import conversations
+from polydraft.modalities.vlm.pipeline import VLMPipeline
+
+WIDTH = 32
+TEXT: dict[str, Any] = {
+    "hidden_size": WIDTH, "num_hidden_layers": 3, "intermediate_size": 48, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 512, "initializer_range": 0.4,
+    "bos_token_id": None, "pad_token_id": None, "eos_token_id": None, "tie_word_embeddings": False,
+}  # fmt: skip
+VISION: dict[str, Any] = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "image_size": 56,
+    "patch_size": 14, "initializer_range": 0.4,
+}  # fmt: skip
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{% for part in message['content'] %}"
+    "{{ 'MARK' if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+ROLES = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
+
+
+def tokenizer(folder: Path, special: list[str], **named: str) -> Any:
+    """A byte-level tokenizer; named: special tokens that processors ask it for by name."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([*ROLES, *special])
+    wrapped = hf.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", extra_special_tokens=named)
+    wrapped.save_pretrained(folder)
+    return wrapped
+
+
+def finish_folder(folder: Path, mark: str, processor: dict[str, Any], images: Any, model: Any) -> None:
+    """Everything but the tokenizer; mark: what stands for a picture in the template."""
+    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("MARK", mark))
+    (folder / "processor_config.json").write_text(json.dumps(processor))
+    images.save_pretrained(folder)
+    model.generation_config = hf.GenerationConfig(eos_token_id=None, pad_token_id=0, do_sample=True, temperature=1.0)
+    model.save_pretrained(folder)
+
+
+def llava(folder: Path) -> None:
+    words = tokenizer(folder, ["<image>"])
+    config = hf.LlavaConfig(
+        text_config=hf.LlamaConfig(vocab_size=len(words), **TEXT), vision_config=hf.CLIPVisionConfig(**VISION),
+        image_token_id=words.convert_tokens_to_ids("<image>"),
+    )  # fmt: skip
+    images = hf.CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56})
+    said = {"processor_class": "LlavaProcessor", "patch_size": 14, "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1}  # fmt: skip
+    finish_folder(folder, "<image>", said, images, hf.LlavaForConditionalGeneration(config))
+
+
+def llava_next(folder: Path) -> None:
+    words, shapes = tokenizer(folder, ["<image>"]), [[56, 112], [112, 56], [112, 112]]
+    config = hf.LlavaNextConfig(
+        text_config=hf.MistralConfig(vocab_size=len(words), **TEXT | {"sliding_window": None}),
+        vision_config=hf.CLIPVisionConfig(**VISION), image_grid_pinpoints=shapes,
+        image_token_id=words.convert_tokens_to_ids("<image>"),
+    )  # fmt: skip
+    images = hf.LlavaNextImageProcessorPil(
+        size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}, image_grid_pinpoints=shapes
+    )
+    said = {"processor_class": "LlavaNextProcessor", "patch_size": 14, "vision_feature_select_strategy": "default",
+            "num_additional_image_tokens": 1}  # fmt: skip
+    finish_folder(folder, "<image>", said, images, hf.LlavaNextForConditionalGeneration(config))
+
+
+def pixtral(folder: Path) -> None:
+    words = tokenizer(folder, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"])
+    config = hf.LlavaConfig(
+        text_config=hf.MistralConfig(vocab_size=len(words), **TEXT | {"sliding_window": None}),
+        vision_config=hf.PixtralVisionConfig(head_dim=8, **VISION), vision_feature_layer=-1,
+        vision_feature_select_strategy="full", image_token_id=words.convert_tokens_to_ids("[IMG]"),
+    )  # fmt: skip
+    images = hf.PixtralImageProcessorPil(size={"longest_edge": 56}, patch_size={"height": 14, "width": 14})
+    said = {"processor_class": "PixtralProcessor", "patch_size": 14}
+    finish_folder(folder, "[IMG]", said, images, hf.LlavaForConditionalGeneration(config))
+
+
+def smolvlm(folder: Path) -> None:
+    special = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
+    words = tokenizer(folder, [*special, *(f"<row_{i}_col_{j}>" for i in range(1, 4) for j in range(1, 4))])
+    config = hf.SmolVLMConfig(
+        text_config=hf.LlamaConfig(vocab_size=len(words), **TEXT).to_dict(), vision_config=VISION, scale_factor=2,
+        image_token_id=words.convert_tokens_to_ids("<image>"), pad_token_id=None,
+    )  # fmt: skip
+    images = hf.SmolVLMImageProcessorPil(size={"longest_edge": 112}, max_image_size={"longest_edge": 56})
+    said = {"processor_class": "SmolVLMProcessor", "image_seq_len": 4}
+    finish_folder(folder, "<image>", said, images, hf.SmolVLMForConditionalGeneration(config))
+
+
+def gemma3(folder: Path) -> None:
+    named = {"boi_token": "<boi>", "image_token": "<image>", "eoi_token": "<eoi>"}
+    words = tokenizer(folder, list(named.values()), **named)
+    ids = dict(zip(named, words.convert_tokens_to_ids(list(named.values())), strict=True))
+    types = ["full_attention", "sliding_attention", "full_attention"]
+    config = hf.Gemma3Config(
+        text_config=hf.Gemma3TextConfig(
+            vocab_size=len(words), **TEXT, sliding_window=12, layer_types=types, query_pre_attn_scalar=16
+        ),
+        vision_config=hf.SiglipVisionConfig(**{k: v for k, v in VISION.items() if k != "initializer_range"}),
+        mm_tokens_per_image=16, boi_token_index=ids["boi_token"], eoi_token_index=ids["eoi_token"],
+        image_token_index=ids["image_token"], tie_word_embeddings=False,
+    )  # fmt: skip
+    images = hf.Gemma3ImageProcessorPil(size={"height": 56, "width": 56})
+    said = {"processor_class": "Gemma3Processor", "image_seq_length": 16}
+    model = hf.Gemma3ForConditionalGeneration(config)
+    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)  # zeros show no picture
+    finish_folder(folder, "<boi>", said, images, model)
+
+
+def qwen(folder: Path, kind: Any, config: Any, processor: str, patch: int, vision: dict[str, Any]) -> None:
+    special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    words = tokenizer(folder, special)
+    names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
+    ids = dict(zip(names, words.convert_tokens_to_ids(special), strict=True))
+    rope = {"rope_type": "default", "mrope_section": [4, 2, 2], "rope_theta": 10000.0, "mrope_interleaved": True}
+    vision = {"depth": 2, "num_heads": 2, "intermediate_size": 24, "hidden_size": 16, "out_hidden_size": WIDTH,
+              "patch_size": patch, "spatial_merge_size": 2, "temporal_patch_size": 2,
+              "initializer_range": 0.4} | vision  # fmt: skip
+    text = {"vocab_size": len(words), **TEXT, "rope_parameters": rope}
+    made = kind(config(text_config=text, vision_config=vision, **ids, tie_word_embeddings=False))
+    side = 2 * patch
+    images = hf.Qwen2VLImageProcessorPil(
+        patch_size=patch, size={"shortest_edge": side**2, "longest_edge": 12 * side**2}
+    )
+    mark = "<|vision_start|><|image_pad|><|vision_end|>"
+    finish_folder(folder, mark, {"processor_class": processor}, images, made)
+
+
+def qwen2_5_vl(folder: Path) -> None:
+    vision = {"window_size": 56, "fullatt_block_indexes": [1]}
+    kinds = hf.Qwen2_5_VLForConditionalGeneration, hf.Qwen2_5_VLConfig
+    qwen(folder, *kinds, "Qwen2_5_VLProcessor", 14, vision)
+
+
+def qwen3_vl(folder: Path) -> None:
+    vision = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1]}
+    kinds = hf.Qwen3VLForConditionalGeneration, hf.Qwen3VLConfig
+    qwen(folder, *kinds, "Qwen3VLProcessor", 16, vision)
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "llava": llava, "llava_next": llava_next, "pixtral": pixtral, "smolvlm": smolvlm, "gemma3": gemma3,
+    "qwen2_5_vl": qwen2_5_vl, "qwen3_vl": qwen3_vl,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a family, made once."""
+    made: dict[str, Path] = {}
+
+    def folder(family: str) -> Path:
+        if family not in made:
+            torch.manual_seed(3)
+            made[family] = tmp_path_factory.mktemp(family)
+            MAKERS[family](made[family])
+        return made[family]
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pipe_of(folder_of: Callable[[str], Path]) -> Callable[..., VLMPipeline]:
+    """A family's pipeline, loaded once a dtype."""
+    loaded: dict[tuple[str, str], VLMPipeline] = {}
+
+    def pipe(family: str = "llava", dtype: str = "float32") -> VLMPipeline:
+        if (family, dtype) not in loaded:
+            loaded[family, dtype] = load(str(folder_of(family)), dtype=dtype)
+        return loaded[family, dtype]
+
+    return pipe
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Coloured noise in large squares."""
+    colours = np.random.default_rng(seed).integers(0, 255, (4, 4, 3), dtype=np.uint8)
+    return Image.fromarray(colours).resize((width, height), Image.Resampling.NEAREST)
+
+
+SHAPES = [(56, 56), (112, 56), (60, 118)]
+QUESTIONS = ["What is this?", "How many frogs? Two, two?", "Why?"]
+BUDGETS = [16, 11, 13]
+
+
+def asked(pipe: VLMPipeline, rows: int = 3) -> list[Prompt]:
+    """Prompts of different lengths, the second about two pictures of different sizes."""
+    shown: list[Any] = [picture(*shape, seed) for seed, shape in enumerate(SHAPES)]
+    shown[1] = [shown[1], shown[2]]
+    prompts = []
+    for row in range(3 - rows, 3):
+        made = conversations(shown[row], QUESTIONS[row], None)
+        prompts += pipe.prompts(made, [40 + row], BUDGETS[row])
+    return prompts
+
+
+def method(
+    pipe: VLMPipeline, drafter: Any = None, sampling: Sampling | None = None, eos: frozenset[int] = frozenset()
+) -> Method:
+    """Plain decoding unless a drafter (or how to make one from the target) is given."""
+    target = pipe.target()
+    made = NoDrafter() if drafter is None else drafter(target) if callable(drafter) else drafter
+    return Method("tested", target, made, TapeVerifier(), Sampler(sampling or Sampling(), pipe.mask), eos)
+
+
+def run(how: Method, prompts: list[Prompt]) -> tuple[list[list[int]], list[str], float]:
+    """Generated ids, why rows ended, and τ."""
+    batch: Batch = start(how, prompts)
+    for _ in decode(how, batch):
+        pass
+    rows = batch.stats.values()
+    tau = sum(row.tokens for row in rows) / max(1, sum(row.target_passes for row in rows))
+    return [output.tolist() for output in batch.outputs()], batch.finish_reasons(), tau
+
+
+def oracle(recorded: list[list[int]], vocab: int, width: int) -> OracleDrafter:
+    """Replays what was recorded with errors planted at every depth and branch."""
+    truth = dict(enumerate(torch.tensor(row) for row in recorded))
+    return OracleDrafter(truth, vocab, reach=4, width=width, acceptance=0.8)
+
+
+def generated(pipe: VLMPipeline, prompt: Prompt) -> list[int]:
+    """What transformers' own `generate` says greedily; it is told, as our mask is, that no answer holds a picture."""
+    ids = torch.tensor([prompt.branches[0]])
+    inputs = {
+        name: value.to(pipe.dtype) if value.is_floating_point() else value for name, value in prompt.inputs.items()
+    }
+    output: Any = pipe.target_model.generate(  # type: ignore[operator]
+        ids, attention_mask=torch.ones_like(ids), **inputs, do_sample=False, max_new_tokens=prompt.budget,
+        min_new_tokens=prompt.budget, suppress_tokens=pipe.placeholders, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    return output[0, ids.shape[1] :].tolist()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny tensors: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -1,0 +1,124 @@
+"""Same seed, same answer: every drafter against plain decoding, and plain decoding against transformers' own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from polydraft.core.decode import decode, join, start, step
+from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
+from polydraft.core.drafters.heads import MedusaHeads
+from polydraft.core.drafters.initial import Initial
+from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.lm import LMDrafter
+from polydraft.core.drafters.lookup import LookupDrafter
+from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.drafters.parallel import ParallelDrafter
+from polydraft.core.drafters.plans import Dynamic, SharedNoise, Static
+from polydraft.core.sampling import Sampling
+from polydraft.modalities.vlm.pipeline import VLMPipeline
+
+from .conftest import MAKERS, TEXT, asked, generated, method, oracle, run
+
+SETTINGS = {"greedy": Sampling(temperature=0), "sampled": Sampling(top_k=50, repetition_penalty=1.2)}
+
+
+def drafters(pipe: VLMPipeline, recorded: list[list[int]]) -> dict[str, Any]:
+    """Every drafter there is; networks are untrained, oracles replay `recorded` with errors planted everywhere."""
+    config, vocab = pipe.target_model.config.get_text_config(), pipe.mask.shape[1]
+    torch.manual_seed(7)
+    student = LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **TEXT)).to(pipe.dtype)
+    eagle, heads = (kind(config).to(pipe.dtype) for kind in (EagleNetwork, MedusaHeads))
+    return {
+        "oracle chain": oracle(recorded, vocab, 1),
+        "oracle tree": oracle(recorded, vocab, 3),
+        "pld": LookupDrafter(allowed=pipe.allowed),
+        "jacobi": JacobiDrafter(6, Initial("left-law", pipe.allowed, 1)),
+        "draft": lambda target: LMDrafter(student, target, Dynamic(2, 2, 4), SharedNoise(), pipe.unread),
+        "eagle": lambda target: EagleDrafter(eagle, target, Static(2, 5), SharedNoise()),
+        "eagle2": lambda target: EagleDrafter(eagle, target, Dynamic(3, 2, 6), SharedNoise()),
+        "medusa": lambda target: ParallelDrafter(heads, target, Static(3, 6), SharedNoise()),
+    }
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", MAKERS)
+def test_every_drafter_equals_plain_decoding(pipe_of, family, dtype, setting):
+    pipe, sampling = pipe_of(family, dtype), SETTINGS[setting]
+    prompts = asked(pipe)
+    plain, reasons, tau = run(method(pipe, None, sampling), prompts)
+    assert tau == 1 and len({tuple(row[:8]) for row in plain}) == 3
+    assert run(method(pipe, None, sampling), prompts[1:2])[0] == plain[1:2], "a row depends on its neighbours"
+    for name, drafter in drafters(pipe, plain).items():
+        if (dtype, setting) == ("bfloat16", "greedy") and not name.startswith("oracle"):
+            continue  # nothing that the other three settings have not seen
+        drafted, why, tau = run(method(pipe, drafter, sampling), prompts)
+        assert (drafted, why) == (plain, reasons), name
+        assert tau > 1.5 or not name.startswith("oracle"), "too little was accepted for equality to mean anything"
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_greedy_equals_generate(pipe_of, family):
+    """In fp64 there are no near-ties, so equality is strict."""
+    pipe = pipe_of(family, "float64")
+    prompts, greedy = asked(pipe), SETTINGS["greedy"]
+    plain, _, _ = run(method(pipe, None, greedy), prompts)
+    assert plain == [generated(pipe, prompt) for prompt in prompts]
+    drafted, _, tau = run(method(pipe, oracle(plain, pipe.mask.shape[1], 3), greedy), prompts)
+    assert drafted == plain and tau > 1.5
+
+
+@pytest.mark.parametrize("family", ["llava", "gemma3", "qwen2_5_vl"])
+def test_an_end_inside_an_accepted_run_is_the_end(pipe_of, family):
+    pipe = pipe_of(family)
+    prompts = asked(pipe)
+    free, _, _ = run(method(pipe), prompts)
+    eos = frozenset({free[0][9], free[2][4]})
+    plain, reasons, _ = run(method(pipe, eos=eos), prompts)
+    assert reasons.count("eos") >= 2 and len(plain[0]) <= 10 and plain[0][-1] in eos
+    always = OracleDrafter(dict(enumerate(map(torch.tensor, free))), pipe.mask.shape[1], reach=6, acceptance=1.0)
+    assert run(method(pipe, always, eos=eos), prompts)[:2] == (plain, reasons)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen3_vl"])
+def test_rows_that_join_late_change_nothing(pipe_of, family):
+    """Their rotary coordinates come with them."""
+    pipe = pipe_of(family)
+    prompts = asked(pipe)
+    plain, _, _ = run(method(pipe), prompts)
+    how = method(pipe, oracle(plain, pipe.mask.shape[1], 3))
+    batch = start(how, prompts[:1], ids=[0])
+    for _ in range(2):
+        step(how, batch)
+    join(how, batch, start(how, prompts[1:], ids=[1, 2]))
+    for _ in decode(how, batch):
+        pass
+    assert [output.tolist() for output in batch.outputs()] == plain
+
+
+@pytest.mark.parametrize("name", ["sjd", "sjd-maximal"])
+def test_published_jacobi_decodes_too(pipe_of, name):
+    """Another sampler of the same law: other tokens, and never a placeholder."""
+    pipe = pipe_of("llava")
+    choice = pipe.checked(name)
+    outputs, _, _ = run(pipe.method(choice, Sampling()), asked(pipe))
+    assert choice.guarantee == "exact"
+    assert not {token for row in outputs for token in row} & set(pipe.placeholders)
+
+
+def test_a_drafter_without_eyes_drops_pictures(pipe_of):
+    """Its rows hold the text and nothing else, in order."""
+    pipe = pipe_of("pixtral")
+    prompts = asked(pipe)
+    student = LlamaForCausalLM(LlamaConfig(vocab_size=pipe.mask.shape[1], **TEXT))
+    drafter = LMDrafter(student, pipe.target(), Dynamic(2), SharedNoise(), pipe.unread)
+    ids, lengths = pipe.target().padded(prompts)
+    read, entries = drafter.prompt(ids, lengths, None)
+    for row, prompt in enumerate(prompts):
+        text = [token for token in prompt.branches[0] if token not in pipe.placeholders]
+        assert len(text) < len(prompt.branches[0]) and read[row, : len(text)].tolist() == text
+        assert entries[row].item() == len(text) - 1

@@ -1,0 +1,230 @@
+"""What users of `chat` and `load` rely on: answers, streams, turns, several pictures, typed errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import polydraft
+from polydraft.core.errors import PolydraftError, PromptError, UnknownModel, UnsupportedMethod, WeightsError
+from polydraft.modalities.loading import card, load
+from polydraft.modalities.vlm import target as target_module
+from polydraft.modalities.vlm.conversation import conversations
+from polydraft.modalities.vlm.pipeline import VLMPipeline
+from polydraft.modalities.vlm.spelling import Spelling
+
+from .conftest import MAKERS, picture
+
+
+def test_drafted_and_plain_answers_are_the_same(pipe_of):
+    pipe: VLMPipeline = pipe_of("llava")
+    drafted = pipe(picture(60, 40), "What is this?", seed=3, max_new_tokens=12)
+    plain = pipe(picture(60, 40), "What is this?", seed=3, max_new_tokens=12, speculative=False)
+    assert torch.equal(drafted.tokens, plain.tokens) and drafted.text == plain.text
+    assert drafted.stats.guarantee == "identical" and drafted.method == "pld" and plain.method == "ar"
+    assert drafted.finish_reason in ("eos", "length") and drafted.stats.tokens == len(drafted.tokens) <= 12
+
+
+def test_a_batch_is_the_answers_of_its_questions(pipe_of):
+    pipe: VLMPipeline = pipe_of("qwen2_5_vl")
+    shown, questions = picture(60, 40), ["What?", "How many of them are there?", "Why?"]
+    batch = pipe(shown, questions, seed=5, max_new_tokens=9)
+    assert batch.seeds == [5, 6, 7] and len(batch.texts) == len(batch.finish_reasons) == 3
+    assert torch.equal(batch.all_tokens[1], pipe(shown, questions[1], seed=6, max_new_tokens=9).tokens)
+    mixed = pipe([None, [shown, picture(120, 60)], shown], questions, seed=[5, 6, 7], max_new_tokens=9)
+    assert torch.equal(mixed.all_tokens[2], batch.all_tokens[2])
+    assert not torch.equal(mixed.all_tokens[1], batch.all_tokens[1])
+
+
+def test_pictures_are_encoded_once(pipe_of, monkeypatch):
+    """Three questions about one picture look at it once."""
+    pipe: VLMPipeline = pipe_of("smolvlm")
+    honest, calls = pipe.target_model.base_model.get_image_features, []
+
+    def counted(**pictures):
+        calls.append(pictures)
+        return honest(**pictures)
+
+    monkeypatch.setattr(pipe.target_model.base_model, "get_image_features", counted)
+    pipe(picture(60, 40), ["What?", "How many?", "Why?"], max_new_tokens=4, method="jacobi(window=3)")
+    assert len(calls) == 1
+
+
+def test_streamed_pieces_are_the_text(pipe_of):
+    """Random bytes are mostly half characters; no piece ends inside one."""
+    pipe: VLMPipeline = pipe_of("llava")
+    asked = {"question": ["What is this?", "Why?"], "seed": 2, "max_new_tokens": 40, "temperature": 1.5}
+    stream, pieces = pipe.stream(picture(60, 40), **asked), ["", ""]
+    for step in stream:
+        pieces = [before + new for before, new in zip(pieces, step.pieces, strict=True)]
+    result = stream.result()
+    assert pieces == result.texts == pipe(picture(60, 40), **asked).texts
+    assert step.tokens_done == result.stats.tokens and step.text == step.pieces[0]
+
+
+def test_a_character_is_told_when_its_last_byte_is_there(pipe_of):
+    tokenizer = pipe_of("llava").processor.tokenizer
+    ids = tokenizer.encode("né 🐸!", add_special_tokens=False)
+    spelling = Spelling(tokenizer)
+    told = [spelling.piece(ids[: end + 1], end + 1 == len(ids)) for end in range(len(ids))]
+    assert "".join(told) == "né 🐸!" and told[1:3] == ["", "é"] and "\N{REPLACEMENT CHARACTER}" not in "".join(told)
+    assert Spelling(tokenizer).piece(ids[:2], True).endswith("\N{REPLACEMENT CHARACTER}")
+
+
+def test_stream_can_be_left_in_the_middle(pipe_of):
+    pipe: VLMPipeline = pipe_of("llava")
+    stream = pipe.stream(None, "Tell me.", max_new_tokens=30, speculative=False)
+    for step in stream:
+        if step.tokens_done == 5:
+            break
+    stream.close()
+    result = stream.result()
+    assert result.finish_reason == "cancelled" and len(result.tokens) == 5 and list(stream) == []
+
+
+def test_turns_and_pictures_take_their_places(tmp_path: Path):
+    first, second = picture(20, 10), picture(10, 20)
+    second.save(tmp_path / "b.png")
+    turns = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Left"}, {"type": "image"}]},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "user", "content": [{"type": "image", "path": tmp_path / "b.png"}, {"type": "text", "text": "?"}]},
+    ]
+    (asked,) = conversations(first, None, turns)
+    assert [shown.size for shown in asked.pictures] == [(20, 10), (10, 20)]
+    assert [[part["type"] for part in turn["content"]] for turn in asked.messages] == [
+        ["text"], ["text", "image"], ["text"], ["image", "text"],
+    ]  # fmt: skip
+    (again,) = conversations([first, second], "And now?", [{"role": "user", "content": "Hello."}, turns[2]])
+    assert [part["type"] for part in again.messages[0]["content"]] == ["image", "image", "text"]
+    assert again.messages[-1] == {"role": "user", "content": [{"type": "text", "text": "And now?"}]}
+    assert turns[1]["content"] == [{"type": "text", "text": "Left"}, {"type": "image"}], "the caller's is untouched"
+    two = conversations([[first, second], None], ["a", "b"], None)
+    assert [len(row.pictures) for row in two] == [2, 0]
+
+
+def test_pictures_are_upright_and_rgb(tmp_path: Path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    Image.new("RGB", (30, 10)).save(tmp_path / "a.jpg", exif=exif)
+    Image.new("RGBA", (8, 8)).save(tmp_path / "b.png")
+    (asked,) = conversations([str(tmp_path / "a.jpg"), tmp_path / "b.png"], "?", None)
+    assert [(shown.size, shown.mode) for shown in asked.pictures] == [((10, 30), "RGB"), ((8, 8), "RGB")]
+
+
+BAD_CALLS = {
+    "no question": ({"image": picture(8, 8)}, "there is no question"),
+    "empty": ({"image": None, "question": "  "}, "the question is empty"),
+    "none": ({"image": None, "question": []}, "at least one"),
+    "no file": ({"image": "nowhere.png", "question": "?"}, "cannot be read"),
+    "an array": ({"image": 3, "question": "?"}, "PIL image"),
+    "pictures and questions": ({"image": [None, None], "question": ["a", "b", "c"]}, "2 pictures and 3 questions"),
+    "placeholder": ({"image": None, "question": "what is <image> ?"}, "stands for a picture"),
+    "too long": ({"image": None, "question": "long " * 200}, "fewer or smaller pictures"),
+    "no budget": ({"image": None, "question": "?", "max_new_tokens": 0}, "max_new_tokens=0"),
+    "last word": ({"image": None, "messages": [{"role": "assistant", "content": "x"}]}, "end with a question"),
+    "no role": ({"image": None, "messages": [{"content": "x"}]}, "no role"),
+    "no content": ({"image": None, "messages": [{"role": "user"}]}, "no content"),
+    "odd part": ({"image": None, "messages": [{"role": "user", "content": [{"type": "video"}]}]}, "a part of"),
+    "places": ({"image": None, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, "1 places"),
+    "codebook": ({"image": None, "question": "?", "method": "lantern"}, "a codebook"),
+    "drafter": ({"image": None, "question": "?", "method": "eagle"}, "kind 'eagle'"),
+    "contradiction": ({"image": None, "question": "?", "method": "pld", "speculative": False}, "leave one out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_mistakes_are_told_in_a_sentence(pipe_of, name):
+    options, said = BAD_CALLS[name]
+    with pytest.raises(PolydraftError, match=said) as caught:
+        pipe_of("llava")(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_unreadable_pictures(pipe_of, tmp_path: Path):
+    whole = tmp_path / "a.png"
+    picture(64, 64).save(whole)
+    (tmp_path / "half.png").write_bytes(whole.read_bytes()[:120])
+    (tmp_path / "text.png").write_text("no picture")
+    for name in ("half.png", "text.png"):
+        with pytest.raises(PromptError, match=name):
+            pipe_of("llava")(tmp_path / name, "?")
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_folders_are_recognised(folder_of, family):
+    made = card(str(folder_of(family)))
+    assert made.modality == "vlm" and made.defaults["temperature"] == 1.0
+    assert "pld" in made.methods and "jacobi" in made.methods
+    assert not {"eagle", "draft", "medusa", "lantern"} & set(made.methods)
+
+
+def test_makers_who_decode_greedily_are_followed(folder_of, tmp_path: Path):
+    folder = shutil.copytree(folder_of("llava"), tmp_path / "greedy")
+    (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.7, "repetition_penalty": 1.1}))
+    assert card(str(folder)).defaults == {"method": "pld", "temperature": 0.0, "repetition_penalty": 1.1}
+
+
+def test_a_folder_with_a_card_brings_drafters(folder_of, tmp_path: Path):
+    """A manifest names networks trained for the target; the same seed says the same with them."""
+    from polydraft.core.drafters.eagle import EagleNetwork
+    from polydraft.core.drafters.heads import MedusaHeads
+
+    folder = tmp_path / "model"
+    shutil.copytree(folder_of("qwen2_5_vl"), folder / "target")
+    drafters = {"eagle": "drafter-eagle", "heads": "drafter-heads"}
+    config = load(str(folder / "target"), dtype="float32").target_model.config.get_text_config()
+    torch.manual_seed(1)
+    for kind, network in (("eagle", EagleNetwork), ("heads", MedusaHeads)):
+        (folder / drafters[kind]).mkdir()
+        network(config).save_pretrained(folder / drafters[kind])
+    (folder / "polydraft.json").write_text(json.dumps({
+        "format": 1, "modality": "vlm", "summary": "tiny", "drafters": drafters, "context": 200,
+        "defaults": {"method": "eagle2", "temperature": 1.0},
+    }))  # fmt: skip
+    pipe = load(str(folder), dtype="float32")
+    assert pipe.context == 200
+    answers = {
+        name: pipe(picture(60, 40), "What?", method=name, max_new_tokens=8) for name in ("ar", "eagle2", "medusa")
+    }
+    assert len({tuple(answer.tokens.tolist()) for answer in answers.values()}) == 1
+
+
+def test_what_does_not_load_is_told(folder_of, tmp_path: Path):
+    folder = shutil.copytree(folder_of("llava"), tmp_path / "model")
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(WeightsError, match="chat template"):
+        load(str(folder))
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(WeightsError, match="processor"):
+        load(str(folder))
+    other = shutil.copytree(folder, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"model_type": "mystery"}))
+    with pytest.raises(UnknownModel, match="no family"):
+        load(str(other))
+    with pytest.raises(UnknownModel, match="for vlm"):
+        load(str(folder_of("llava")), modality="image")
+
+
+def test_the_public_face_chats(folder_of, tmp_path: Path):
+    picture(60, 40).save(tmp_path / "a.png")
+    steps = []
+    result = polydraft.chat(
+        tmp_path / "a.png", "What is this?", model=str(folder_of("llava")), dtype="float32", max_new_tokens=6,
+        temperature=0, on_step=steps.append,
+    )  # fmt: skip
+    assert result.text == "".join(step.text for step in steps) and steps[-1].tokens_done == len(result.tokens)
+    with pytest.raises(UnsupportedMethod):
+        polydraft.chat(None, "?", model=str(folder_of("llava")), dtype="float32", method="draft")
+
+
+def test_a_model_of_rows_and_columns_has_its_own_adapter(pipe_of):
+    kinds = {family: type(pipe_of(family).target()) for family in ("llava", "qwen3_vl")}
+    assert kinds == {"llava": target_module.VisionTarget, "qwen3_vl": target_module.GridTarget}
