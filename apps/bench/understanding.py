@@ -6,7 +6,7 @@ rows = judged(pipe, ["ar", "vadusa+tolerance"], texts, {}, ears, others(ears, sq
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -36,12 +36,12 @@ class Ears(Protocol):
 
 
 class Judgement(NamedTuple):
-    """Of one sentence: word errors, log-mel distance, whether the voice is the one asked for (both nan without a
-    reference), and what else was asked about it."""
+    """Of one sentence: word errors, log-mel distance, whether the voice is the one asked for (both None without
+    a reference), and what else was asked about it."""
 
     errors: int
-    distance: float
-    own: float
+    distance: float | None
+    own: float | None
     more: dict[str, float]
 
 
@@ -79,8 +79,8 @@ class Judge:
             words = plain_words(words_of(sentence))
             errors = word_errors(words, self.ears.hear(audio, self.sample_rate))
             theirs = self.reference.get((sentence, voice))
-            distance = np.nan if theirs is None else log_mel_distance(audio, theirs, self.sample_rate)
-            own = np.nan if self.voices is None else float(self.voices.closest(audio) == voice)
+            distance = None if theirs is None else log_mel_distance(audio, theirs, self.sample_rate)
+            own = None if self.voices is None else float(self.voices.closest(audio) == voice)
             self.known[key] = Judgement(errors, distance, own, self.more(words, audio, self.sample_rate))
         return self.known[key]
 
@@ -176,8 +176,8 @@ def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int]) -> dict[str
             for voice in dict.fromkeys(heard.voices)
         },
         "delta": float(gap.sum() / words.sum()), "error": float(gap.std() / len(gap) ** 0.5 / words.mean()),
-        "distance": float(np.mean([one.distance for one in heard.judgements])),
-        "own_voice": float(np.mean([one.own for one in heard.judgements])),
+        "distance": mean([one.distance for one in heard.judgements]),
+        "own_voice": mean([one.own for one in heard.judgements]),
         "more": {
             column: float(np.mean([one.more[column] for one in heard.judgements]))
             for column in heard.judgements[0].more
@@ -185,13 +185,19 @@ def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int]) -> dict[str
     }  # fmt: skip
 
 
+def mean(values: Sequence[float | None]) -> float | None:
+    """None where a value is missing."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
+
+
 def cells(row: dict[str, Any]) -> list[str]:
     voices = ", ".join(f"{voice} {rate:.3f}" for voice, rate in row["wer_by_voice"].items())
     compared = row["method"] not in (RENDERER, table.PLAIN)
     gap = f"{row['delta']:+.3f} ± {row['error']:.3f}" if compared else ""
     same = f"{100 * row['same']:.0f} %" if row["method"] != RENDERER else ""
-    distance = "" if np.isnan(row["distance"]) else f"{row['distance']:.2f}"
-    own = "" if np.isnan(row["own_voice"]) else f"{100 * row['own_voice']:.0f} %"
+    distance = "" if row["distance"] is None else f"{row['distance']:.2f}"
+    own = "" if row["own_voice"] is None else f"{100 * row['own_voice']:.0f} %"
     more = [f"{value:.2f}" for value in row["more"].values()]
     return [row["method"], same, f"{row['wer']:.3f} ({voices})", gap, distance, own, *more]
 

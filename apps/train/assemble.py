@@ -28,7 +28,8 @@ from polydraft.modalities.world.captions import vocabulary as words
 KEPT = {"config.json", "model.safetensors"}
 DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "block")}
 FITTED = {  # methods that read what was fitted to a drafter
-    "lm": ("draft",), "eagle": ("eagle2",), "heads": ("medusa", "vadusa"), "hydra": ("hydra",), "block": ("speechspec",),
+    "lm": ("draft",), "eagle": ("eagle2",), "heads": ("medusa", "vadusa"), "hydra": ("hydra",),
+    "block": ("speechspec",),
 }  # fmt: skip
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 

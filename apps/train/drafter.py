@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from polydraft.apps.train.lessons import LESSONS, Lessons
+from polydraft.core.drafters.attached import Attached
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
@@ -32,8 +33,9 @@ from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.fit import best_shares, best_spread
 from polydraft.core.training import distill, eagle, parallel
-from polydraft.core.training.distill import Examples, collect, distil, shallow_copy_of
-from polydraft.modalities.loading import causal_lm, load
+from polydraft.core.training.distill import collect, distil, shallow_copy_of
+from polydraft.core.training.examples import Examples
+from polydraft.modalities.loading import load
 
 ROWS = 32
 LM_LAYERS = 2
@@ -48,8 +50,12 @@ class Recipe:
     fit: Callable[[PreTrainedModel, Any, Examples], dict[str, Any]]
 
 
-def spread_of(laws: Callable[..., tuple[Tensor, ...]]) -> Callable[..., dict[str, Any]]:
-    return lambda target, student, kept: {"spread": round(best_spread(*laws(target, student, kept)[:2]), 3)}
+def spread_of(laws: Callable[..., Sequence[Tensor]]) -> Callable[..., dict[str, Any]]:
+    def fit(target: PreTrainedModel, student: Any, kept: Examples) -> dict[str, Any]:
+        p, q, *_ = laws(target, student, kept)
+        return {"spread": round(best_spread(p, q), 3)}
+
+    return fit
 
 
 def shares_of(target: PreTrainedModel, student: Any, kept: Examples) -> dict[str, Any]:
@@ -57,12 +63,16 @@ def shares_of(target: PreTrainedModel, student: Any, kept: Examples) -> dict[str
     return {"shares": [[round(share, 4) for share in row] for row in shares]}
 
 
+def attached(network: type[Attached], target: PreTrainedModel) -> Attached:
+    return network(target.config.get_text_config())
+
+
 KINDS = {
     "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, spread_of(distill.laws)),
-    "eagle": Recipe(lambda target: EagleNetwork(target.config), eagle.continuation, spread_of(eagle.laws)),
-    "heads": Recipe(lambda target: MedusaHeads(target.config), parallel.divergence, shares_of),
-    "hydra": Recipe(lambda target: HydraHeads(target.config), parallel.divergence, spread_of(parallel.laws)),
-    "block": Recipe(lambda target: BlockNetwork(target.config), parallel.overlap, shares_of),
+    "eagle": Recipe(partial(attached, EagleNetwork), eagle.continuation, spread_of(eagle.laws)),
+    "heads": Recipe(partial(attached, MedusaHeads), parallel.divergence, shares_of),
+    "hydra": Recipe(partial(attached, HydraHeads), parallel.divergence, spread_of(parallel.laws)),
+    "block": Recipe(partial(attached, BlockNetwork), parallel.overlap, shares_of),
 }
 
 
@@ -78,14 +88,14 @@ def run(
         raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
     pipe = load(target)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe)
-    prompts, outputs = draw(lessons, samples or out / "samples", minutes / 4, seed)
+    drawn = draw(lessons, samples or out / "samples", minutes / 4, seed)
     # drawing has packed the pipeline's weights; training reads them as they were
-    recipe, model = KINDS[kind], causal_lm(pipe.card.target, pipe.device, pipe.dtype)
+    recipe, model = KINDS[kind], pipe.read_target(pipe.card.target)
     student = recipe.student(model)
     if start:
         student.load_state_dict(load_file(start / "model.safetensors"))
-    kept = Examples.join(prompts[-ROWS:], outputs[-ROWS:])  # never trained on
-    source = own = batches(lessons.blank, prompts[:-ROWS], outputs[:-ROWS], seed)
+    kept = drawn.examples(range(len(drawn.prompts) - ROWS, len(drawn.prompts)), lessons.unread)  # never trained on
+    source = own = batches(lessons, drawn, seed)
     if (rendered := lessons.rendered(seed)) is not None:
         source = itertools.chain.from_iterable(zip(own, rendered, strict=True))
     curve = distil(
@@ -97,8 +107,26 @@ def run(
     (out / "fitted.json").write_text(json.dumps(fitted))
 
 
-def draw(lessons: Lessons, folder: Path, minutes: float, seed: int) -> tuple[list[tuple[int, ...]], list[Tensor]]:
-    """Prompts and what the target wrote on them: at least two batches, then until `minutes` are over; all is kept."""
+@dataclass(frozen=True)
+class Drawn:
+    """What a target wrote, a row each: ids of prompts and of what follows, and what else was read, if anything."""
+
+    prompts: list[tuple[int, ...]]
+    outputs: list[Tensor]
+    inputs: list[dict[str, Tensor]]
+
+    def examples(
+        self, rows: Iterable[int], unread: Tensor | None, blank: Container[int] = (), instead: Any = None
+    ) -> Examples:
+        """Some of it; rows in `blank` follow the prompt `instead` of their own."""
+        rows = list(rows)
+        prompts = [instead if place in blank else self.prompts[row] for place, row in enumerate(rows)]
+        inputs = [self.inputs[row] for row in rows] if self.inputs[0] else []
+        return Examples.join(prompts, [self.outputs[row] for row in rows], inputs, unread)
+
+
+def draw(lessons: Lessons, folder: Path, minutes: float, seed: int) -> Drawn:
+    """What the target writes on prompts: at least two batches, then until `minutes` are over; all is kept."""
     folder.mkdir(parents=True, exist_ok=True)
     method, begun, budget = lessons.method(), time.monotonic(), round(minutes * 60)
     with tqdm(total=budget, unit="s", desc="draw with the target") as bar:
@@ -110,21 +138,36 @@ def draw(lessons: Lessons, folder: Path, minutes: float, seed: int) -> tuple[lis
                     break
                 prompts = lessons.prompts(np.random.default_rng([seed, index]), ROWS, first=10**6 + index * ROWS)
                 written = pad_sequence(collect(method, prompts), batch_first=True, padding_value=-1)
-                save_file({"ids": written.to(torch.int32)}, path)
+                read = {
+                    f"{row}.{name}": value.to(torch.bfloat16) if value.is_floating_point() else value
+                    for row, prompt in enumerate(prompts) for name, value in prompt.inputs.items()
+                }  # fmt: skip
+                save_file({"ids": written.to(torch.int32)} | read, path)
                 path.with_suffix(".json").write_text(json.dumps([list(prompt.branches[0]) for prompt in prompts]))
             bar.update(min(budget, round(time.monotonic() - begun)) - round(bar.n))
-    files = sorted(folder.glob("*.json"))
-    asked = [tuple(prompt) for file in files for prompt in json.loads(file.read_text())]
-    rows = [row.long() for file in files for row in load_file(file.with_suffix(".safetensors"))["ids"]]
-    return asked, [row[row >= 0] for row in rows]
+    return found(sorted(folder.glob("*.json")))
 
 
-def batches(
-    blank: tuple[int, ...] | None, prompts: list[tuple[int, ...]], outputs: list[Tensor], seed: int
-) -> Iterator[Examples]:
-    """Endless shuffled batches; one prompt in ten is `blank`, for guidance."""
+def found(files: list[Path]) -> Drawn:
+    """What `draw` kept."""
+    drawn = Drawn([], [], [])
+    for file in files:
+        asked, stored = json.loads(file.read_text()), load_file(file.with_suffix(".safetensors"))
+        rows = stored.pop("ids").long()
+        drawn.prompts.extend(map(tuple, asked))
+        drawn.outputs.extend(row[row >= 0] for row in rows)
+        inputs: list[dict[str, Tensor]] = [{} for _ in asked]
+        for key, value in stored.items():
+            row, _, name = key.partition(".")
+            inputs[int(row)][name] = value
+        drawn.inputs.extend(inputs)
+    return drawn
+
+
+def batches(lessons: Lessons, drawn: Drawn, seed: int) -> Iterator[Examples]:
+    """Endless shuffled batches of all but the last rows; one prompt in ten is the blank one, for guidance."""
     rng = np.random.default_rng(seed)
     while True:
-        picked = rng.choice(len(prompts), 16)
-        chosen = [blank if blank and rng.random() < 0.1 else prompts[row] for row in picked]
-        yield Examples.join(chosen, [outputs[row] for row in picked])
+        picked = rng.choice(len(drawn.prompts) - ROWS, 16)
+        blank = set(np.flatnonzero(rng.random(16) < 0.1).tolist()) if lessons.blank else set()
+        yield drawn.examples(picked, lessons.unread, blank, lessons.blank)

@@ -12,27 +12,38 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from PIL import Image
+from torch import Tensor
 
 from polydraft.apps.train.image_data import Batches
+from polydraft.apps.train.vlm_data import DESCRIBE, drawn
 from polydraft.core.decode import Method
 from polydraft.core.methods import parse
 from polydraft.core.target import Prompt
-from polydraft.core.training.distill import Examples
+from polydraft.core.training.examples import Examples
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.sentences import sentence
 from polydraft.modalities.speech.text import read
+from polydraft.modalities.vlm.conversation import conversation
+from polydraft.modalities.vlm.pipeline import VLMPipeline
 from polydraft.modalities.world.captions import describe
+from polydraft.modalities.world.questions import questions
 from polydraft.modalities.world.scene import random_composition
 
 RENDERED_ROWS = 16
+MOST = 160  # tokens of an answer about a scene
 
 
 class Lessons(Protocol):
-    """blank: the prompt of the unconditional branch, which one sequence in ten has; None without guidance."""
+    """blank: the prompt of the unconditional branch, which one sequence in ten has; None without guidance.
+
+    unread: `[V]` bool, ids that drafters without eyes drop; None where there are none.
+    """
 
     blank: tuple[int, ...] | None
+    unread: Tensor | None
 
     def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
         """Training prompts with seeds `first`, `first` + 1, …"""
@@ -46,6 +57,8 @@ class Lessons(Protocol):
 
 class ImageLessons:
     """Captions of training compositions, and rendered scenes."""
+
+    unread = None
 
     def __init__(self, pipe: ImagePipeline) -> None:
         self.pipe = pipe
@@ -70,7 +83,7 @@ class ImageLessons:
 class SpeechLessons:
     """Training sentences in all voices; nothing is free, since rendering takes flite."""
 
-    blank = None
+    blank = unread = None
 
     def __init__(self, pipe: SpeechPipeline) -> None:
         self.pipe = pipe
@@ -90,4 +103,30 @@ class SpeechLessons:
         return None
 
 
-LESSONS = {"image": ImageLessons, "speech": SpeechLessons}
+class VLMLessons:
+    """Descriptions of training scenes and questions about them, half and half."""
+
+    blank = None
+
+    def __init__(self, pipe: VLMPipeline) -> None:
+        self.pipe, self.unread = pipe, pipe.unread.cpu()
+
+    def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+        asked = [conversation(*self.asked(rng, describe=row % 2 == 0), ()) for row in range(count)]
+        return self.pipe.prompts(asked, [first + row for row in range(count)], MOST)
+
+    def asked(self, rng: np.random.Generator, describe: bool) -> tuple[Image.Image, str]:
+        composition, scene = drawn(rng)
+        found = questions(composition, rng, scene)
+        text = DESCRIBE[rng.integers(len(DESCRIBE))] if describe else found[rng.integers(len(found))].text
+        return Image.fromarray(scene.render()), text
+
+    def method(self) -> Method:
+        """At temperature 1: a drafter learns both what is said and what might have been."""
+        return self.pipe.method(parse("ar"), self.pipe.sampling(temperature=1.0, top_k=None, top_p=None))
+
+    def rendered(self, seed: int) -> None:
+        return None
+
+
+LESSONS = {"image": ImageLessons, "speech": SpeechLessons, "vlm": VLMLessons}

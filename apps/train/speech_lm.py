@@ -3,8 +3,8 @@
     python -m polydraft.apps.train.speech_lm --data runs/tiny-speech/coded --out runs/tiny-speech/target
 
 A deep and narrow Llama. Where in the text the voice is, is known from the renderer, and half of what is hard about
-speech: while training, a middle layer points at the symbol being spoken (a loss of its own, dropped afterwards). Draft heads learn with it, which makes it
-plan ahead; they are kept beside it for a drafter to start from.
+speech: while training, a middle layer points at the symbol being spoken (a loss of its own, dropped afterwards). Draft
+heads learn with it, which makes it look ahead; they are kept beside it for a drafter to start from.
 The learning rate follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
 With `torchrun --nproc-per-node 2 -m` for `python -m`, two processes of one thread each are twice as quick as one.
 """
@@ -54,17 +54,20 @@ class Pointer(nn.Module):
         return -scores.masked_fill(~right, -torch.inf).logsumexp(-1)[batch.spoken != NOTHING].mean()
 
 
-def losses(
-    model: LlamaForCausalLM, pointer: Pointer, heads: HydraHeads, batch: Batch
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean nats a code (the end included), of the pointer, and of codes further ahead."""
+def losses(model: LlamaForCausalLM, pointer: Pointer, heads: HydraHeads, batch: Batch) -> Tensor:
+    """`[3]`: mean nats a code (the end included), of the pointer, and of codes further ahead."""
     with torch.autocast("cpu", torch.bfloat16):
         out = model.model(input_ids=batch.ids, output_hidden_states=True)
         logits = model.lm_head(out.last_hidden_state[:, :-1][batch.judged])
         pointing = pointer(out.hidden_states[LAYER], batch)
         judged = F.pad(batch.judged, (0, 1))
         ahead = foresight(heads, model, out.last_hidden_state, batch.ids, judged, batch.ids.shape[1] // 3)
-    return F.cross_entropy(logits.float(), batch.ids[:, 1:][batch.judged]), pointing, ahead
+    return torch.stack([F.cross_entropy(logits.float(), batch.ids[:, 1:][batch.judged]), pointing, ahead])
+
+
+def told(part: Tensor) -> str:
+    loss, pointing, ahead = part.tolist()
+    return f"loss {loss:.4f} pointing {pointing:.4f} ahead {ahead:.4f}"
 
 
 def run(
@@ -101,25 +104,26 @@ def run(
     aside = [*pointer.parameters(), *heads.parameters()]
     optimisers = [*muon_and_adamw(model), torch.optim.AdamW(aside, lr=1.0, betas=(0.9, 0.95))]
     folder.mkdir(parents=True, exist_ok=True)
+    weights = torch.tensor([1.0, POINTING, FORESIGHT])
     curve, begun, step, budget = before, time.monotonic(), 0, minutes * 60
     elapsed = saved = 0.0
     while elapsed < budget:
         set_rate(optimisers, rate * descent(elapsed / budget, step))
-        loss, pointing, ahead = losses(model, pointer, heads, speech.batch(rng, tokens))
-        (loss + POINTING * pointing + FORESIGHT * ahead).backward()
+        parts = losses(model, pointer, heads, speech.batch(rng, tokens))
+        (parts @ weights).backward()
         elapsed = average([*model.parameters(), *aside], time.monotonic() - begun)
         apply(optimisers, model)
         step += 1
         if rank:
             continue
         if step % 50 == 0:
-            print(f"{elapsed:6.0f}s step {step} loss {loss:.4f} pointing {pointing:.4f} ahead {ahead:.4f}", flush=True)
+            print(f"{elapsed:6.0f}s step {step} {told(parts)}", flush=True)
         if step % 500 == 0:
             with torch.no_grad():
-                told = torch.stack([torch.stack(losses(model, pointer, heads, batch)) for batch in valid]).mean(0)
+                held = torch.stack([losses(model, pointer, heads, batch) for batch in valid]).mean(0)
             seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
-            curve.append({"seconds": seconds, "step": steps, "train": loss.item(), "held_out": told[0].item()})
-            print(f"{elapsed:6.0f}s step {step} held-out loss {told[0]:.4f} pointing {told[1]:.4f} ahead {told[2]:.4f}", flush=True)
+            curve.append({"seconds": seconds, "step": steps, "train": parts[0].item(), "held_out": held[0].item()})
+            print(f"{elapsed:6.0f}s step {step} held-out {told(held)}", flush=True)
         if elapsed - saved > SAVE_EVERY:
             keep(model, heads, out, curve)
             saved = elapsed

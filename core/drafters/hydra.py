@@ -28,20 +28,19 @@ class HydraHeads(Attached):
 
     def __init__(self, target_config: Any, places: int = 5) -> None:
         super().__init__(target_config, places=places)
-        self.places = places
-        size = target_config.hidden_size
-        self.reads = nn.ModuleList(nn.Linear((2 + place) * size, size) for place in range(places))
-        self.says = nn.ModuleList(nn.Linear(size, size) for _ in range(places))
-        for said in self.says:
-            nn.init.zeros_(said.weight)
-            nn.init.zeros_(said.bias)
+        self.places, self.size = places, target_config.hidden_size
+        reads = [nn.Linear((2 + place) * self.size, self.size) for place in range(places)]
+        says = [nn.Linear(self.size, self.size) for _ in range(places)]
+        for head in says:
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+        self.reads, self.says = nn.ModuleList(reads), nn.ModuleList(says)
 
     def forward(self, known: Tensor) -> Tensor:
         """`[..., (1 + k) D]`, a feature and the k tokens since, → the feature guessed next, `[..., D]`."""
-        size = self.says[0].in_features
-        place = known.shape[-1] // size - 2
-        known = known.to(self.says[0].weight.dtype)
-        return known[..., :size] + self.says[place](nn.functional.silu(self.reads[place](known)))
+        place = known.shape[-1] // self.size - 2
+        known = known.to(next(self.parameters()).dtype)
+        return known[..., : self.size] + self.says[place](nn.functional.silu(self.reads[place](known)))
 
     def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
         """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences; see `Foreseer`, for training."""

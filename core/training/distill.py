@@ -12,7 +12,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,12 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.target import Prompt
+from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.shipping import shipped
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Token sequences: ids `[B, L]` right-padded, and which positions' next token counts, `[B, L]` bool."""
-
-    ids: Tensor
-    judged: Tensor
-
-    @staticmethod
-    def join(prompts: list[tuple[int, ...]], outputs: list[Tensor]) -> Examples:
-        """Prompts followed by what was generated for them; positions that judge generated tokens count."""
-        length = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs, strict=True))
-        ids = torch.zeros(len(prompts), length, dtype=torch.long)
-        judged = torch.zeros(len(prompts), length, dtype=torch.bool)
-        for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
-            end = len(prompt) + len(output)
-            ids[row, : len(prompt)], ids[row, len(prompt) : end] = torch.tensor(prompt), output.cpu()
-            judged[row, len(prompt) - 1 : end - 1] = True
-        return Examples(ids, judged)
 
 
 def collect(method: Method, prompts: list[Prompt]) -> list[Tensor]:
@@ -59,10 +39,11 @@ def collect(method: Method, prompts: list[Prompt]) -> list[Tensor]:
 def laws(target: PreTrainedModel, student: PreTrainedModel, examples: Examples) -> tuple[Tensor, Tensor]:
     """Log p and log q at the judged positions, `[M, V]` each; no gradient reaches the target."""
     with torch.no_grad():
-        hidden = target.base_model(input_ids=examples.ids).last_hidden_state[examples.judged]
+        hidden = read(target, examples)[0][examples.judged]
         p = target.get_output_embeddings()(hidden).float().log_softmax(-1)
-    with torch.autocast(examples.ids.device.type, torch.bfloat16):
-        hidden = student.base_model(input_ids=examples.ids).last_hidden_state[examples.judged]
+    text = examples.text()
+    with torch.autocast(text.ids.device.type, torch.bfloat16):
+        hidden = student.base_model(input_ids=text.ids).last_hidden_state[text.judged]
         q = student.get_output_embeddings()(hidden)
     return p, q.float().log_softmax(-1)
 
@@ -140,18 +121,22 @@ def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> dict
 
 
 def shallow_copy_of(target: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """A student of `layers` layers with the target's own embeddings, head, norm, and its first and last layers."""
-    config = target.config.__class__(**(target.config.to_dict() | {"num_hidden_layers": layers}))
-    student = target.__class__(config).float()
-    depth = target.config.num_hidden_layers
+    """A student of text with the target's own embeddings, head, norm, and `layers` of its layers, first and last."""
+    whole = target.config.get_text_config()
+    depth = whole.num_hidden_layers
     chosen = [round(index * (depth - 1) / max(1, layers - 1)) for index in range(layers)]
-    mine = student.state_dict()
-    for name, tensor in target.state_dict().items():
+    changes: dict[str, Any] = {"num_hidden_layers": layers}
+    if getattr(whole, "layer_types", None):
+        changes["layer_types"] = [whole.layer_types[place] for place in chosen]
+    student: PreTrainedModel = AutoModelForCausalLM.from_config(type(whole)(**(whole.to_dict() | changes))).float()
+    mine = student.get_decoder().state_dict()
+    for name, tensor in target.get_decoder().state_dict().items():
         parts = name.split(".")
-        if "layers" in parts:
-            place = parts.index("layers") + 1
-            if int(parts[place]) not in chosen:
+        if parts[0] == "layers":
+            if int(parts[1]) not in chosen:
                 continue
-            parts[place] = str(chosen.index(int(parts[place])))
+            parts[1] = str(chosen.index(int(parts[1])))
         mine[".".join(parts)].copy_(tensor)
+    with torch.no_grad():
+        student.get_output_embeddings().weight.copy_(target.get_output_embeddings().weight)
     return student

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.drafters.eagle import EagleNetwork
-from polydraft.core.training.distill import Examples
+from polydraft.core.training.examples import Examples, read
 
 TURNS = 3
 FADE = 0.8  # a later turn counts less
@@ -30,22 +30,22 @@ def turns(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Turn by turn log p, log q `[M, V]` at the judged positions, and the feature loss; endless."""
     with torch.no_grad():
-        true = target.base_model(input_ids=examples.ids).last_hidden_state
-        embeddings = target.get_input_embeddings()(examples.ids)[:, 1:].float()
+        true, embeddings = read(target, examples)
+        embeddings = embeddings[:, 1:].float()
         # entry i reads feature i and embedding i + 1, and predicts feature i + 1
         judged = examples.judged[:, 1:]
         wanted = true[:, 1:][judged]
         head = target.get_output_embeddings()
         p = head(wanted).float().log_softmax(-1)
-    read = true[:, :-1].float()
+    known = true[:, :-1].float()
     while True:
         with torch.autocast(examples.ids.device.type, torch.bfloat16):
-            predicted = student.layer(inputs_embeds=student.fused(embeddings, read)).last_hidden_state
+            predicted = student.layer(inputs_embeds=student.fused(embeddings, known)).last_hidden_state
             q = head(predicted[judged].to(true.dtype)).float().log_softmax(-1)
         yield p, q, F.smooth_l1_loss(predicted[judged].float(), wanted.float())
         # the next turn reads what this one predicted, where there is something to predict
-        read = torch.where(judged[:, :-1, None], predicted[:, :-1].float(), true[:, 1:-1].float())
-        read = torch.cat([true[:, :1].float(), read], 1)
+        known = torch.where(judged[:, :-1, None], predicted[:, :-1].float(), true[:, 1:-1].float())
+        known = torch.cat([true[:, :1].float(), known], 1)
 
 
 def continuation(target: PreTrainedModel, student: EagleNetwork, examples: Examples) -> Tensor:

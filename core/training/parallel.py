@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.training.distill import Examples
+from polydraft.core.training.examples import Examples, read
 
 FADE = 0.8  # a farther place counts less
 CROSS = 0.1  # of the divergence beside the total variation, in `overlap`
@@ -47,15 +47,13 @@ def laws(
     target: PreTrainedModel, student: Student, examples: Examples, most: int = STARTS
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log p and log q `[M, V]` of drafts from at most `most` entries, and the place `[M]` of each; see `Foreseer`."""
-    ids = examples.ids
-    with torch.no_grad():
-        true = target.base_model(input_ids=ids).last_hidden_state
-        embeddings = target.get_input_embeddings()(ids)[:, 1:].float()
+    true, embeddings = read(target, examples)
+    embeddings = embeddings[:, 1:].float()
     starts, columns, counted = drafts(examples.judged, student.places, most)
     head = target.get_output_embeddings()
     with torch.no_grad():
         p = head(true[:, columns][counted]).float().log_softmax(-1)
-    with torch.autocast(ids.device.type, torch.bfloat16):
+    with torch.autocast(true.device.type, torch.bfloat16):
         guessed = student.everywhere(true[:, :-1].float(), embeddings, starts)[counted]
         q = head(guessed.to(true.dtype)).float().log_softmax(-1)
     return p, q, which(counted)

@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.training.distill import Examples, collect, distil, divergence, shallow_copy_of
+from polydraft.core.training.distill import collect, distil, divergence, shallow_copy_of
 from polydraft.core.training.eagle import continuation
+from polydraft.core.training.examples import Examples
 
 
 def test_a_student_comes_closer_and_a_stopped_run_resumes(lab, tmp_path):

@@ -14,7 +14,7 @@ from polydraft.core.drafters.plans import SharedNoise, Static
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.fit import best_shares
 from polydraft.core.sampling import Sampling
-from polydraft.core.training.distill import Examples
+from polydraft.core.training.examples import Examples
 from polydraft.core.training.parallel import divergence, laws, overlap
 
 KINDS = {"heads": (MedusaHeads, divergence), "block": (BlockNetwork, overlap)}

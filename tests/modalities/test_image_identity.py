@@ -11,13 +11,14 @@ import pytest
 import torch
 from scipy import stats
 
-from polydraft.core.decode import Method, decode, start
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.methods import parse
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
+
+from ..decoding import run, same
 
 CAPTIONS = [
     "two frogs on a blue background",
@@ -36,19 +37,6 @@ def pipe(request: pytest.FixtureRequest) -> ImagePipeline:
 
 def prompts(pipe: ImagePipeline, rows: int, budget: int = TOKENS) -> list[Prompt]:
     return [replace(prompt, budget=budget) for prompt in pipe.prompts_to_ids(CAPTIONS[:rows])]
-
-
-def run(method: Method, rows: list[Prompt]) -> tuple[list[torch.Tensor], float]:
-    """Outputs and τ."""
-    batch = start(method, rows)
-    for _ in decode(method, batch):
-        pass
-    passes = sum(row.target_passes for row in batch.stats.values())
-    return batch.outputs(), sum(row.tokens for row in batch.stats.values()) / passes
-
-
-def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.0])

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydraft.core.decode import Method, decode, start
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.methods import parse
 from polydraft.core.sampling import RepetitionAware, Sampling
@@ -18,6 +17,8 @@ from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
+
+from ..decoding import run, same
 
 TEXTS = [
     "Yes.", "Thank you very much for coming today.", "Would you like another cup of coffee?",
@@ -46,19 +47,6 @@ def prompts(pipe: SpeechPipeline, rows: int) -> list[Prompt]:
         for row, text in enumerate(TEXTS[:rows])
     ]
     return [replace(prompt, budget=CODES) for prompt in asked]
-
-
-def run(method: Method, rows: list[Prompt]) -> tuple[list[torch.Tensor], float]:
-    """Outputs and τ."""
-    batch = start(method, rows)
-    for _ in decode(method, batch):
-        pass
-    passes = sum(row.target_passes for row in batch.stats.values())
-    return batch.outputs(), sum(row.tokens for row in batch.stats.values()) / passes
-
-
-def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)

@@ -1,0 +1,130 @@
+"""What `tiny-vlm` is trained on: rendered scenes, and conversations about them in the model's own words and marks.
+
+    tokenizer = learn_words(seed=0)
+    batch = Conversations(tokenizer, seed=0).next(16)
+
+A conversation is a description and questions about one scene, in any order, so that a picture is read once for many
+answers. Which kind covers which patch is known from the scene; it helps the vision tower to begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+
+from polydraft.apps.train.image_data import to_pixels
+from polydraft.modalities.world.descriptions import description, stated
+from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.questions import questions
+from polydraft.modalities.world.scene import CANVAS, Composition, Scene, place, random_composition
+
+PAD, END, USER, ASSISTANT, SYSTEM, IMAGE = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<image>"
+SPECIALS = (PAD, END, USER, ASSISTANT, SYSTEM, IMAGE)
+ID = {name: place for place, name in enumerate(SPECIALS)}  # a vocabulary begins with them
+WORDS = 1024  # of the vocabulary, bytes and specials included
+PATCH = 16  # pixels
+PATCHES = (CANVAS // PATCH) ** 2
+LENGTH = 320  # of a training sequence; turns that do not fit are left out
+DESCRIBED = 0.8  # of all conversations hold a description
+DESCRIBE = (
+    "Describe the picture in full sentences.", "Describe the picture.", "Describe this image.",
+    "What do you see? Describe it.", "Please describe the scene in detail.", "Tell me about this picture.",
+)  # fmt: skip
+NOTHING = -100  # a token that no loss counts
+
+
+def turns(composition: Composition, scene: Scene, rng: np.random.Generator) -> list[tuple[str, str]]:
+    """Questions and answers about a scene whose sizes are told, in any order."""
+    asked = [(question.text, question.answer) for question in questions(composition, rng, scene)]
+    if rng.random() < DESCRIBED:
+        asked.append((DESCRIBE[rng.integers(len(DESCRIBE))], description(composition, rng)))
+    return [asked[place] for place in rng.permutation(len(asked))]
+
+
+def drawn(rng: np.random.Generator, held_out: bool = False) -> tuple[Composition, Scene]:
+    """A scene, and the composition with sizes as they were drawn."""
+    composition = random_composition(rng, held_out=held_out)
+    scene = place(composition, rng)
+    return stated(composition, scene), scene
+
+
+def learn_words(seed: int = 0, scenes: int = 4000) -> Tokenizer:
+    """A byte-level BPE vocabulary of what is said about scenes; it can spell everything else."""
+
+    def said() -> Iterator[str]:
+        rng = np.random.default_rng(seed)
+        for _ in range(scenes):
+            for turn in turns(*drawn(rng), rng):
+                yield from turn
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=WORDS, special_tokens=list(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )  # fmt: skip
+    made.train_from_iterator(said(), trainer)
+    return made
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Conversations `<|user|> picture question <|assistant|> answer <|end|> <|user|> …`, right-padded.
+
+    ids: `[B, LENGTH]`. labels: `[B, LENGTH]`, the ids of answers and their ends, NOTHING elsewhere. pixels:
+    `[B, 3, 128, 128]` in -1..1. kinds: `[B, PATCHES]`, 0 or 1 + the kind and size that covers a patch's middle.
+    """
+
+    ids: Tensor
+    labels: Tensor
+    pixels: Tensor
+    kinds: Tensor
+
+
+class Conversations:
+    """Endless batches about training scenes, or about held-out ones."""
+
+    def __init__(self, tokenizer: Tokenizer, seed: int | list[int], held_out: bool = False) -> None:
+        self.tokenizer, self.rng, self.held_out = tokenizer, np.random.default_rng(seed), held_out
+
+    def next(self, rows: int) -> Batch:
+        scenes = [drawn(self.rng, self.held_out) for _ in range(rows)]
+        told = [self.written(*scene) for scene in scenes]
+        ids, labels = (torch.tensor(side) for side in zip(*told, strict=True))
+        kinds = torch.from_numpy(np.stack([covered(scene) for _, scene in scenes]))
+        return Batch(ids, labels, to_pixels([scene.render() for _, scene in scenes]), kinds)
+
+    def written(self, composition: Composition, scene: Scene) -> tuple[list[int], list[int]]:
+        """Ids and labels of one conversation."""
+        ids: list[int] = []
+        labels: list[int] = []
+        for question, answer in turns(composition, scene, self.rng):
+            picture = [ID[IMAGE]] * PATCHES if not ids else []
+            before = [ID[USER], *picture, *self.encoded(question), ID[ASSISTANT]]
+            after = [*self.encoded(answer), ID[END]]
+            if len(ids) + len(before) + len(after) <= LENGTH:
+                ids += before + after
+                labels += [NOTHING] * len(before) + after
+        rest = LENGTH - len(ids)
+        return ids + [ID[PAD]] * rest, labels + [NOTHING] * rest
+
+    def encoded(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def covered(scene: Scene) -> np.ndarray:
+    """`[PATCHES]`: 0 for the background, else 1 + which kind in which size covers the middle of a patch."""
+    middle = np.arange(CANVAS // PATCH) * PATCH + PATCH // 2
+    found = np.zeros((len(middle), len(middle)), np.int64)
+    for item in scene.objects:
+        inside_x = (item.x <= middle) & (middle < item.x + item.side)
+        inside_y = (item.y <= middle) & (middle < item.y + item.side)
+        name = 1 + list(KINDS).index(item.kind) * len(SIZES) + list(SIZES).index(item.size)
+        found[np.ix_(inside_y, inside_x)] = name
+    return found.ravel()
