@@ -2,6 +2,7 @@
 
     polydraft image "a panda to the left of a rocket on a yellow background" -o panda.png --compare
     polydraft speech "We will meet again tomorrow." -o out.wav
+    polydraft chat frogs.png "How many frogs are there?"
     polydraft models tiny-image
     python -m polydraft.apps.cli --help
 
@@ -19,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 import polydraft
-from polydraft.apps.commands import batch, bench, doctor, image, methods, models, speech, train
+from polydraft.apps.commands import batch, bench, chat, doctor, image, methods, models, speech, train
 from polydraft.core.errors import PolydraftError
 
 STOPPED = 130
@@ -57,11 +58,12 @@ def polydraft_command(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Speculative generation beyond text: same seed, same picture, same speech, drafted or not."""
+    """Speculative generation beyond text: same seed, same picture, speech and answer, drafted or not."""
 
 
 app.command("image")(image.image)
 app.command("speech")(speech.speech)
+app.command("chat")(chat.chat)
 app.command("models")(models.models)
 app.command("methods")(methods.methods)
 app.command("doctor")(doctor.doctor)

@@ -183,6 +183,12 @@ DRAFTERS: dict[str, DraftPart] = {
 }  # fmt: skip
 
 
+def readers(kind: str) -> list[str]:
+    """Methods that draft with a drafter of `kind` and read what was fitted to it: a spread, or shares."""
+    fixed = {"eagle", "eagle2-published"}  # as published: nothing is fitted
+    return [part.name for part in DRAFTERS.values() if part.kind == kind and part.name not in fixed]
+
+
 def on_tape(site: Site, values: Values, shape: str, make: Callable[[Site, Values], rules.Match]) -> Verifier:
     return TapeVerifier(make(site, values), site.rigid)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -120,23 +120,46 @@ def card(name: str, codec: str | None = None) -> ModelCard:
     )
 
 
+def with_drafter(found: ModelCard, folder: Path) -> ModelCard:
+    """The card with one drafter more, of the kind that its configuration says."""
+    from polydraft.core.registry import DRAFTERS, readers
+
+    if not (folder / "config.json").is_file():
+        raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
+    made_by = str(json.loads((folder / "config.json").read_text()).get("model_type", ""))
+    kind = made_by.removeprefix("polydraft-") if made_by.startswith("polydraft-") else "lm"
+    if kind not in {part.kind for part in DRAFTERS.values()}:
+        raise UnknownModel(
+            f"{folder} holds a {made_by!r}, which is no drafter; make one with `polydraft train drafter`."
+        )
+    fit = json.loads((folder / "fitted.json").read_text()) if (folder / "fitted.json").is_file() else {}
+    changes = {
+        "drafters": found.manifest["drafters"] | {kind: str(folder.absolute())},
+        "fitted": found.manifest.get("fitted", {}) | dict.fromkeys(readers(kind), fit),
+    }
+    return replace(found, manifest=found.manifest | changes)
+
+
 def models() -> list[ModelCard]:
     """Cards of all embedded models."""
     return [card(path.parent.name) for path in sorted(embedded().glob(f"*/{MANIFEST}"))]
 
 
 def load(
-    name: str = "tiny-image", *, codec: str | None = None, method: str | None = None, device: str = "auto",
-    dtype: str = "auto", modality: str | None = None,
+    name: str = "tiny-image", *, codec: str | None = None, drafter: str | Path | None = None,
+    method: str | None = None, device: str = "auto", dtype: str = "auto", modality: str | None = None,
 ) -> Any:  # fmt: skip
     """The pipeline of the model's modality (`ImagePipeline`, `SpeechPipeline`, `VLMPipeline`); its weights stay loaded.
 
     name: an embedded model's, a folder, or organisation/repository on the Hugging Face hub. codec: folder or repository
-    of what makes sound of a speech model's codes, where its folder has no subfolder `codec`. `method` becomes its
-    default; "auto" picks the best device and dtype here; `modality` refuses models of others.
+    of what makes sound of a speech model's codes, where its folder has no subfolder `codec`. drafter: a folder made by
+    `polydraft train drafter`, or of a small causal LM with the target's tokenizer. `method` becomes its default; "auto"
+    picks the best device and dtype here; `modality` refuses models of others.
     Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
     """
     found, where = card(name, codec), resolve_device(device)
+    if drafter is not None:
+        found = with_drafter(found, Path(drafter))
     if modality not in (None, found.modality):
         fitting = ", ".join(other.name for other in models() if other.modality == modality)
         raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from tokenizers import Tokenizer
 
 from polydraft.apps.train.flite import VOICES
+from polydraft.core.registry import readers
 from polydraft.modalities.image import vocabulary as of_images
 from polydraft.modalities.speech import vocabulary as of_speech
 from polydraft.modalities.world.captions import synonyms
@@ -27,10 +28,6 @@ from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
 DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "block")}
-FITTED = {  # methods that read what was fitted to a drafter
-    "lm": ("draft",), "eagle": ("eagle2",), "heads": ("medusa", "vadusa"), "hydra": ("hydra",),
-    "block": ("speechspec",),
-}  # fmt: skip
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 
 
@@ -85,11 +82,11 @@ def assemble(runs: Path, out: Path) -> None:
     path = out / "polydraft.json"
     manifest = form.manifest | {"jacobi_committed": {}, "fitted": {}}
     manifest |= json.loads(path.read_text()) if path.exists() else {}
-    for kind, methods in FITTED.items():
-        path_of_fit = runs / DRAFTERS[kind] / "fitted.json"
+    for kind, folder in DRAFTERS.items():
+        path_of_fit = runs / folder / "fitted.json"
         if path_of_fit.exists():
             fit = json.loads(path_of_fit.read_text())
-            manifest["fitted"] |= {method: manifest["fitted"].get(method, {}) | fit for method in methods}
+            manifest["fitted"] |= {method: manifest["fitted"].get(method, {}) | fit for method in readers(kind)}
     plot_curves(runs, out / "curves.png")
     manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
     if form.needs in manifest["drafters"]:

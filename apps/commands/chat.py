@@ -1,0 +1,138 @@
+"""`polydraft chat`: ask about pictures, and show what drafting earned.
+
+    polydraft chat frogs.png "How many frogs are there?"
+    polydraft chat before.png after.png "What has changed?" --compare
+    curl -s https://example.org/cat.jpg | polydraft chat - "Describe the picture." --json
+    polydraft chat frogs.png --turns
+    polydraft chat photo.jpg "What is this?" --model HuggingFaceTB/SmolVLM-256M-Instruct --method pld
+
+The answer goes to standard output as it is found, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polydraft.apps.commands.outcome import check_compare, check_promise, comparison, summary, tell
+from polydraft.apps.commands.terminal import busy, note
+
+if TYPE_CHECKING:
+    from polydraft.modalities.vlm.pipeline import VLMPipeline
+    from polydraft.modalities.vlm.result import ChatResult
+
+LEAVE = ("", "exit", "quit")  # what ends a conversation
+
+
+def chat(
+    about: Annotated[
+        list[str], typer.Argument(metavar="PICTURE… QUESTION", help="Files and, last, a question; - is standard input.")
+    ],
+    turns: Annotated[bool, typer.Option("--turns", help="Keep asking; all arguments are pictures.")] = False,
+    model: Annotated[str, typer.Option(help="Embedded model, a folder, or organisation/repository.")] = "tiny-vlm",
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder, for a model that has none.")] = None,
+    method: Annotated[str | None, typer.Option(help="As in `polydraft methods`, e.g. 'eagle2'.")] = None,
+    speculative: Annotated[bool, typer.Option(help="Draft, or decode plainly: same answer, slower.")] = True,
+    seed: Annotated[int, typer.Option(help="Another number, another answer, above temperature 0.")] = 0,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass; 1 is off.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 avoids what was said; 1 is off.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    compare: Annotated[bool, typer.Option("--compare", help="Decode plainly too: S, τ, same tokens?")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print answer and statistics as JSON.")] = False,
+) -> None:
+    """Answer QUESTION about pictures."""
+    from polydraft.core.errors import InvalidArgument
+    from polydraft.modalities.loading import load
+
+    if turns and as_json:
+        raise InvalidArgument("--turns is a conversation and --json is not; leave one out.")
+    check_compare(compare, speculative, method)
+    files, question = (about, None) if turns else (about[:-1], about[-1])
+    pictures = [from_stdin() if file == "-" else file for file in files]
+    with busy(f"loading {model}"):
+        pipe = load(model, drafter=drafter, device=device, dtype=dtype, modality="vlm")
+    options: dict[str, Any] = {
+        "seed": seed, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens,
+    }  # fmt: skip
+    chosen = {"speculative": speculative, "method": method}
+    if turns:
+        converse(pipe, pictures, options, chosen, compare)
+        return
+    asked: dict[str, Any] = {"image": pictures, "question": question}
+    if compare:
+        for run in (chosen, {"method": "ar"}):
+            next(pipe.stream(**asked, **options | run))  # so that neither pays for the first use of a kernel
+    result = pipe(**asked, **options | chosen) if as_json else answer(pipe, asked | options | chosen)
+    plain = pipe(**asked, **options | {"method": "ar"}) if compare else None
+    if as_json:
+        tell(result, plain, "", report(result), as_json)
+    else:
+        note(summary(result))
+        if plain is not None:
+            note(comparison(result, plain))
+            check_promise(result, plain)
+
+
+def answer(pipe: VLMPipeline, options: dict[str, Any]) -> ChatResult:
+    """The answer, written as it is found."""
+    stream = pipe.stream(**options)
+    for step in stream:
+        typer.echo(step.text, nl=False)
+        sys.stdout.flush()
+    typer.echo()
+    result = stream.result()
+    if result.finish_reason == "length":
+        note("note: the answer was cut; raise --max-new-tokens")
+    return result
+
+
+def converse(
+    pipe: VLMPipeline, pictures: list[Any], options: dict[str, Any], chosen: dict[str, Any], compare: bool
+) -> None:
+    """Ask until an empty line; every turn sees those before it."""
+    messages: list[dict[str, Any]] = []
+    note("ask about the picture; an empty line ends the conversation")
+    while (question := ask()) not in LEAVE:
+        asked: dict[str, Any] = {"image": pictures, "question": question, "messages": list(messages)}
+        result = answer(pipe, asked | options | chosen)
+        if compare:
+            plain = pipe(**asked, **options | {"method": "ar"})
+            note(comparison(result, plain))
+            check_promise(result, plain)
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": result.text}]
+
+
+def ask() -> str:
+    """The next question; the end of the input ends the conversation."""
+    try:
+        return input("> " if sys.stdin.isatty() else "").strip()
+    except EOFError:
+        return ""
+
+
+def from_stdin() -> Any:
+    """The picture on standard input."""
+    from PIL import Image, UnidentifiedImageError
+
+    from polydraft.core.errors import PromptError
+
+    try:
+        return Image.open(io.BytesIO(sys.stdin.buffer.read()))
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise PromptError("standard input is no picture; send a whole PNG, JPEG or WEBP file.") from error
+
+
+def report(result: ChatResult) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "model": result.model, "method": result.method, "seed": result.seeds[0], "answer": result.text,
+        "tokens": len(result.tokens), "finish_reason": result.finish_reason, "stats": result.stats.to_dict(),
+    }  # fmt: skip
