@@ -14,6 +14,7 @@ from polydraft.core.drafters.eagle import EagleDrafter
 from polydraft.core.drafters.hydra import HydraDrafter
 from polydraft.core.drafters.initial import INITIALISATIONS, Initial
 from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.parallel import ParallelDrafter
@@ -51,9 +52,12 @@ def sjd(site: Site, values: Values, refresh: str) -> Drafter:
     return SJDDrafter(values["window"], initial(site, values), refresh)
 
 
+def dynamic(values: Values) -> Dynamic:
+    return Dynamic(values["depth"], values["width"], values["total"])
+
+
 def independent(site: Site, values: Values) -> Drafter:
-    plan = Dynamic(values["depth"], values["width"], values["total"])
-    return LMDrafter(site.drafters["lm"](), site.target, plan, SharedNoise(values["spread"]), site.unread)
+    return LMDrafter(site.drafters["lm"](), site.target, dynamic(values), SharedNoise(values["spread"]), site.unread)
 
 
 def eagle(site: Site, values: Values) -> Drafter:
@@ -61,9 +65,19 @@ def eagle(site: Site, values: Values) -> Drafter:
 
 
 def eagle2(site: Site, values: Values) -> Drafter:
-    plan = Dynamic(values["depth"], values["width"], values["total"])
     rank = SharedNoise(values["spread"]) if "spread" in values else Likeliest()
-    return EagleDrafter(site.drafters["eagle"](), site.target, plan, rank)
+    return EagleDrafter(site.drafters["eagle"](), site.target, dynamic(values), rank)
+
+
+def kangaroo(site: Site, values: Values) -> Drafter:
+    backbone = site.drafters["kangaroo"]().backbone
+    return EarlyExitDrafter(backbone, site.target, dynamic(values), SharedNoise(values["spread"]))
+
+
+def early_exit(site: Site, values: Values) -> Drafter:
+    layers = min(values["layers"], max(1, site.target.config.num_hidden_layers - 1))
+    backbone = shallow(site.target.model, layers)
+    return EarlyExitDrafter(backbone, site.target, dynamic(values), SharedNoise(values["spread"]))
 
 
 def hydra(site: Site, values: Values) -> Drafter:
@@ -105,6 +119,15 @@ SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 1
 TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
 
 
+def chain(depth: int) -> dict[str, Parameter]:
+    """Of a drafter whose levels each cost a pass."""
+    return {
+        "depth": Parameter(depth, "longest path", 1, 20),
+        "width": Parameter(1, "live nodes a level; 1 is a chain", 1, 16),
+        "total": Parameter(12, "nodes drafted, if it is a tree", 1, 40),
+    }
+
+
 def ahead(name: str, kind: str, summary: str, paper: str) -> DraftPart:
     """A drafter that says all levels at once."""
     make = partial(parallel, kind=kind)
@@ -122,12 +145,16 @@ DRAFTERS: dict[str, DraftPart] = {
         ),
         DraftPart(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
-            independent, dynamic_shape, kind="lm",
-            parameters={
-                "depth": Parameter(8, "longest path", 1, 20),
-                "width": Parameter(1, "live nodes a level; 1 is a chain", 1, 16),
-                "total": Parameter(12, "nodes drafted, if it is a tree", 1, 40), **SPREAD,
-            },
+            independent, dynamic_shape, kind="lm", parameters=chain(8) | SPREAD,
+        ),
+        DraftPart(
+            "early-exit", "the target's own first layers, no training", "Liu et al. 2024, arXiv 2404.18911", early_exit,
+            dynamic_shape, parameters=chain(4) | {"layers": Parameter(4, "of the target", 1, 64), **SPREAD},
+        ),
+        DraftPart(
+            "kangaroo", "the target's own first layers and a trained adapter, chain or tree",
+            "Liu et al. 2024, arXiv 2404.18911", kangaroo, dynamic_shape, kind="kangaroo",
+            parameters=chain(6) | SPREAD,
         ),
         DraftPart(
             "pld", "copy what followed the last tokens when they last occurred", "Saxena 2023, Prompt Lookup Decoding",

@@ -18,6 +18,7 @@ from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraHeads
+from polydraft.core.drafters.kangaroo import KangarooAdapter
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.fit import best_window, pass_seconds
 from polydraft.core.methods import Choice, Site, parse
@@ -25,7 +26,7 @@ from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.loading import ModelCard, causal_lm, read_weights
 
-NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, BlockNetwork)
+NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
 ATTACHED: dict[str, type[Attached]] = {network.kind: network for network in NETWORKS}
 
 

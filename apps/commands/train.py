@@ -51,7 +51,7 @@ def tiny_speech(
 def drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for samples and the finished drafter.")],
     target: Annotated[str, typer.Option(help="Embedded model or a model folder.")] = "tiny-image",
-    kind: Annotated[str, typer.Option(help="Kind of drafter: lm, eagle, heads, hydra or block.")] = "lm",
+    kind: Annotated[str, typer.Option(help="Kind of drafter: lm, eagle, heads, hydra, kangaroo or block.")] = "lm",
     minutes: Minutes = 20.0,
     seed: Seed = 0,
 ) -> None:

@@ -27,7 +27,7 @@ from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.captions import vocabulary as words
 
 KEPT = {"config.json", "model.safetensors"}
-DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "block")}
+DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "kangaroo", "block")}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 
 

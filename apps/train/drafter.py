@@ -30,9 +30,11 @@ from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraHeads
+from polydraft.core.drafters.kangaroo import KangarooAdapter
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.fit import best_shares, best_spread
 from polydraft.core.training import distill, eagle, parallel
+from polydraft.core.training import exit as early
 from polydraft.core.training.distill import collect, distil, shallow_copy_of
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.loading import load
@@ -71,6 +73,11 @@ KINDS = {
     "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, spread_of(distill.laws)),
     "eagle": Recipe(partial(attached, EagleNetwork), eagle.continuation, spread_of(eagle.laws)),
     "heads": Recipe(partial(attached, MedusaHeads), parallel.divergence, shares_of),
+    "kangaroo": Recipe(
+        lambda target: KangarooAdapter(target.config.get_text_config()).behind(target),
+        early.divergence,
+        spread_of(early.laws),
+    ),
     "hydra": Recipe(partial(attached, HydraHeads), parallel.divergence, spread_of(parallel.laws)),
     "block": Recipe(partial(attached, BlockNetwork), parallel.overlap, shares_of),
 }
@@ -90,7 +97,7 @@ def run(
     lessons: Lessons = LESSONS[pipe.card.modality](pipe)
     drawn = draw(lessons, samples or out / "samples", minutes / 4, seed)
     # drawing has packed the pipeline's weights; training reads them as they were
-    recipe, model = KINDS[kind], pipe.read_target(pipe.card.target)
+    recipe, model = KINDS[kind], pipe.read_target(pipe.card.target).requires_grad_(False)
     student = recipe.student(model)
     if start:
         student.load_state_dict(load_file(start / "model.safetensors"))

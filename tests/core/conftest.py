@@ -26,6 +26,7 @@ from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.initial import INITIALISATIONS, Initial
 from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
@@ -72,6 +73,7 @@ class Lab:
     eagle: EagleNetwork
     heads: MedusaHeads
     hydra: HydraHeads
+    kangaroo: KangarooAdapter
     block: BlockNetwork
     prompts: list[Prompt]
 
@@ -104,6 +106,10 @@ class Lab:
             "heads tree": lambda target: ParallelDrafter(self.heads, target, Static(3, 9), SharedNoise()),
             "hydra chain": lambda target: HydraDrafter(self.hydra, target, Dynamic(3), SharedNoise()),
             "hydra tree": lambda target: HydraDrafter(self.hydra, target, Dynamic(3, 3, 8), SharedNoise()),
+            "early exit": lambda target: EarlyExitDrafter(shallow(self.model, 1), target, Dynamic(3), SharedNoise()),
+            "kangaroo tree": lambda target: EarlyExitDrafter(
+                self.kangaroo.backbone, target, Dynamic(3, 3, 8), SharedNoise()
+            ),
             "block tree": lambda target: ParallelDrafter(self.block, target, Static(3, 9), SharedNoise()),
         }
 
@@ -170,7 +176,12 @@ def lab() -> Callable[..., Lab]:
             Prompt((text, empty), budget, seed)
             for seed, (text, budget) in enumerate(zip(texts, budgets, strict=True), 40)
         ]
-        networks = (make(model.config).to(dtype) for make in (EagleNetwork, MedusaHeads, HydraHeads, BlockNetwork))
-        return Lab(model, student, *networks, prompts)
+        networks = (
+            make(model.config).to(dtype)
+            for make in (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
+        )
+        made = Lab(model, student, *networks, prompts)
+        made.kangaroo.behind(model)
+        return made
 
     return make

@@ -98,7 +98,12 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
     codes = torch.full((61, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
     loaders = {"lm": lambda: made.student, "eagle": lambda: made.eagle}
-    loaders |= {"heads": lambda: made.heads, "hydra": lambda: made.hydra, "block": lambda: made.block}
+    loaders |= {
+        "heads": lambda: made.heads,
+        "hydra": lambda: made.hydra,
+        "kangaroo": lambda: made.kangaroo,
+        "block": lambda: made.block,
+    }
     site = Site("m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders)
     for choice in choices():
         if "k" in choice.judge.parameters and choice.judge.needs_codes:

@@ -12,7 +12,14 @@ from polydraft.apps.train import drafter
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.modalities.loading import load
 
-METHODS = {"lm": "draft", "eagle": "eagle2", "heads": "vadusa", "hydra": "hydra", "block": "speechspec"}
+METHODS = {
+    "lm": "draft",
+    "eagle": "eagle2",
+    "heads": "vadusa",
+    "hydra": "hydra",
+    "kangaroo": "kangaroo",
+    "block": "speechspec",
+}
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -41,5 +48,5 @@ def test_a_stopped_run_goes_on_with_its_samples(folder: Path, tmp_path: Path, mo
 
 
 def test_an_unknown_kind_is_refused(folder: Path, tmp_path: Path):
-    with pytest.raises(UnsupportedMethod, match="lm, eagle, heads, hydra, block"):
+    with pytest.raises(UnsupportedMethod, match="lm, eagle, heads, kangaroo, hydra, block"):
         drafter.run(str(folder), "oracle", tmp_path / "oracle", minutes=0.01)

@@ -1,0 +1,85 @@
+"""Early exit: the target's own first layers draft, with a small trained adapter behind them or with none.
+
+Liu et al. 2024, Kangaroo (arXiv 2404.18911), section 3: one layer turns the features of an early layer into features
+for the target's frozen head. Without an adapter it is plain early exit, which needs no training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+
+from polydraft.core.drafters.attached import Attached, layers_like
+from polydraft.core.drafters.grow import GrowingDrafter
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.network import Network
+from polydraft.core.target import CausalTarget, Prefill
+
+
+def shallow(target: PreTrainedModel, layers: int, adapter: PreTrainedModel | None = None) -> PreTrainedModel:
+    """The target's first `layers` layers and the adapter's behind them as one backbone that reads embeddings.
+
+    Nothing is copied: the layers are the target's and the adapter's own.
+    """
+    decoder: Any = target.get_decoder()
+    behind: list[Any] = [] if adapter is None else list(adapter.layers)
+    whole = target.config.get_text_config()
+    config = layers_like(whole, layers + len(behind))
+    if getattr(config, "layer_types", None):
+        config.layer_types[:layers] = whole.layer_types[:layers]
+    with torch.device("meta"):
+        backbone: PreTrainedModel = AutoModel.from_config(config)
+    backbone.layers = nn.ModuleList([*decoder.layers[:layers], *behind])
+    for place, layer in enumerate(behind, layers):
+        layer.self_attn.layer_idx = place  # its own place in the cache
+    backbone.embed_tokens, backbone.rotary_emb = nn.Identity(), decoder.rotary_emb
+    backbone.norm = decoder.norm if adapter is None else adapter.norm
+    return backbone.eval()
+
+
+class KangarooAdapter(Attached):
+    """`depth` layers of the target's own kind behind its first `layers`."""
+
+    kind, title = "kangaroo", "Kangaroo adapter"
+
+    def __init__(self, target_config: Any, layers: int = 2, depth: int = 1) -> None:
+        super().__init__(target_config, layers=layers, depth=depth)
+        self.layers = layers
+        self.adapter: PreTrainedModel = AutoModel.from_config(layers_like(target_config, depth))
+        self.adapter.embed_tokens = nn.Identity()
+        self.joined: list[PreTrainedModel] = []  # a list, so that the target's weights are not this module's
+
+    @classmethod
+    def from_folder(cls, folder: Path, target: PreTrainedModel) -> Self:
+        return super().from_folder(folder, target).behind(target)
+
+    def behind(self, target: PreTrainedModel) -> Self:
+        """Ready to run on `target`."""
+        self.joined = [shallow(target, self.layers, self.adapter)]
+        return self
+
+    @property
+    def backbone(self) -> PreTrainedModel:
+        return self.joined[0]
+
+
+class EarlyExitDrafter(GrowingDrafter):
+    """It reads what the target's first layer reads, pictures included."""
+
+    def __init__(self, backbone: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank) -> None:
+        super().__init__(
+            Network(backbone, backbone.config, capacity=target.capacity, narrowest=1), target, plan, rank
+        )  # fmt: skip
+
+    def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
+        return self.target.embed(tokens).repeat_interleave(features.shape[1], 0)
+
+    def head(self, features: Tensor) -> Tensor:
+        return self.target.head(features)
+
+    def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
+        return self.embeddings(ids, seen), lengths - 1
