@@ -26,7 +26,8 @@ def shallow(target: PreTrainedModel, layers: int, adapter: PreTrainedModel | Non
     Nothing is copied: the layers are the target's and the adapter's own.
     """
     decoder: Any = target.get_decoder()
-    behind: list[Any] = [] if adapter is None else list(adapter.layers)
+    own: Any = adapter
+    behind: list[Any] = [] if own is None else list(own.layers)
     whole = target.config.get_text_config()
     config = layers_like(whole, layers + len(behind))
     if getattr(config, "layer_types", None):

@@ -61,6 +61,7 @@ def gemma(**fields: Any) -> PreTrainedModel:
     )
 
 
+NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
 FAMILIES = {"llama": llama, "mistral": mistral, "gemma": gemma}
 
 
@@ -176,10 +177,7 @@ def lab() -> Callable[..., Lab]:
             Prompt((text, empty), budget, seed)
             for seed, (text, budget) in enumerate(zip(texts, budgets, strict=True), 40)
         ]
-        networks = (
-            make(model.config).to(dtype)
-            for make in (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
-        )
+        networks = (network(model.config).to(dtype) for network in NETWORKS)
         made = Lab(model, student, *networks, prompts)
         made.kangaroo.behind(model)
         return made

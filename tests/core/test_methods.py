@@ -97,13 +97,8 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
     made = lab()
     codes = torch.full((61, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
-    loaders = {"lm": lambda: made.student, "eagle": lambda: made.eagle}
-    loaders |= {
-        "heads": lambda: made.heads,
-        "hydra": lambda: made.hydra,
-        "kangaroo": lambda: made.kangaroo,
-        "block": lambda: made.block,
-    }
+    kinds = ("eagle", "heads", "hydra", "kangaroo", "block")
+    loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {"lm": lambda: made.student}
     site = Site("m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders)
     for choice in choices():
         if "k" in choice.judge.parameters and choice.judge.needs_codes:

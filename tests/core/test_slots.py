@@ -34,9 +34,8 @@ def test_no_method_emits_an_id_of_another_slot(lab, run, name, table, temperatur
     made = lab(seed=seed)
     codes = torch.full((VOCAB, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(VOCAB - 10, 4), dim=-1)
-    networks = {
-        kind: lambda kind=kind: getattr(made, kind) for kind in ("eagle", "heads", "hydra", "kangaroo", "block")
-    }
+    kinds = ("eagle", "heads", "hydra", "kangaroo", "block")
+    networks = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds}
     site = Site("m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: made.student})
     choice = EVERY[name]
     given = {"k": 5} if "k" in choice.judge.parameters else {}
