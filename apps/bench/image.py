@@ -48,13 +48,13 @@ def run(
     taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     if told := warning():
         note(told)
-    peer, blocks = untouched(pipe), []
-    for scale in dict.fromkeys((guided, 1.0)):
+    peer, scales, blocks = untouched(pipe), list(dict.fromkeys((guided, 1.0))), []
+    for scale in scales:
         contenders = [Contender(name, partial(draw, pipe, name, sampling, scale, asked, batch)) for name in names]
         if peers:
             contenders.append(Contender(table.PEER, partial(generate, pipe, peer, asked, sampling, scale, batch)))
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
-        blocks.append(table.Block.of(scale, runs))
+        blocks.append(table.Block.of("no guidance" if scale == 1 else f"guidance {scale:g}", runs))
     notes = [PEER_NOTE] if peers else []
     value = {
         "model": pipe.card.name,
@@ -65,7 +65,8 @@ def run(
         "notes": notes,
         "environment": taken_on,
         "blocks": [
-            {"guidance_scale": block.guidance_scale, "rows": [row.to_dict() for row in block.rows]} for block in blocks
+            {"guidance_scale": scale, "rows": [row.to_dict() for row in block.rows]}
+            for scale, block in zip(scales, blocks, strict=True)
         ],
     }
     if json:

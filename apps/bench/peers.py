@@ -15,7 +15,6 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from polydraft.apps.bench.timing import Run
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
-from polydraft.modalities.loading import causal_lm
 from polydraft.modalities.pipeline import Pipeline
 
 FILLER = 0  # id on the left of shorter prompts; masked
@@ -33,18 +32,20 @@ class OnlyAllowed(LogitsProcessor):
 
 def untouched(pipe: Pipeline) -> PreTrainedModel:
     """The same weights as transformers loads them; ours have had their linear layers prepared."""
-    return causal_lm(pipe.card.target, pipe.device, pipe.dtype)
+    return pipe.read_target(pipe.card.target)
 
 
 @torch.inference_mode()
 def generate(
-    pipe: Pipeline, model: PreTrainedModel, prompts: list[Prompt], sampling: Sampling, scale: float, batch: int = 1
-) -> Run:
+    pipe: Pipeline, model: PreTrainedModel, prompts: list[Prompt], sampling: Sampling, scale: float, batch: int = 1,
+    **mode: Any,
+) -> Run:  # fmt: skip
     """`batch` prompts at a time, padded left. Guidance is theirs: a second forward a token, on a cache of its own.
 
-    Seconds include their prefill, one short pass.
+    mode: what else `generate` is asked for, its own ways to draft. Seconds include their prefill, one short pass (and
+    where there are pictures, encoding them).
     """
-    options: dict[str, Any] = {"do_sample": not sampling.greedy}
+    options: dict[str, Any] = {"do_sample": not sampling.greedy} | mode
     if not sampling.greedy:
         options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
     outputs: list[Tensor] = []
@@ -58,10 +59,15 @@ def generate(
                 "guidance_scale": scale, "negative_prompt_ids": negative,
                 "negative_prompt_attention_mask": negative_seen,
             }  # fmt: skip
+        seen_too = rows[0].inputs if batch == 1 else {}
+        pictures = {
+            name: value.to(pipe.device, pipe.dtype if value.is_floating_point() else None)
+            for name, value in seen_too.items()
+        }
         drawn = model.generate(  # type: ignore[operator]
             ids, attention_mask=seen, max_new_tokens=rows[0].budget, pad_token_id=FILLER,
             eos_token_id=sorted(pipe.eos) or None,
-            logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed)]), **options,
+            logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed)]), **pictures, **options,
         )  # fmt: skip
         outputs += drawn[:, ids.shape[1] :].cpu().unbind()
     return Run(time.perf_counter() - begun, sum(map(len, outputs)), outputs)

@@ -45,7 +45,7 @@ def measure(
         sampling = pipe.sampling(top_p=None, **options)
         contenders.append(Contender(table.PEER, partial(generate, pipe, untouched(pipe), prompts, sampling, 1.0)))
     runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
-    return [row_of(row, runs[row.method]) for row in table.Block.of(1.0, runs).rows]
+    return [row_of(row, runs[row.method]) for row in table.Block.of("", runs).rows]
 
 
 def turns(pipe: SpeechPipeline, texts: list[str]) -> list[tuple[str, str, int]]:

@@ -51,24 +51,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Block:
-    """All contenders under one guidance scale."""
+    """All contenders under one setting, which the title names."""
 
-    guidance_scale: float
+    title: str
     rows: list[Row]
 
     @staticmethod
-    def of(guidance_scale: float, runs: dict[str, list[Run]]) -> Block:
+    def of(title: str, runs: dict[str, list[Run]]) -> Block:
         plain, peer = runs[PLAIN], runs.get(PEER)
-        return Block(guidance_scale, [judge(name, turns, plain, peer) for name, turns in runs.items()])
+        return Block(title, [judge(name, turns, plain, peer) for name, turns in runs.items()])
 
     @property
     def broken(self) -> list[str]:
         """Methods that promise plain decoding's tokens and drew others."""
         return [row.method for row in self.rows if row.guarantee == "identical" and not row.identical]
-
-    @property
-    def title(self) -> str:
-        return f"guidance {self.guidance_scale:g}" if self.guidance_scale != 1 else "no guidance"
 
 
 def judge(name: str, turns: list[Run], plain: list[Run], peer: list[Run] | None) -> Row:

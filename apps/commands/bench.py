@@ -3,6 +3,7 @@
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
 polydraft bench fidelity --n 200
 polydraft bench speech --sentences 100 -o runs/bench
+polydraft bench vlm --prompts 8
 polydraft bench costs
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
@@ -81,6 +82,30 @@ def speech(
     run(
         sentences=sentences, timed=timed, repeats=repeats, methods=methods, model=model, temperature=temperature,
         top_k=top_k, peers=peers, recogniser=recogniser, squim=squim, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("vlm")
+def vlm(
+    prompts: Annotated[int, typer.Option(min=1, help="Scenes described by every method.")] = 8,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
+    methods: Annotated[
+        str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")
+    ] = None,
+    model: Model = "tiny-vlm",
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder, for a model that has none.")] = None,
+    temperatures: Annotated[str, typer.Option(help="A table each; 0 is greedy.")] = "0,1",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 160,
+    peers: Annotated[bool, typer.Option(help="Time transformers' own generate too, and its ways to draft.")] = True,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Speed of descriptions of pictures: S, τ, and whether the tokens are identical."""
+    from polydraft.apps.bench.answering import run
+
+    run(
+        prompts=prompts, repeats=repeats, methods=methods, model=model, drafter=drafter, temperatures=temperatures,
+        max_new_tokens=max_new_tokens, peers=peers, output=output, json=as_json,
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from polydraft.core.errors import UnsupportedMethod
 from polydraft.modalities.loading import load
 
 METHODS = {
-    "lm": "draft", "eagle": "eagle2", "heads": "vadusa", "hydra": "hydra", "kangaroo": "kangaroo", "block": "speechspec",
+    "lm": "draft", "eagle": "eagle2", "heads": "vadusa", "hydra": "hydra", "kangaroo": "kangaroo",
+    "block": "speechspec",
 }  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+"""`polydraft bench vlm`: every method, plain decoding and transformers' own ways to generate, in turns, in one process.
+
+polydraft bench vlm --prompts 8 --repeats 3 -o runs/bench
+
+Descriptions of emoji scenes that no model was trained on, a block a temperature. S is plain decode time over the
+method's, round by round; τ is tokens a target pass; prefill is apart (transformers' seconds include theirs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.image import drafting, draw, split
+from polydraft.apps.bench.peers import generate, untouched
+from polydraft.apps.bench.timing import Contender, Run, take_turns
+from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
+from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.core.errors import InvalidArgument
+from polydraft.core.sampling import Sampling
+from polydraft.core.target import Prompt
+from polydraft.modalities.loading import load
+from polydraft.modalities.vlm.conversation import conversation
+from polydraft.modalities.vlm.pipeline import VLMPipeline
+
+LOOKUP = {"prompt_lookup_num_tokens": 10}
+PEER_NOTE = "transformers' seconds are of the whole call: encoding the picture and one pass over the prompt included"
+
+
+def run(
+    *, prompts: int, repeats: int, methods: str | None, model: str, drafter: str | None, temperatures: str,
+    max_new_tokens: int, peers: bool, output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """Measure, print and, given a folder, save."""
+    output = None if output is None else report.check_folder(output)
+    heats = numbers(temperatures)
+    pipe = load(model, drafter=drafter, modality="vlm")
+    names = [table.PLAIN, *(name for name in split(methods) or drafting(pipe) if name != table.PLAIN)]
+    for name in names:
+        pipe.checked(name)
+    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    if told := warning():
+        note(told)
+    asked, blocks = scenes(pipe, prompts, max_new_tokens), []
+    for heat in heats:
+        sampling = replace(pipe.sampling(temperature=heat), top_k=0, top_p=1.0)
+        contenders = [Contender(name, partial(draw, pipe, name, sampling, 1.0, asked, 1)) for name in names]
+        if peers:
+            contenders += theirs(pipe, asked, sampling)
+        runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
+        blocks.append(table.Block.of(f"temperature {heat:g}", {name: turns for name, turns in runs.items() if turns}))
+    value: dict[str, Any] = {
+        "model": pipe.card.name, "prompts": prompts, "repeats": repeats, "environment": taken_on,
+        "sampling": asdict(replace(sampling, temperature=0.0)) | {"temperature": heats},
+        "blocks": [
+            {"temperature": heat, "rows": [row.to_dict() for row in block.rows]}
+            for heat, block in zip(heats, blocks, strict=True)
+        ],
+    }  # fmt: skip
+    if json:
+        print_json(value)
+    else:
+        for block in blocks:
+            note(f"\n{block.title}")
+            print_table(table.HEADERS, [row.cells() for row in block.rows])
+        note(PEER_NOTE)
+    if output is not None:
+        report.save(output, "vlm", value, f"{table.markdown(blocks)}\n{PEER_NOTE}\n", plots.bars(blocks))
+    broken = sorted({name for block in blocks for name in block.broken})
+    if broken:
+        note(f"{', '.join(broken)} promised identical tokens and said others; please report the command line")
+        raise SystemExit(1)
+
+
+def numbers(temperatures: str) -> list[float]:
+    """`0,1` as numbers."""
+    try:
+        return [float(part) for part in temperatures.split(",")]
+    except ValueError:
+        raise InvalidArgument(f"--temperatures {temperatures} is not possible; write numbers, as in 0,1.") from None
+
+
+def scenes(pipe: VLMPipeline, count: int, most: int) -> list[Prompt]:
+    """Requests for descriptions of held-out scenes."""
+    rows = Rows()
+    asked = [conversation(rows[place]["image"], DESCRIBE, ()) for place in range(count)]
+    return pipe.prompts(asked, list(range(count)), most)
+
+
+def theirs(pipe: VLMPipeline, prompts: list[Prompt], sampling: Sampling) -> list[Contender]:
+    """transformers' `generate`, and its two ways to draft; what it refuses is told and left out."""
+    model = untouched(pipe)
+    modes: dict[str, dict[str, Any]] = {table.PEER: {}, "transformers prompt lookup": LOOKUP}
+    if "lm" in pipe.card.drafters:
+        modes["transformers assisted"] = {"assistant_model": pipe.drafter("lm")}
+    contenders = []
+    for name, mode in modes.items():
+        work = partial(generate, pipe, model, prompts, sampling, 1.0, **mode)
+        if name == table.PEER or works(name, work):
+            contenders.append(Contender(name, work))
+    return contenders
+
+
+def works(name: str, work: Any) -> bool:
+    try:
+        found: Run = work()
+    except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
+        note(f"note: {name} fails here ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]:.120})")
+        return False
+    return found.tokens > 0
