@@ -2,6 +2,7 @@
 
 polydraft train tiny-image --out runs/tiny-image --minutes 120
 polydraft train tiny-speech --out runs/tiny-speech
+polydraft train tiny-vlm --out runs/tiny-vlm
 polydraft train drafter --target tiny-image --kind lm --out runs/drafter-lm
 """
 
@@ -43,6 +44,18 @@ def tiny_speech(
 ) -> None:
     """Codec, target and drafters of tiny-speech, from nothing; the training voices need flite and pyworld."""
     from polydraft.apps.train.tiny_speech import run
+
+    run(out=check_folder(out), minutes=minutes, seed=seed)
+
+
+@app.command("tiny-vlm")
+def tiny_vlm(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and the finished model.")],
+    minutes: Minutes = 120.0,
+    seed: Seed = 0,
+) -> None:
+    """Target and drafters of tiny-vlm, from nothing."""
+    from polydraft.apps.train.tiny_vlm import run
 
     run(out=check_folder(out), minutes=minutes, seed=seed)
 

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from tokenizers import Tokenizer
 
 from polydraft.apps.train.flite import VOICES
 from polydraft.core.registry import readers
 from polydraft.modalities.image import vocabulary as of_images
-from polydraft.modalities.speech import vocabulary as of_speech
 from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.captions import vocabulary as words
 
@@ -35,13 +33,13 @@ CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to th
 class Form:
     """What a model of one modality is made of. first: a part that only it has; manifest: what it begins as.
 
-    tokenizer: of the target, made or found in the folder of the runs.
+    words: puts the target's vocabulary, made or found in the folder of the runs, into the target's folder.
     method, needs: its method of choice, once it has a drafter of that kind.
     """
 
     first: str
     manifest: dict[str, Any]
-    tokenizer: Callable[[Path], Tokenizer]
+    words: Callable[[Path, Path], object]
     method: str = "jacobi"
     needs: str | None = None
 
@@ -55,7 +53,7 @@ FORMS = (
                 "method": "jacobi", "temperature": 0.7, "top_k": 4, "top_p": 1.0, "guidance_scale": 1.3,
             },
         },
-        lambda runs: of_images.build(words(), synonyms()),
+        lambda runs, target: of_images.build(words(), synonyms()).save(str(target / "tokenizer.json")),
     ),
     Form(
         "codec",
@@ -63,8 +61,17 @@ FORMS = (
             "format": 1, "modality": "speech", "summary": "English in four voices, 50 codes a second",
             "voices": list(VOICES), "defaults": {"method": "jacobi", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
         },
-        lambda runs: of_speech.load(runs / "target"),
+        lambda runs, target: shutil.copy(runs / "target" / "tokenizer.json", target),
         "hydra", "hydra",
+    ),
+    Form(
+        "processor",
+        {
+            "format": 1, "modality": "vlm", "summary": "describes emoji scenes and answers about them",
+            "defaults": {"method": "pld", "temperature": 0.0},
+        },
+        lambda runs, target: shutil.copytree(runs / "processor", target, dirs_exist_ok=True),
+        "eagle2", "eagle",
     ),
 )  # fmt: skip
 
@@ -78,7 +85,7 @@ def assemble(runs: Path, out: Path) -> None:
             (out / part).mkdir(exist_ok=True)
             for name in KEPT:
                 shutil.copyfile(runs / part / name, out / part / name)
-    form.tokenizer(runs).save(str(out / "target" / "tokenizer.json"))
+    form.words(runs, out / "target")
     path = out / "polydraft.json"
     manifest = form.manifest | {"jacobi_committed": {}, "fitted": {}}
     manifest |= json.loads(path.read_text()) if path.exists() else {}

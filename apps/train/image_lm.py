@@ -10,25 +10,26 @@ The learning rate follows the clock. Weights already in `--out` are trained on; 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from polydraft.apps.train import course
 from polydraft.apps.train.image_data import Batch, Batches
-from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, save, set_rate
+from polydraft.apps.train.optimise import save
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID
 
-BEGUN = 0.1  # weight of what begins, beside whether something does
+WEIGHTS = {"loss": 1.0, "begun": 0.1}  # of what begins, beside whether something does
 
 
-def divergence(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Mean KL in nats a code from the scenes' law to the model's; and that of what begins where something may.
+def divergence(model: LlamaForCausalLM, batch: Batch) -> Tensor:
+    """`[2]`: mean KL in nats a code from the scenes' law to the model's; and that of what begins where something may.
 
     Objects are few: at most cells the law says "nothing yet" and what would begin has next to no weight. Given that
     something does begin, the law of what it is can be taught at each of them; the two have the same optimum.
@@ -42,7 +43,7 @@ def divergence(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor]:
     starts = batch.starts[:, 1:][wanted]
     begun = logits[starts].scatter(1, choices[starts, :1], -torch.inf)
     what = chances[starts, 1:] / chances[starts, 1:].sum(1, keepdim=True)
-    return whole.mean(), divergence_of(begun, what, choices[starts, 1:]).sum() / len(whole)
+    return torch.stack([whole.mean(), divergence_of(begun, what, choices[starts, 1:]).sum() / len(whole)])
 
 
 def divergence_of(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor:
@@ -61,10 +62,9 @@ def run(
     rate: float = 3e-3, packed: float = 0.6, eager: bool = False,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
-    before = json.loads((out / "curve.json").read_text()) if (out / "curve.json").exists() else []
-    past = before[-1] if before else {"seconds": 0, "step": 0}
-    torch.manual_seed(seed + past["step"])  # other scenes than before
-    data = Batches(tokenizer, seed + past["step"])
+    curve = course.known(out)
+    torch.manual_seed(seed + course.steps(curve))  # other scenes than before
+    data = Batches(tokenizer, seed + course.steps(curve))
     valid = Batches(tokenizer, 99, held_out=True, drop=0.0).next(64)
     config = LlamaConfig(
         vocab_size=data.vocab_size, hidden_size=width, num_hidden_layers=layers,
@@ -73,31 +73,21 @@ def run(
         rope_parameters={"rope_type": "default", "rope_theta": rope_base(CANVAS // GRID, 64)},
         bos_token_id=vocabulary.BOS, eos_token_id=None, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
-    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if before else LlamaForCausalLM(config)
+    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if curve else LlamaForCausalLM(config)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     if not eager:
         model.model.compile()  # halves a step here; needs a C++ compiler
-    optimisers = muon_and_adamw(model)
     out.mkdir(parents=True, exist_ok=True)
-    curve, saved, start, step, budget = before, time.time(), time.time(), 0, minutes * 60
-    while (elapsed := time.time() - start) < budget:
-        set_rate(optimisers, rate * descent(elapsed / budget, step))
-        loss, begun = divergence(model, data.next(rows, max(0.0, packed - elapsed / budget)))
-        (loss + BEGUN * begun).backward()
-        apply(optimisers, model)
-        step += 1
-        if step % 50 == 0:
-            print(f"{elapsed:6.0f}s step {step} loss {loss.item():.4f} {begun.item():.4f}", flush=True)
-        if step % 200 == 0:
-            with torch.no_grad():
-                held_out, what = (part.item() for part in divergence(model, valid))
-            seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
-            curve.append({"seconds": seconds, "step": steps, "train": loss.item(), "held_out": held_out})
-            print(f"{elapsed:6.0f}s step {step} held-out loss {held_out:.5f} {what:.4f}", flush=True)
-        if time.time() - saved > 240:
-            save(model, out, curve)
-            saved = time.time()
-    save(model, out, curve)
+    begun = time.monotonic()
+
+    def next_batch() -> Batch:
+        spent = (time.monotonic() - begun) / (minutes * 60)
+        return data.next(rows, max(0.0, packed - spent))
+
+    course.run(
+        model, [], partial(divergence, model), next_batch, [valid], partial(save, model, out), weights=WEIGHTS,
+        minutes=minutes, rate=rate, curve=curve, rank=0,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

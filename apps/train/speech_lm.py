@@ -12,8 +12,7 @@ With `torchrun --nproc-per-node 2 -m` for `python -m`, two processes of one thre
 from __future__ import annotations
 
 import argparse
-import json
-import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +21,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, save, set_rate
+from polydraft.apps.train import course
+from polydraft.apps.train.optimise import save
 from polydraft.apps.train.speech_codes import NOTHING, Batch, Coded
-from polydraft.apps.train.together import average, join
+from polydraft.apps.train.together import join
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.training.parallel import foresight
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.lexicon import LETTERS
 
-POINTING = 0.2  # weight of the pointing loss
-FORESIGHT = 0.3  # weight of the draft heads' loss
+WEIGHTS = {"loss": 1.0, "pointing": 0.2, "ahead": 0.3}
 LAYER = 5  # whose output points
-SAVE_EVERY = 240  # seconds
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 
 
@@ -65,32 +63,25 @@ def losses(model: LlamaForCausalLM, pointer: Pointer, heads: HydraHeads, batch: 
     return torch.stack([F.cross_entropy(logits.float(), batch.ids[:, 1:][batch.judged]), pointing, ahead])
 
 
-def told(part: Tensor) -> str:
-    loss, pointing, ahead = part.tolist()
-    return f"loss {loss:.4f} pointing {pointing:.4f} ahead {ahead:.4f}"
-
-
 def run(
     data: Path, tokenizer: Path, out: Path, minutes: float, seed: int = 0, tokens: int = 4608, width: int = 192,
     layers: int = 12, rate: float = 3e-3, eager: bool = False,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
-    before = json.loads((out / "curve.json").read_text()) if (out / "curve.json").exists() else []
-    past = before[-1] if before else {"seconds": 0, "step": 0}
+    curve = course.known(out)
     torch.manual_seed(seed)
     rank = join()
-    rng = np.random.default_rng([seed, past["step"], rank])  # other batches than before, and than other processes
+    rng = np.random.default_rng([seed, course.steps(curve), rank])  # other batches than before and elsewhere
     words = vocabulary.load(tokenizer)
     letters = frozenset(vocabulary.id_of(words, letter) for letter in LETTERS)
     speech = Coded(data, letters, vocabulary.code_offset(words))
-    valid = speech.validation(tokens)
     config = LlamaConfig(
         vocab_size=words.get_vocab_size(), hidden_size=width, num_hidden_layers=layers,
         intermediate_size=width * 8 // 3, num_attention_heads=width // 32, num_key_value_heads=width // 32,
         max_position_embeddings=2048, tie_word_embeddings=True, rope_parameters=ROPE, bos_token_id=None,
         eos_token_id=vocabulary.END, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
-    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if before else LlamaForCausalLM(config)
+    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if curve else LlamaForCausalLM(config)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     pointer, folder = Pointer(width), out / "heads"
     heads = HydraHeads(config)
@@ -101,40 +92,17 @@ def run(
         print(f"{size:.2f}M parameters, {len(speech.train)} utterances", flush=True)
     if not eager:
         model.model.compile(dynamic=False)  # halves a step here; needs a C++ compiler
-    aside = [*pointer.parameters(), *heads.parameters()]
-    optimisers = [*muon_and_adamw(model), torch.optim.AdamW(aside, lr=1.0, betas=(0.9, 0.95))]
     folder.mkdir(parents=True, exist_ok=True)
-    weights = torch.tensor([1.0, POINTING, FORESIGHT])
-    curve, begun, step, budget = before, time.monotonic(), 0, minutes * 60
-    elapsed = saved = 0.0
-    while elapsed < budget:
-        set_rate(optimisers, rate * descent(elapsed / budget, step))
-        parts = losses(model, pointer, heads, speech.batch(rng, tokens))
-        (parts @ weights).backward()
-        elapsed = average([*model.parameters(), *aside], time.monotonic() - begun)
-        apply(optimisers, model)
-        step += 1
-        if rank:
-            continue
-        if step % 50 == 0:
-            print(f"{elapsed:6.0f}s step {step} {told(parts)}", flush=True)
-        if step % 500 == 0:
-            with torch.no_grad():
-                held = torch.stack([losses(model, pointer, heads, batch) for batch in valid]).mean(0)
-            seconds, steps = past["seconds"] + round(elapsed), past["step"] + step
-            curve.append({"seconds": seconds, "step": steps, "train": parts[0].item(), "held_out": held[0].item()})
-            print(f"{elapsed:6.0f}s step {step} held-out {told(held)}", flush=True)
-        if elapsed - saved > SAVE_EVERY:
-            keep(model, heads, out, curve)
-            saved = elapsed
-    if rank == 0:
-        keep(model, heads, out, curve)
 
+    def keep(curve: course.Curve) -> None:
+        """The target as it ships, and the heads beside it."""
+        save(model, out, curve)
+        heads.save_pretrained(folder, state_dict=shipped(heads))
 
-def keep(model: LlamaForCausalLM, heads: HydraHeads, out: Path, curve: list[dict[str, float]]) -> None:
-    """The target as it ships, and the heads beside it."""
-    save(model, out, curve)
-    heads.save_pretrained(out / "heads", state_dict=shipped(heads))
+    course.run(
+        model, [pointer, heads], partial(losses, model, pointer, heads), partial(speech.batch, rng, tokens),
+        speech.validation(tokens), keep, weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=rank,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

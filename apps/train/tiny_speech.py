@@ -7,9 +7,6 @@ run has rendered or encoded is kept. The finished model folder is `<out>/model`.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -23,6 +20,7 @@ from polydraft.apps.train.flite import VOICES
 from polydraft.apps.train.speech_analysis import measure
 from polydraft.apps.train.speech_codes import code
 from polydraft.apps.train.speech_data import Job, render_many
+from polydraft.apps.train.together import on_every_core
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codec import SpeechCodec
 from polydraft.modalities.speech.lexicon import SYMBOLS
@@ -81,23 +79,13 @@ def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     speech = render(out / "speech", seed=seed)
     codec(speech, out, minutes * SHARES["codec"], seed)
     encode(speech, out)
-    target(out, minutes * SHARES["target"], seed)
+    on_every_core(
+        "polydraft.apps.train.speech_lm", TOKENS, "--tokens", "--data", out / "coded", "--tokenizer", out / "target",
+        "--out", out / "target", "--minutes", minutes * SHARES["target"], "--seed", seed,
+    )  # fmt: skip
     model = out / "model"
     assemble(out, model)
     for kind, share in DRAFTERS.items():
         learnt = out / "target" / "heads" if kind == "hydra" else None  # what the target was trained with
         drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed, out / "samples", learnt)
     assemble(out, model)
-
-
-def target(out: Path, minutes: float, seed: int = 0) -> None:
-    """Train the language model, a process a core."""
-    cores = os.cpu_count() or 1
-    subprocess.run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(cores),
-            "-m", "polydraft.apps.train.speech_lm", "--data", out / "coded", "--tokenizer", out / "target",
-            "--out", out / "target", "--minutes", str(minutes), "--seed", str(seed), "--tokens", str(TOKENS // cores),
-        ],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True,
-    )  # fmt: skip

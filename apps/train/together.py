@@ -1,11 +1,14 @@
 """Several processes train one model, each on batches of its own; on a few cores that beats one process with threads.
 
 torchrun --nproc-per-node 2 -m polydraft.apps.train.speech_lm …
+on_every_core("polydraft.apps.train.speech_lm", 4608, "--tokens", …)    # the same from Python
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -33,3 +36,15 @@ def average(weights: Iterable[Tensor], clock: float) -> float:
     for gradient, mean in zip(gradients, means, strict=True):
         gradient.copy_(mean.view_as(gradient))
     return clocks.item()
+
+
+def on_every_core(module: str, batch: int, share: str, *arguments: object) -> None:
+    """Run `module`, a process a core, each with its part of a batch as the option `share`."""
+    cores = os.cpu_count() or 1
+    subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(cores), "-m", module,
+            *map(str, arguments), share, str(max(1, batch // cores)),
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True,
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""One training run against the clock, in every process at once.
+
+    run(model, [pointer], losses, batches.next, valid, keep, weights={"loss": 1.0, "pointing": 0.2}, minutes=60, …)
+
+Hidden matrices by Muon, the rest by AdamW, a rate that follows the clock; the first process tells, judges held-out
+batches now and then, and saves every few minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
+from polydraft.apps.train.together import average
+
+Curve = list[dict[str, float]]
+TELL_EVERY, JUDGE_EVERY = 50, 500  # steps
+SAVE_EVERY = 240  # seconds
+
+
+def run(
+    model: nn.Module, beside: Sequence[nn.Module], losses: Callable[[Any], Tensor], next_batch: Callable[[], Any],
+    valid: Sequence[Any], keep: Callable[[Curve], None], *, weights: dict[str, float], minutes: float, rate: float,
+    curve: Curve, rank: int,
+) -> None:  # fmt: skip
+    """Train `model`, and what is only there to help it `beside`, for `minutes`.
+
+    losses: of a batch, a value a name in `weights`, the first of them the one that counts. curve: of earlier runs.
+    """
+    past = curve[-1]["seconds"] if curve else 0
+    before = steps(curve)
+    helpers = [weight for module in beside for weight in module.parameters()]
+    optimisers = muon_and_adamw(model)
+    if helpers:
+        optimisers.append(torch.optim.AdamW(helpers, lr=1.0, betas=(0.9, 0.95)))
+    share = torch.tensor(list(weights.values()))
+    begun, step, budget = time.monotonic(), 0, minutes * 60
+    elapsed = saved = 0.0
+    while elapsed < budget:
+        set_rate(optimisers, rate * descent(elapsed / budget, step))
+        parts = losses(next_batch())
+        (parts @ share).backward()
+        elapsed = average([*model.parameters(), *helpers], time.monotonic() - begun)
+        apply(optimisers, model)
+        step += 1
+        if rank:
+            continue
+        if step % TELL_EVERY == 0:
+            print(f"{elapsed:6.0f}s step {step} {told(weights, parts)}", flush=True)
+        if step % JUDGE_EVERY == 0:
+            with torch.no_grad():
+                held = torch.stack([losses(batch) for batch in valid]).mean(0)
+            place = {"seconds": past + round(elapsed), "step": before + step}
+            curve.append(place | {"train": parts[0].item(), "held_out": held[0].item()})
+            print(f"{elapsed:6.0f}s step {step} held-out {told(weights, held)}", flush=True)
+        if elapsed - saved > SAVE_EVERY:
+            keep(curve)
+            saved = elapsed
+    if rank == 0:
+        keep(curve)
+
+
+def told(names: dict[str, float], values: Tensor) -> str:
+    return " ".join(f"{name} {value:.4f}" for name, value in zip(names, values.tolist(), strict=True))
+
+
+def known(folder: Path) -> Curve:
+    """The curve of runs that ended or were stopped in `folder`; empty where nothing was trained."""
+    return json.loads((folder / "curve.json").read_text()) if (folder / "curve.json").exists() else []
+
+
+def steps(curve: Curve) -> int:
+    return int(curve[-1]["step"]) if curve else 0
