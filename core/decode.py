@@ -108,7 +108,7 @@ def step(method: Method, batch: Batch) -> Step:
     watch.lap("draft")
     scores = method.target.score(state, draft)
     watch.lap("score")
-    law = method.sampler(scores.logits, history(state, draft))
+    law = method.sampler(scores.logits, history(state, draft) if method.sampler.remembers else None)
     verdict = method.verifier.verify(draft, law, batch.noise, state.generated)
     if method.bits_count and not draft.chain:
         verdict = in_place(verdict)

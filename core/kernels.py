@@ -23,11 +23,14 @@ class Product:
 
     def __init__(self, members: list[nn.Linear]) -> None:
         self.members, self.sizes = members, [member.out_features for member in members]
+        self.last = len(members) - 1
         self.input: Tensor | None = None
         self.parts: tuple[Tensor, ...] = ()
         self.pack()
 
     def pack(self) -> None:
+        # weights made in inference mode cannot be trained on, and count nothing
+        self.trainable = [member._parameters for member in self.members if not member.weight.is_inference()]
         weight = torch.cat([member.weight.detach() for member in self.members])
         biases = [member.bias for member in self.members if member.bias is not None]
         self.bias = torch.cat([bias.detach() for bias in biases]) if biases else None
@@ -36,16 +39,19 @@ class Product:
 
     def current(self) -> list[int]:
         """Counts that move when weights are trained on."""
-        return [0 if member.weight.is_inference() else member.weight._version for member in self.members]
+        return [parameters["weight"]._version for parameters in self.trainable]  # type: ignore[union-attr]
 
     def of(self, place: int, input: Tensor) -> Tensor:
         """What member `place` makes of `input`."""
         if place == 0 or self.input is not input:
             if self.versions != self.current():
                 self.pack()
-            self.input, self.parts = input, self.compute(input).split(self.sizes, -1)
+            whole = self.compute(input)
+            if not self.last:
+                return whole
+            self.input, self.parts = input, whole.split(self.sizes, -1)
         part = self.parts[place]
-        if place == len(self.members) - 1:
+        if place == self.last:
             self.input, self.parts = None, ()
         return part
 

@@ -110,20 +110,31 @@ class Sampler:
     mask: Tensor | None = None
     ends: Tensor | None = None
 
-    def __call__(self, logits: Tensor, history: History) -> Tensor:
-        """`[B, C, V]` logits → fp32 log p; unnormalised logits at temperature 0, where only the argmax counts."""
+    @property
+    def remembers(self) -> bool:
+        """Whether the law depends on anything but the logits."""
+        chosen = self.sampling
+        slots = self.mask is not None and len(self.mask) > 1
+        late = self.ends is not None and chosen.min_tokens > 0
+        return slots or late or chosen.repetition_penalty != 1 or chosen.repetition_aware is not None
+
+    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
+        """`[B, C, V]` logits → fp32 log p; unnormalised logits at temperature 0, where only the argmax counts.
+
+        history: may be left out if the sampler does not remember.
+        """
         chosen = self.sampling
         scores = logits.float()
         if self.mask is not None:
-            mask = self.mask if len(self.mask) == 1 else self.mask[history.t % len(self.mask)]
+            mask = self.mask if len(self.mask) == 1 else self.mask[known(history).t % len(self.mask)]
             scores = torch.where(mask, scores, float("-inf"))
         if self.ends is not None and chosen.min_tokens:
-            scores = scores.masked_fill(self.ends & (history.t < chosen.min_tokens)[..., None], float("-inf"))
+            scores = scores.masked_fill(self.ends & (known(history).t < chosen.min_tokens)[..., None], float("-inf"))
         if chosen.repetition_penalty != 1:
-            scores = penalise(scores, history, chosen.repetition_penalty)
+            scores = penalise(scores, known(history), chosen.repetition_penalty)
         again = chosen.repetition_aware
         if chosen.greedy:
-            return scores if again is None or not again.banned else without_repeats(scores, history, again)
+            return scores if again is None or not again.banned else without_repeats(scores, known(history), again)
         if chosen.temperature != 1:
             scores = scores / chosen.temperature
         whole = scores
@@ -134,7 +145,12 @@ class Sampler:
         if chosen.min_p > 0:
             floor = scores.max(-1, keepdim=True).values + torch.tensor(chosen.min_p).log()
             scores = scores.masked_fill(scores < floor, float("-inf"))
-        return scores.log_softmax(-1) if again is None else redrawn(scores, whole, history, again)
+        return scores.log_softmax(-1) if again is None else redrawn(scores, whole, known(history), again)
+
+
+def known(history: History | None) -> History:
+    assert history is not None, "this sampler remembers"
+    return history
 
 
 def repeats(history: History, rule: RepetitionAware) -> tuple[Tensor, Tensor]:

@@ -152,6 +152,6 @@ class CausalTarget:
 
     def commit(self, state: State, draft: Draft, verdict: Verdict) -> None:
         """Keep keys and values of the accepted path, drop the rest, append the committed tokens."""
-        if not draft.chain:
+        if not (draft.chain or verdict.in_place):
             keep_path(state.cache, state.branches, state.cached(), verdict.path)
         state.append(verdict.tokens, verdict.counts)

@@ -18,6 +18,7 @@ class Verdict:
     tokens: `[B, D+1]` int64, their tokens then the supplied one; the first `counts[b]` are committed.
     accepted: drafted tokens kept, a row; counts: tokens committed, a row (accepted + 1 unless the row ended).
     choices: `[B, N+1]` the target's own token at every column (what Jacobi drafts next).
+    in_place: what is committed stands where plain decoding would put it, so nothing needs to move.
     """
 
     path: Tensor
@@ -25,6 +26,7 @@ class Verdict:
     accepted: list[int]
     counts: list[int]
     choices: Tensor
+    in_place: bool = False
 
 
 def follow(path_end: Tensor, lineage: Tensor, depth: Tensor, drafted: Tensor, choices: Tensor) -> Verdict:
@@ -58,7 +60,7 @@ def in_place(verdict: Verdict) -> Verdict:
     """
     depth = torch.arange(verdict.path.shape[1], device=verdict.path.device)
     accepted = (verdict.path == depth).cumprod(1).sum(1).tolist()
-    return replace(verdict, accepted=accepted, counts=[number + 1 for number in accepted])
+    return replace(verdict, accepted=accepted, counts=[number + 1 for number in accepted], in_place=True)
 
 
 def cut_at_end(verdict: Verdict, state: State, eos: frozenset[int]) -> Verdict:

@@ -29,7 +29,7 @@ ID = {name: place for place, name in enumerate(SPECIALS)}  # a vocabulary begins
 WORDS = 1024  # of the vocabulary, bytes and specials included
 PATCH = 16  # pixels
 PATCHES = (CANVAS // PATCH) ** 2
-LENGTH = 320  # of a training sequence; turns that do not fit are left out
+LENGTH = 256  # of a training sequence; turns that do not fit are left out
 DESCRIBED = 0.8  # of all conversations hold a description
 DESCRIBE = (
     "Describe the picture in full sentences.", "Describe the picture.", "Describe this image.",

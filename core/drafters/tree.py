@@ -134,7 +134,7 @@ class TreeDrafter(ABC):
             if level:
                 nodes = nodes.with_level(grown.live_tokens(), parents)
                 said = self.onward(said, drafts, stem, nodes, parents)
-            history = stem.history(state, nodes, level)
+            history = stem.history(state, nodes, level) if sampler.remembers else None
             law = sampler(self.logits(said, level, path.shape[1]), history)
             best, ids = self.rank(law, window[:, level : level + 1]).topk(self.plan.children(level), -1)
             scores = path[..., None] + best.clamp(min=-WORST)

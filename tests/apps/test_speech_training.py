@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -86,6 +87,7 @@ def test_a_language_model_learns_from_them_and_is_found_again(
     for _ in range(2):
         speech_lm.run(coded, tokenizer, tmp_path, 0.03, tokens=2 * LENGTHS[0], width=32, layers=6, eager=True)
     assert (tmp_path / "model.safetensors").exists() and "parameters" in capsys.readouterr().out
+    assert (tmp_path / "heads" / "model.safetensors").exists()
 
 
 def test_parts_become_a_model_that_speaks(coded: Path, tokenizer: Path, tmp_path: Path):
@@ -93,6 +95,7 @@ def test_parts_become_a_model_that_speaks(coded: Path, tokenizer: Path, tmp_path
     runs = tmp_path / "runs"
     (runs / "codec").mkdir(parents=True)
     save(SpeechCodec(CodecConfig(width=16)), runs / "codec")
+    shutil.copytree(tokenizer, runs / "target")
     speech_lm.run(coded, tokenizer, runs / "target", 0.01, tokens=LENGTHS[0], width=32, layers=6, eager=True)
     assemble(runs, tmp_path / "model")
     spoken = load(str(tmp_path / "model"), dtype="float32", modality="speech")("Yes.", voice="awb", seed=1)

@@ -1,32 +1,37 @@
-"""Drafters that say all levels at once: they learn to draft, what they learn is what they draft with, and identity."""
+"""Drafters on the target's last feature: they learn to draft, what they learn is what they draft with, and identity."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
 
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.heads import MedusaHeads
-from polydraft.core.drafters.parallel import Foreseer, ParallelDrafter
+from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
+from polydraft.core.drafters.parallel import ParallelDrafter
 from polydraft.core.drafters.plans import SharedNoise, Static
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.fit import best_shares
 from polydraft.core.sampling import Sampling
 from polydraft.core.training.examples import Examples
-from polydraft.core.training.parallel import divergence, laws, overlap
+from polydraft.core.training.parallel import divergence, foresight, laws, overlap
 
 KINDS = {"heads": (MedusaHeads, divergence), "block": (BlockNetwork, overlap)}
+LEARNING = KINDS | {"hydra": (HydraHeads, divergence)}
+DRAFTER = {"heads": ParallelDrafter, "block": ParallelDrafter, "hydra": HydraDrafter}
+STEPS = {"heads": 300, "block": 100, "hydra": 60}
 SETTINGS = {"greedy": Sampling(temperature=0), "sampled": Sampling()}
 
 
-def trained(model, examples: Examples, kind: str, steps: int) -> Foreseer:
+def trained(model, examples: Examples, kind: str) -> Any:
     """Learnt by heart: random targets have nothing in common with what they say elsewhere."""
     torch.manual_seed(1)
-    network, loss = KINDS[kind][0](model.config, places=4), KINDS[kind][1]
+    network, loss = LEARNING[kind][0](model.config, places=4), LEARNING[kind][1]
     optimiser = torch.optim.AdamW(network.parameters(), lr=1e-2)
-    for _ in range(steps):
+    for _ in range(STEPS[kind]):
         optimiser.zero_grad()
         loss(model, network, examples).backward()
         optimiser.step()
@@ -36,7 +41,7 @@ def trained(model, examples: Examples, kind: str, steps: int) -> Foreseer:
 @pytest.mark.parametrize("guidance", [1.0, 1.5])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LEARNING)
 def test_what_learnt_to_draft_stays_identical(lab, run, tmp_path, kind, dtype, setting, guidance):
     made, sampling = lab(dtype), SETTINGS[setting]
     plain = run(made.method(None, sampling, guidance), made.prompts)
@@ -44,17 +49,17 @@ def test_what_learnt_to_draft_stays_identical(lab, run, tmp_path, kind, dtype, s
     told = [prompt.branches[branch] for prompt in made.prompts for branch in range(branches)]
     said = [output for output in plain.outputs for _ in range(branches)]
     examples = Examples.join(told, said)
-    network = trained(made.model, examples, kind, steps={"heads": 300, "block": 100}[kind])
+    network = trained(made.model, examples, kind)
     with torch.no_grad():
         shares = tuple(map(tuple, best_shares(*laws(made.model, network, examples), ranks=3)))
     network.save_pretrained(tmp_path)
-    network = KINDS[kind][0].from_folder(tmp_path, made.model)
+    network = LEARNING[kind][0].from_folder(tmp_path, made.model)
     tree, chain = Static(4, 12, shares), Static(4, 4, ((0.5,),))
     for rows in (1, 2, 5):
         prompts, wanted = made.prompts[-rows:], plain.outputs[-rows:]
         for plan in (tree, chain):
             drafted = run(
-                made.method(lambda target, plan=plan: ParallelDrafter(network, target, plan, SharedNoise()),
+                made.method(lambda target, plan=plan: DRAFTER[kind](network, target, plan, SharedNoise()),
                             sampling, guidance), prompts,
             )  # fmt: skip
             assert all(torch.equal(a, b) for a, b in zip(drafted.outputs, wanted, strict=True))
@@ -97,14 +102,35 @@ def test_untrained_heads_say_what_the_target_said_before(lab):
     assert ahead.shape == (2, 5, 4, 32) and torch.equal(ahead[..., 3, :], features)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_hydra_knows_what_was_guessed_before(lab):
+    """Level by level, along one path, it says what training made it say; another token on the path changes it."""
+    made = lab()
+    target, network = made.target(), HydraHeads(made.model.config, places=3)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    drafter = HydraDrafter(network, target, Static(3, 3, ((0.5,),)), SharedNoise())
+    features, tokens = torch.randn(2, 1, 5, 32), torch.randint(60, (2, 5))
+    with torch.inference_mode():
+        whole = network.everywhere(features[:, 0], target.embed(tokens), torch.tensor([2]))[:, 0]
+        known = drafter.knowing(features[:, :, 2:3], tokens[:, 2:3])
+        for place in range(3):
+            said = drafter.logits(known, place, 1)[:, 0]
+            assert torch.allclose(said, target.head(whole[:, place]), atol=1e-5)
+            following = tokens[:, 3 + place : 4 + place] if place < 2 else tokens[:, :1]
+            other = drafter.knowing(known, (following + 1) % 60)
+            known = drafter.knowing(known, following)
+            if place < 2:
+                assert not torch.allclose(drafter.logits(known, place, 1), drafter.logits(other, place, 1), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", LEARNING)
 def test_a_network_of_another_target_is_refused(lab, tmp_path, kind):
     made = lab()
-    KINDS[kind][0](made.model.config, places=2).save_pretrained(tmp_path)
+    LEARNING[kind][0](made.model.config, places=2).save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["places"] == 2
-    assert KINDS[kind][0].from_folder(tmp_path, made.model).places == 2
+    assert LEARNING[kind][0].from_folder(tmp_path, made.model).places == 2
     with pytest.raises(UnsupportedMethod, match=f"--kind {kind}"):
-        KINDS[kind][0].from_folder(tmp_path, lab(family="mistral").model)
+        LEARNING[kind][0].from_folder(tmp_path, lab(family="mistral").model)
 
 
 def test_shares_are_counted_by_place_and_rank():
@@ -124,3 +150,19 @@ def test_a_tree_by_depth_and_rank_holds_the_likeliest_paths():
     assert plan.places == [[(0, 0), (0, 1)], [(0, 0), (1, 0)], [(0, 0)]]
     with pytest.raises(InvalidArgument, match="must not rise"):
         Static(2, 4, ((0.3, 0.4),))
+
+
+def test_heads_that_learn_with_their_target_teach_it(lab):
+    """Foresight reaches the target's weights, but neither its embeddings nor its head; cut off, the target stays."""
+    made = lab()
+    ids = torch.randint(1, 60, (2, 12))
+    judged = torch.ones_like(ids, dtype=torch.bool)
+    judged[:, -1] = False
+    torch.manual_seed(0)
+    heads = HydraHeads(made.model.config, places=2)
+    torch.nn.init.normal_(heads.says[0].weight)
+    features = made.model.model(input_ids=ids).last_hidden_state
+    foresight(heads, made.model, features, ids, judged).backward()
+    layers = made.model.model.layers
+    assert layers[0].mlp.up_proj.weight.grad.abs().sum() > 0 and heads.reads[1].weight.grad is not None
+    assert made.model.get_output_embeddings().weight.grad is None

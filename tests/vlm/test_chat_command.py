@@ -1,0 +1,112 @@
+"""`polydraft chat` and `polydraft bench vlm`: answers on stdout, all else on stderr, one sentence for mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from polydraft.apps.cli import app
+from polydraft.modalities.vlm.pipeline import VLMPipeline
+
+from ..apps.command_line import assert_refused, run
+from .conftest import picture
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    picture(56, 56).save(tmp_path / "scene.png")
+    return tmp_path / "scene.png"
+
+
+@pytest.fixture
+def model(folder_of: Callable[[str], Path]) -> Path:
+    return folder_of("llava")
+
+
+FEW = ("--max-new-tokens", "8", "--dtype", "float32")
+
+
+def test_the_answer_alone_goes_to_stdout(scene: Path, model: Path):
+    done = run("chat", scene, "What is this?", "--model", model, *FEW)
+    assert done.exit_code == 0, done.stderr
+    told = run("chat", scene, "What is this?", "--model", model, *FEW, "--json")
+    value = json.loads(told.stdout)
+    assert done.stdout == value["answer"] + "\n" and "target passes" in done.stderr
+    assert value["tokens"] == 8 and value["finish_reason"] == "length" and "--max-new-tokens" in done.stderr
+
+
+def test_a_picture_may_come_from_standard_input(scene: Path, model: Path):
+    words = ["--model", str(model), *FEW]
+    piped = CliRunner().invoke(app, ["chat", "-", "What is this?", *words], input=scene.read_bytes())
+    assert piped.exit_code == 0 and piped.stdout == run("chat", scene, "What is this?", *words).stdout
+
+
+def test_compare_sets_plain_decoding_beside_it(scene: Path, model: Path):
+    done = run("chat", scene, scene, "What has changed?", "--model", model, *FEW, "--compare", "--json")
+    assert json.loads(done.stdout)["compare"]["identical"] is True
+
+
+def test_turns_remember_what_was_said(scene: Path, model: Path, monkeypatch: pytest.MonkeyPatch):
+    honest, heard = VLMPipeline.stream, []
+
+    def listening(pipe: VLMPipeline, *args: Any, **named: Any) -> Any:
+        heard.append(named["messages"])
+        return honest(pipe, *args, **named)
+
+    monkeypatch.setattr(VLMPipeline, "stream", listening)
+    words = ["chat", str(scene), "--turns", "--model", str(model), *FEW]
+    done = CliRunner().invoke(app, words, input="What is this?\nAnd this?\n\nNever asked.\n")
+    assert done.exit_code == 0 and len(heard) == 2 and heard[0] == []
+    question, answer = heard[1]
+    assert question == {"role": "user", "content": "What is this?"} and answer["role"] == "assistant"
+    assert done.stdout.startswith(answer["content"] + "\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("missing.png", "Why?"), "missing.png"),
+        (("{scene}", ""), "question"),
+        (("{scene}", "Why?", "--method", "eagle2"), "eagle"),
+        (("{scene}", "Why?", "--drafter", "nowhere"), "nowhere"),
+        (("{scene}", "Why?", "--compare", "--method", "ar"), "--compare"),
+        (("{scene}", "--turns", "--json"), "--turns"),
+        (("{text}", "Why?"), "picture"),
+    ],
+)
+def test_mistakes_are_one_sentence(scene: Path, model: Path, tmp_path: Path, words: tuple[str, ...], says: str):
+    (tmp_path / "text.png").write_text("no picture")
+    given = [word.format(scene=scene, text=tmp_path / "text.png") for word in words]
+    assert_refused(run("chat", *given, "--model", model), says)
+
+
+def test_a_speech_model_cannot_chat(scene: Path):
+    assert_refused(run("chat", scene, "Why?", "--model", "tiny-speech"), "speech")
+
+
+def test_no_picture_on_standard_input(model: Path):
+    done = CliRunner().invoke(app, ["chat", "-", "Why?", "--model", str(model)], input=b"no picture")
+    assert_refused(done, "standard input")
+
+
+def test_the_bench_times_transformers_too(model: Path, tmp_path: Path):
+    done = run(
+        "bench", "vlm", "--model", model, "--prompts", "1", "--repeats", "1", "--methods", "pld,jacobi",
+        "--max-new-tokens", "6", "-o", tmp_path / "out", "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    blocks = json.loads(done.stdout)["blocks"]
+    assert [block["temperature"] for block in blocks] == [0.0, 1.0]
+    names = [row["method"] for row in blocks[0]["rows"]]
+    assert names[:4] == ["ar", "pld", "jacobi", "transformers generate"]
+    assert all(row["identical"] for row in blocks[0]["rows"] if row["guarantee"] == "identical")
+    assert (tmp_path / "out" / "vlm.png").exists() and (tmp_path / "out" / "vlm.md").exists()
+
+
+def test_temperatures_are_numbers(model: Path):
+    assert_refused(run("bench", "vlm", "--model", model, "--temperatures", "hot"), "--temperatures")
