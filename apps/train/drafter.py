@@ -11,7 +11,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from polydraft.core.fit import best_shares, best_spread
 from polydraft.core.training import distill, eagle, parallel
 from polydraft.core.training import exit as early
 from polydraft.core.training.distill import collect, distil, shallow_copy_of
-from polydraft.core.training.examples import Examples
+from polydraft.core.training.examples import Examples, read
 from polydraft.modalities.loading import load
 
 ROWS = 32
@@ -101,6 +101,8 @@ def run(
     student = recipe.student(model)
     if start:
         student.load_state_dict(load_file(start / "model.safetensors"))
+    if lessons.blank is None:  # no row's prompt is ever replaced
+        drawn = drawn.remembered(model)
     kept = drawn.examples(range(len(drawn.prompts) - ROWS, len(drawn.prompts)), lessons.unread)  # never trained on
     source = own = batches(lessons, drawn, seed)
     if (rendered := lessons.rendered(seed)) is not None:
@@ -116,11 +118,15 @@ def run(
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a target wrote, a row each: ids of prompts and of what follows, and what else was read, if anything."""
+    """What a target wrote, a row each: ids of prompts and of what follows, and what else was read, if anything.
+
+    seen: features and embeddings `[L, D]` of every row, once they are remembered.
+    """
 
     prompts: list[tuple[int, ...]]
     outputs: list[Tensor]
     inputs: list[dict[str, Tensor]]
+    seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def examples(
         self, rows: Iterable[int], unread: Tensor | None, blank: Container[int] = (), instead: Any = None
@@ -129,7 +135,23 @@ class Drawn:
         rows = list(rows)
         prompts = [instead if place in blank else self.prompts[row] for place, row in enumerate(rows)]
         inputs = [self.inputs[row] for row in rows] if self.inputs[0] else []
-        return Examples.join(prompts, [self.outputs[row] for row in rows], inputs, unread)
+        made = Examples.join(prompts, [self.outputs[row] for row in rows], inputs, unread)
+        if not self.seen:
+            return made
+        features, embeddings = (
+            pad_sequence([self.seen[row][side] for row in rows], batch_first=True) for side in (0, 1)
+        )
+        return replace(made, seen=(features, embeddings))
+
+    def remembered(self, model: PreTrainedModel) -> Drawn:
+        """With what `model` sees in every row: then it need not look again in every step."""
+        seen: list[tuple[Tensor, Tensor]] = []
+        for first in tqdm(range(0, len(self.prompts), ROWS), desc="read with the target"):
+            rows = range(first, min(first + ROWS, len(self.prompts)))
+            sides = read(model, self.examples(rows, None))
+            lengths = [len(self.prompts[row]) + len(self.outputs[row]) for row in rows]
+            seen += [(sides[0][at, :end].clone(), sides[1][at, :end].clone()) for at, end in enumerate(lengths)]
+        return replace(self, seen=seen)
 
 
 def draw(lessons: Lessons, folder: Path, minutes: float, seed: int) -> Drawn:

@@ -39,8 +39,9 @@ class HydraHeads(Attached):
     def forward(self, known: Tensor) -> Tensor:
         """`[..., (1 + k) D]`, a feature and the k tokens since, → the feature guessed next, `[..., D]`."""
         place = known.shape[-1] // self.size - 2
-        known = known.to(next(self.parameters()).dtype)
-        return known[..., : self.size] + self.says[place](nn.functional.silu(self.reads[place](known)))
+        read, say = self.reads[place], self.says[place]
+        known = known.to(say.weight.dtype)
+        return known[..., : self.size] + say(nn.functional.silu(read(known)))
 
     def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
         """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences; see `Foreseer`, for training."""

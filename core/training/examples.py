@@ -20,13 +20,14 @@ class Examples:
     """Token sequences: ids `[B, L]` right-padded, and which positions' next token counts, `[B, L]` bool.
 
     inputs: whatever else the target's forward reads (pixels, say), of all rows together. unread: `[V]` bool, ids that
-    a student without eyes drops.
+    a student without eyes drops. seen: what `read` found, where it is remembered.
     """
 
     ids: Tensor
     judged: Tensor
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
     unread: Tensor | None = None
+    seen: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
     def join(
@@ -54,6 +55,8 @@ class Examples:
 
 def read(target: PreTrainedModel, examples: Examples) -> tuple[Tensor, Tensor]:
     """The target's features and what its first layer read, `[B, L, D]` each; no gradient reaches it."""
+    if examples.seen is not None:
+        return examples.seen
     heard: dict[str, Any] = {}
     hook = target.get_decoder().register_forward_pre_hook(
         lambda module, args, named: heard.update(named), with_kwargs=True

@@ -7,9 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from polydraft.apps.train import drafter
+from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.training.examples import read
 from polydraft.modalities.loading import load
 
 METHODS = {
@@ -41,6 +44,19 @@ def test_a_stopped_run_goes_on_with_its_samples(folder: Path, tmp_path: Path, mo
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "heads" / "samples").iterdir()}
     drafter.run(str(folder), "heads", tmp_path / "heads", minutes=0.02)
     assert before and all(path.stat().st_mtime_ns == told for path, told in before.items())
+
+
+def test_what_the_target_saw_is_remembered_row_by_row(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drafter, "ROWS", 4)
+    pipe = load(str(folder), dtype="float32")
+    drawn = drafter.draw(LESSONS["speech"](pipe), tmp_path, 0.0, 0)
+    model = pipe.read_target(pipe.card.target).requires_grad_(False)
+    remembered = drawn.remembered(model)
+    rows = [5, 0, 3]
+    told, fresh = remembered.examples(rows, None), drawn.examples(rows, None)
+    assert told.ids.equal(fresh.ids) and told.seen is not None and fresh.seen is None
+    for mine, theirs in zip(read(model, told), read(model, fresh), strict=True):
+        assert torch.allclose(mine[fresh.judged], theirs[fresh.judged], atol=1e-5)
 
 
 def test_an_unknown_kind_is_refused(folder: Path, tmp_path: Path):
