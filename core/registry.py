@@ -203,7 +203,9 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "hydra", "heads that know what was guessed before, the best paths under the shared noise",
             f"Ankner et al. 2024, arXiv 2402.05109; {TAPE_PAPER}", hydra, dynamic_shape, kind="hydra",
-            parameters=TREE | SPREAD,
+            parameters=TREE | SPREAD | {
+                "depth": Parameter(3, "longest path", 1, 16), "width": Parameter(6, "live nodes a level", 1, 16),
+            },
         ),
         ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
     )

@@ -6,7 +6,8 @@ and warpers), repetition-aware redraw.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -109,6 +110,15 @@ class Sampler:
     sampling: Sampling
     mask: Tensor | None = None
     ends: Tensor | None = None
+
+    @cached_property
+    def unfiltered(self) -> Sampler:
+        """The same without top-k, top-p and min-p: what a draft on the tape is ranked by.
+
+        A filter of the drafter's own law throws out what the target may well choose, and gains nothing: the noise is
+        shared, and unlikely ids rank low anyhow.
+        """
+        return replace(self, sampling=replace(self.sampling, top_k=0, top_p=1.0, min_p=0.0))
 
     @property
     def remembers(self) -> bool:

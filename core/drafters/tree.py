@@ -115,8 +115,9 @@ class TreeDrafter(ABC):
         window = noise.window(state.generated, longest + self.plan.depth)
         levels = waiting[:, None] + torch.arange(self.plan.depth, device=device)
         window = window.gather(1, levels[..., None].expand(-1, -1, window.shape[-1]))
-        grown = self.grow(state, drafts, sampler, stem, said, window)
-        if isinstance(noise, NoiseTape):  # siblings may change places: their order means nothing on the tape
+        on_tape = isinstance(noise, NoiseTape)
+        grown = self.grow(state, drafts, sampler.unfiltered if on_tape else sampler, stem, said, window)
+        if on_tape:  # siblings may change places: their order means nothing on the tape
             draft = grown.draft if grown.chain else grown.draft.led_by(grown.likeliest)
         else:
             draft = replace(grown.draft, q=grown.q() if self.rank.draws and not noise.greedy else None)
