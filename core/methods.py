@@ -145,7 +145,7 @@ class Choice:
 
             raise UnsupportedMethod(
                 f"method {self.name!r} needs {lacking} and {site.model} has none; use one of "
-                f"{', '.join(available(site.drafters, site.codes is not None))}, "
+                f"{listed(available(site.drafters, site.codes is not None))}, "
                 "or train one with `polydraft train drafter`."
             )
         values = defaults(self.drafter) | site.fitted(self.drafter.name) | self.given
@@ -178,8 +178,13 @@ def parse(text: str) -> Choice:
     if len(parts) == 2 and names[0] in DRAFTERS and names[1] in JUDGES:
         drafter, judge = DRAFTERS[names[0]], JUDGES[names[1]]
         return paired(Choice(drafter, judge, read(drafter, parts[0][1]), read(judge, parts[1][1])))
-    known = ", ".join([*DRAFTERS, *(name for name, judge in JUDGES.items() if judge.drafter)])
+    known = listed([*DRAFTERS, *(name for name, judge in JUDGES.items() if judge.drafter)])
     raise UnknownMethod(f"method {text!r} is unknown; use one of {known}, or drafter+rule, see `polydraft methods`.")
+
+
+def listed(names: list[str]) -> str:
+    """Names for a message; a rule's ratio form goes without saying."""
+    return ", ".join(name for name in names if not name.endswith("-ratio"))
 
 
 def split(piece: str) -> tuple[str, str]:

@@ -148,15 +148,6 @@ DRAFTERS: dict[str, DraftPart] = {
             independent, dynamic_shape, kind="lm", parameters=chain(8) | SPREAD,
         ),
         DraftPart(
-            "early-exit", "the target's own first layers, no training", "Liu et al. 2024, arXiv 2404.18911", early_exit,
-            dynamic_shape, parameters=chain(4) | {"layers": Parameter(4, "of the target", 1, 64), **SPREAD},
-        ),
-        DraftPart(
-            "kangaroo", "the target's own first layers and a trained adapter, chain or tree",
-            "Liu et al. 2024, arXiv 2404.18911", kangaroo, dynamic_shape, kind="kangaroo",
-            parameters=chain(6) | SPREAD,
-        ),
-        DraftPart(
             "pld", "copy what followed the last tokens when they last occurred", "Saxena 2023, Prompt Lookup Decoding",
             lookup, lambda values: "fixed",
             parameters={
@@ -208,6 +199,15 @@ DRAFTERS: dict[str, DraftPart] = {
             },
         ),
         ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
+        DraftPart(
+            "early-exit", "the target's own first layers, no training", "Liu et al. 2024, arXiv 2404.18911", early_exit,
+            dynamic_shape, parameters=chain(4) | {"layers": Parameter(4, "of the target", 1, 64), **SPREAD},
+        ),
+        DraftPart(
+            "kangaroo", "the target's own first layers and a trained adapter, chain or tree",
+            "Liu et al. 2024, arXiv 2404.18911", kangaroo, dynamic_shape, kind="kangaroo",
+            parameters=chain(6) | SPREAD,
+        ),
     )
 }  # fmt: skip
 
