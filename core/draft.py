@@ -5,11 +5,13 @@ Column 0 of everything scored is the root; node i of a draft is column i + 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+KNOWN = ("lineage", "depth", "deepest")  # what follows from the parents
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,21 @@ class Draft:
     def empty(rows: int, device: torch.device | str = "cpu") -> Draft:
         """Nothing drafted: plain decoding."""
         return Draft.of_chain(torch.empty(rows, 0, dtype=torch.long, device=device))
+
+    def with_tokens(self, tokens: Tensor, valid: Tensor) -> Draft:
+        """The same tree, this one's only row, for every row of `[B, N]` tokens; what is known of it stays known."""
+        rows = len(tokens)
+        made = Draft(tokens, self.parents.expand(rows, -1), valid, self.chain)
+        made.__dict__.update(
+            lineage=self.lineage.expand(rows, -1, -1), depth=self.depth.expand(rows, -1), deepest=self.deepest
+        )
+        return made
+
+    def after(self, passes: int, q: Tensor | None = None) -> Draft:
+        """The same, drafted in `passes` passes, with the law its tokens were drawn from."""
+        made = replace(self, passes=passes, q=q)
+        made.__dict__.update({name: self.__dict__[name] for name in KNOWN if name in self.__dict__})
+        return made
 
     def led_by(self, leaf: Tensor) -> Draft:
         """The same trees with the path to node `leaf` `[B]` in front."""

@@ -80,17 +80,12 @@ def early_exit(site: Site, values: Values) -> Drafter:
     return EarlyExitDrafter(backbone, site.target, dynamic(values), SharedNoise(values["spread"]))
 
 
-def hydra(site: Site, values: Values) -> Drafter:
-    model = site.drafters["hydra"]()
-    plan = Dynamic(min(values["depth"], model.places), values["width"], values["total"])
-    return HydraDrafter(model, site.target, plan, SharedNoise(values["spread"]))
-
-
-def parallel(site: Site, values: Values, kind: str) -> Drafter:
+def sparse(site: Site, values: Values, kind: str, made: Callable[..., Drafter]) -> Drafter:
     """`shares` are fitted to the drafter (`core.fit.best_shares`)."""
     model = site.drafters[kind]()
     shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
-    return ParallelDrafter(model, site.target, Static(model.places, values["nodes"], shares), SharedNoise())
+    plan = Static(min(model.places, values["depth"]), values["nodes"], shares)
+    return made(model, site.target, plan, SharedNoise())
 
 
 def sparse_shape(values: Values) -> str:
@@ -113,6 +108,7 @@ TREE = {
 SPARSE = {
     "nodes": Parameter(16, "nodes drafted", 1, 40),
     "width": Parameter(4, "most children a node; 1 is a chain", 1, 16),
+    "depth": Parameter(3, "longest path, if the drafter sees as far", 1, 16),
 }
 SHARES = tuple(tuple(0.8**depth * share for share in (0.55, 0.17, 0.08, 0.05)) for depth in range(8))
 SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
@@ -128,12 +124,11 @@ def chain(depth: int) -> dict[str, Parameter]:
     }
 
 
-def ahead(name: str, kind: str, summary: str, paper: str) -> DraftPart:
-    """A drafter that says all levels at once."""
-    make = partial(parallel, kind=kind)
+def ahead(name: str, kind: str, summary: str, paper: str, made: Callable[..., Drafter] = ParallelDrafter) -> DraftPart:
+    """A drafter that fills fixed places, each level from what is known by then."""
     return DraftPart(
-        name, f"{summary}, a sparse tree under the shared noise", paper, make, sparse_shape, kind=kind,
-        parameters=SPARSE,
+        name, f"{summary}, a sparse tree under the shared noise", paper, partial(sparse, kind=kind, made=made),
+        sparse_shape, kind=kind, parameters=SPARSE,
     )  # fmt: skip
 
 
@@ -191,12 +186,9 @@ DRAFTERS: dict[str, DraftPart] = {
             "vadusa", "heads", "heads on the target's last feature, as for speech codes",
             "Li et al. 2024, arXiv 2410.21951",
         ),
-        DraftPart(
-            "hydra", "heads that know what was guessed before, the best paths under the shared noise",
-            f"Ankner et al. 2024, arXiv 2402.05109; {TAPE_PAPER}", hydra, dynamic_shape, kind="hydra",
-            parameters=TREE | SPREAD | {
-                "depth": Parameter(3, "longest path", 1, 16), "width": Parameter(6, "live nodes a level", 1, 16),
-            },
+        ahead(
+            "hydra", "hydra", "heads that know what was guessed before", "Ankner et al. 2024, arXiv 2402.05109",
+            HydraDrafter,
         ),
         ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
         DraftPart(

@@ -78,7 +78,7 @@ KINDS = {
         early.divergence,
         spread_of(early.laws),
     ),
-    "hydra": Recipe(partial(attached, HydraHeads), parallel.divergence, spread_of(parallel.laws)),
+    "hydra": Recipe(partial(attached, HydraHeads), parallel.divergence, shares_of),
     "block": Recipe(partial(attached, BlockNetwork), parallel.overlap, shares_of),
 }
 

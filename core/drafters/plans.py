@@ -1,6 +1,6 @@
 """Which nodes a draft tree gets: a chain, a fixed tree, or the best paths as they turn out.
 
-A plan sees, level by level, how good every child of every live node looks and says which nodes live on; in the end it
+A plan asks level by level for the laws behind its live nodes, and says which of their children live on; in the end it
 says which nodes are drafted. `rank` turns a proposal into such a score, log of an estimated acceptance: with the shared
 noise, children come in the order in which the target would choose them (methods that walk the tape) or in which they
 were drawn (methods that test them), and a clear winner under `log q + g` is probably the target's winner too.
@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
+
+WORST = 100.0  # nats; what cannot be drawn is no better than this, and sums stay finite
 
 
 class Rank(Protocol):
@@ -52,8 +55,13 @@ class Likeliest:
         return law.log_softmax(-1)
 
 
+Levels: TypeAlias = "Generator[Tensor, tuple[Tensor, Tensor], None]"
+"""Laws `[B, W, V]` behind the live nodes of a level, from the stem's end on; it is sent the next level's live nodes:
+ids `[B, W]` and parents, places in the level before."""
+
+
 class Plan(Protocol):
-    """depth: levels; children: most children a live node offers; nodes: most nodes a draft has."""
+    """depth: levels; nodes: most nodes a draft has."""
 
     @property
     def depth(self) -> int: ...
@@ -61,13 +69,21 @@ class Plan(Protocol):
     @property
     def nodes(self) -> int: ...
 
-    def children(self, level: int) -> int: ...
+    def grow(self, levels: Levels, noise: Tensor, rank: Rank) -> Tree:
+        """Noise `[B, depth, V]` of the levels."""
 
-    def live(self, level: int, scores: Tensor) -> Tensor:
-        """Of candidates with scores `[B, C * children]`, those that get children: indices `[B, W]`."""
 
-    def drafted(self, grown: Grown) -> Tensor:
-        """Which of all candidates are drafted, ascending indices `[B, N]`; parents are always among them."""
+class Tree(Protocol):
+    """What was grown. led: the draft with its best path in front; likewise `draft`, siblings in order."""
+
+    @property
+    def draft(self) -> Draft: ...
+
+    @property
+    def led(self) -> Draft: ...
+
+    def q(self) -> Tensor:
+        """Log q behind every column of `draft`, `[B, N + 1, V]`; meaningless behind leaves."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +101,17 @@ class Dynamic:
     def nodes(self) -> int:
         return self.depth if self.width == 1 else self.total or self.depth * self.width
 
-    def children(self, level: int) -> int:
-        return self.width
-
-    def live(self, level: int, scores: Tensor) -> Tensor:
-        return scores.topk(min(self.width, scores.shape[1]), 1).indices
+    def grow(self, levels: Levels, noise: Tensor, rank: Rank) -> Grown:
+        grown, law = Grown(self), next(levels)
+        path = law.new_zeros(len(law), 1)
+        for level in range(self.depth):
+            best, ids = rank(law, noise[:, level : level + 1]).topk(self.width, -1)
+            scores = path[..., None] + best.clamp(min=-WORST)
+            path, chosen = scores.flatten(1).topk(min(self.width, scores[0].numel()), 1)
+            grown.add(law, ids, scores, chosen)
+            if level + 1 < self.depth:
+                law = levels.send((grown.live_tokens(), chosen // self.width))
+        return grown
 
     def drafted(self, grown: Grown) -> Tensor:
         # a child never outranks its parent; at equal scores the shallower one comes first
@@ -140,15 +162,106 @@ class Static:
     def ranks(self, level: int) -> tuple[float, ...]:
         return self.shares[min(level, len(self.shares) - 1)]
 
-    def children(self, level: int) -> int:
-        return len(self.ranks(level))
+    @cached_property
+    def template(self) -> Template:
+        return Template.of(self.places, [len(self.ranks(level)) for level in range(self.depth)])
 
-    def live(self, level: int, scores: Tensor) -> Tensor:
-        wanted = [parent * self.children(level) + rank for parent, rank in self.places[level]]
-        return torch.tensor(wanted, device=scores.device).expand(len(scores), -1)
+    def grow(self, levels: Levels, noise: Tensor, rank: Rank) -> Filled:
+        template, law = self.template.on(noise.device), next(levels)
+        laws, tokens, possible = [], [], []
+        for level, step in enumerate(template.steps):
+            laws.append(law)
+            ids = rank(law, noise[:, level : level + 1]).topk(len(self.ranks(level)), -1).indices
+            possible.append((law.gather(-1, ids) > -torch.inf).flatten(1)[:, step.taken])
+            tokens.append(ids.flatten(1)[:, step.taken])
+            if level + 1 < self.depth:
+                law = levels.send((tokens[-1][:, step.inner], step.above.expand(len(ids), -1)))
+        return Filled(template, tokens, possible, laws)
 
-    def drafted(self, grown: Grown) -> Tensor:
-        return torch.cat(grown.live, 1).sort(1).values
+
+@dataclass(frozen=True)
+class Step:
+    """A level of a template. taken: its nodes, places among all children of the level before; inner: which of them have
+    children; above: of these `[1, W]`, their parents' places among the level before's."""
+
+    taken: Tensor
+    inner: Tensor
+    above: Tensor
+
+
+@dataclass(frozen=True)
+class Template:
+    """Fixed places as index tensors, made once. order: nodes level by level → the path of first ranks in front.
+
+    shape: a draft of one row whose lineage and depth all drafts share. spoken: columns whose law is known.
+    """
+
+    steps: list[Step]
+    order: Tensor
+    shape: Draft
+    spoken: Tensor
+
+    @staticmethod
+    def of(places: list[list[tuple[int, int]]], children: list[int]) -> Template:
+        steps: list[Step] = []
+        parents: list[int] = []
+        inner_above, start, above_start = [0], 0, 0
+        spoken = [-1]
+        for level, nodes in enumerate(places):
+            followed = {parent for parent, _ in places[level + 1]} if level + 1 < len(places) else set()
+            inner = sorted(followed)
+            taken = [inner_above.index(parent) * children[level] + rank for parent, rank in nodes]
+            above = [inner_above.index(nodes[place][0]) for place in inner]
+            steps.append(Step(torch.tensor(taken), torch.tensor(inner, dtype=torch.long), torch.tensor([above])))
+            parents += [above_start + parent if level else -1 for parent, _ in nodes]
+            spoken += [start + place for place in inner]
+            inner_above, above_start, start = inner, start, start + len(nodes)
+        first, at = [], -1  # the path of first ranks
+        while (following := next((node for node, parent in enumerate(parents) if parent == at), None)) is not None:
+            first.append(following)
+            at = following
+        order = first + [node for node in range(len(parents)) if node not in first]
+        where = {node: place for place, node in enumerate(order)} | {-1: -1}
+        moved = torch.tensor([[where[parents[node]] for node in order]])
+        chain = moved[0].tolist() == list(range(-1, len(order) - 1))
+        shape = Draft(torch.zeros_like(moved), moved, torch.ones_like(moved, dtype=torch.bool), chain)
+        return Template(steps, torch.tensor(order), shape, torch.tensor([where[node] + 1 for node in spoken]))
+
+    def on(self, device: torch.device) -> Template:
+        if self.order.device == device:
+            return self
+        steps = [Step(*(part.to(device) for part in (step.taken, step.inner, step.above))) for step in self.steps]
+        shape = replace(
+            self.shape, **{name: getattr(self.shape, name).to(device) for name in ("tokens", "parents", "valid")}
+        )
+        return Template(steps, self.order.to(device), shape, self.spoken.to(device))
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A template with tokens, level by level."""
+
+    template: Template
+    tokens: list[Tensor]
+    possible: list[Tensor]
+    laws: list[Tensor]
+
+    @cached_property
+    def draft(self) -> Draft:
+        order = self.template.order
+        return self.template.shape.with_tokens(
+            torch.cat(self.tokens, 1)[:, order], torch.cat(self.possible, 1)[:, order]
+        )
+
+    @property
+    def led(self) -> Draft:
+        return self.draft
+
+    def q(self) -> Tensor:
+        laws = torch.cat(self.laws, 1)
+        q = laws.new_zeros(len(laws), self.draft.size + 1, laws.shape[-1])
+        q[:, self.template.spoken] = laws
+        return q
 
 
 @dataclass
@@ -158,7 +271,7 @@ class Grown:
     All indices are among all candidates so far, -1 is the root. live: `[B, W]` a level, which candidates got children.
     """
 
-    plan: Plan
+    plan: Dynamic
     ids: list[Tensor] = field(default_factory=list)
     possible: list[Tensor] = field(default_factory=list)
     path_scores: list[Tensor] = field(default_factory=list)
@@ -212,6 +325,10 @@ class Grown:
     @property
     def chain(self) -> bool:
         return all(level.shape[1] == 1 for level in self.ids)
+
+    @property
+    def led(self) -> Draft:
+        return self.draft if self.chain else self.draft.led_by(self.likeliest)
 
     @property
     def likeliest(self) -> Tensor:

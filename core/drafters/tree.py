@@ -10,7 +10,7 @@ place) lead the next draft, and the tree grows under the last of them: nothing t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,14 +18,12 @@ from torch import Tensor
 from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Judged
-from polydraft.core.drafters.plans import Grown, Plan, Rank
+from polydraft.core.drafters.plans import Levels, Plan, Rank
 from polydraft.core.sampling import History, Sampler
 from polydraft.core.state import State
 from polydraft.core.stream import Noise
 from polydraft.core.tape import NoiseTape
 from polydraft.core.target import CausalTarget, Prefill, Prompt
-
-WORST = 100.0  # nats; what cannot be drawn is no better than this, and sums stay finite
 
 
 @dataclass
@@ -113,37 +111,25 @@ class TreeDrafter(ABC):
         ids = tokens.gather(1, (counts - 1 - waiting)[:, None] + places.clamp(max=waiting[:, None]))
         stem = Stem(ids, places <= waiting[:, None], waiting, drafts.cached + counts[:, None])
         window = noise.window(state.generated, longest + self.plan.depth)
-        levels = waiting[:, None] + torch.arange(self.plan.depth, device=device)
-        window = window.gather(1, levels[..., None].expand(-1, -1, window.shape[-1]))
+        places = waiting[:, None] + torch.arange(self.plan.depth, device=device)
+        window = window.gather(1, places[..., None].expand(-1, -1, window.shape[-1]))
         on_tape = isinstance(noise, NoiseTape)
-        grown = self.grow(state, drafts, sampler.unfiltered if on_tape else sampler, stem, said, window)
+        levels = self.levels(state, drafts, sampler.unfiltered if on_tape else sampler, stem, said)
+        tree = self.plan.grow(levels, window, self.rank)
         if on_tape:  # siblings may change places: their order means nothing on the tape
-            draft = grown.draft if grown.chain else grown.draft.led_by(grown.likeliest)
+            draft = tree.led.after(self.passes)
         else:
-            draft = replace(grown.draft, q=grown.q() if self.rank.draws and not noise.greedy else None)
-        draft = replace(draft, passes=self.passes)
+            draft = tree.draft.after(self.passes, tree.q() if self.rank.draws and not noise.greedy else None)
         return draft.under(ids[:, 1:], waiting) if longest else draft
 
-    def grow(self, state: State, drafts: Growth, sampler: Sampler, stem: Stem, said: Tensor, window: Tensor) -> Grown:
-        """A tree under the stem, `said` at its end by `read`; window `[B, depth, V]`: the noise of its levels."""
-        rows, device = len(state), window.device
-        nodes = Nodes.nothing(rows, device)
-        grown = Grown(self.plan)
-        parents = torch.zeros(rows, 1, dtype=torch.long, device=device)
-        path = window.new_zeros(rows, 1)
+    def levels(self, state: State, drafts: Growth, sampler: Sampler, stem: Stem, said: Tensor) -> Levels:
+        """What is said behind the stem, then of every level of live nodes that is sent; see `Levels`."""
+        nodes = Nodes.nothing(len(state), said.device)
         for level in range(self.plan.depth):
-            if level:
-                nodes = nodes.with_level(grown.live_tokens(), parents)
-                said = self.onward(said, drafts, stem, nodes, parents)
             history = stem.history(state, nodes, level) if sampler.remembers else None
-            law = sampler(self.logits(said, level, path.shape[1]), history)
-            best, ids = self.rank(law, window[:, level : level + 1]).topk(self.plan.children(level), -1)
-            scores = path[..., None] + best.clamp(min=-WORST)
-            chosen = self.plan.live(level, scores.flatten(1))
-            parents = chosen // ids.shape[-1]
-            path = scores.flatten(1).gather(1, chosen)
-            grown.add(law, ids, scores, chosen)
-        return grown
+            ids, parents = yield sampler(self.logits(said, level, nodes.lineage.shape[1]), history)
+            nodes = nodes.with_level(ids, parents)
+            said = self.onward(said, drafts, stem, nodes, parents)
 
     def observe(self, state: State, drafts: Growth, judged: Judged) -> None:
         """What was found is read next time: ids, and the target's features of the token before each."""

@@ -27,7 +27,7 @@ TEXTS = [
 CODES = 24
 METHODS = (
     "jacobi(window=9)", "pld", "draft(depth=5)", "draft(depth=4,width=2)", "vadusa(nodes=12)",
-    "vadusa(nodes=6,width=1)", "hydra(depth=3)", "hydra(depth=3,width=1)", "speechspec(nodes=12)",
+    "vadusa(nodes=6,width=1)", "hydra(nodes=12)", "hydra(nodes=3,width=1)", "speechspec(nodes=12)",
 )  # fmt: skip
 PENALTIES = {
     "none": {},
