@@ -167,11 +167,11 @@ def draw(lessons: Lessons, folder: Path, minutes: float, seed: int) -> Drawn:
                     break
                 prompts = lessons.prompts(np.random.default_rng([seed, index]), ROWS, first=10**6 + index * ROWS)
                 written = pad_sequence(collect(method, prompts), batch_first=True, padding_value=-1)
-                read = {
+                inputs = {
                     f"{row}.{name}": value.to(torch.bfloat16) if value.is_floating_point() else value
                     for row, prompt in enumerate(prompts) for name, value in prompt.inputs.items()
                 }  # fmt: skip
-                save_file({"ids": written.to(torch.int32)} | read, path)
+                save_file({"ids": written.to(torch.int32)} | inputs, path)
                 path.with_suffix(".json").write_text(json.dumps([list(prompt.branches[0]) for prompt in prompts]))
             bar.update(min(budget, round(time.monotonic() - begun)) - round(bar.n))
     return found(sorted(folder.glob("*.json")))

@@ -12,7 +12,7 @@ import heapq
 import itertools
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol, TypeAlias
 
 import torch
@@ -167,7 +167,7 @@ class Static:
         return Template.of(self.places, [len(self.ranks(level)) for level in range(self.depth)])
 
     def grow(self, levels: Levels, noise: Tensor, rank: Rank) -> Filled:
-        template, law = self.template.on(noise.device), next(levels)
+        template, law = template_on(self, noise.device), next(levels)
         laws, tokens, possible = [], [], []
         for level, step in enumerate(template.steps):
             laws.append(law)
@@ -235,6 +235,12 @@ class Template:
             self.shape, **{name: getattr(self.shape, name).to(device) for name in ("tokens", "parents", "valid")}
         )
         return Template(steps, self.order.to(device), shape, self.spoken.to(device))
+
+
+@lru_cache(maxsize=64)
+def template_on(plan: Static, device: torch.device) -> Template:
+    """Moved to a device once, not in every pass."""
+    return plan.template.on(device)
 
 
 @dataclass(frozen=True)
