@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from polydraft.core.drafters.base import Drafter
+from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.eagle import EagleDrafter
 from polydraft.core.drafters.hydra import HydraDrafter
 from polydraft.core.drafters.initial import INITIALISATIONS, Initial
@@ -19,8 +20,9 @@ from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.parallel import ParallelDrafter
 from polydraft.core.drafters.plain import NoDrafter
-from polydraft.core.drafters.plans import Dynamic, Likeliest, SharedNoise, Static
+from polydraft.core.drafters.plans import Likeliest, SharedNoise
 from polydraft.core.drafters.sjd import SJDDrafter
+from polydraft.core.drafters.static import Static
 from polydraft.core.methods import Choice, DraftPart, JudgePart, Parameter, Site
 from polydraft.core.verify import rules
 from polydraft.core.verify.base import Verifier
@@ -53,20 +55,23 @@ def sjd(site: Site, values: Values, refresh: str) -> Drafter:
 
 
 def dynamic(values: Values) -> Dynamic:
-    return Dynamic(values["depth"], values["width"], values["total"])
+    return Dynamic(values["depth"], values["width"], values["total"], values.get("stop", 0.0))
 
 
 def independent(site: Site, values: Values) -> Drafter:
-    return LMDrafter(site.drafters["lm"](), site.target, dynamic(values), SharedNoise(values["spread"]), site.unread)
+    model, translation = site.drafters["lm"]()
+    rank = SharedNoise(values["spread"])
+    return LMDrafter(model, site.target, dynamic(values), rank, site.unread, translation)
 
 
 def eagle(site: Site, values: Values) -> Drafter:
-    return EagleDrafter(site.drafters["eagle"](), site.target, Static(values["depth"], values["nodes"]), SharedNoise())
+    plan = Static(values["depth"], values["nodes"])
+    return EagleDrafter(site.drafters["eagle"](), site.target, plan, SharedNoise(), site.unread)
 
 
 def eagle2(site: Site, values: Values) -> Drafter:
     rank = SharedNoise(values["spread"]) if "spread" in values else Likeliest()
-    return EagleDrafter(site.drafters["eagle"](), site.target, dynamic(values), rank)
+    return EagleDrafter(site.drafters["eagle"](), site.target, dynamic(values), rank, site.unread)
 
 
 def kangaroo(site: Site, values: Values) -> Drafter:
@@ -115,12 +120,13 @@ SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 1
 TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
 
 
-def chain(depth: int) -> dict[str, Parameter]:
+def chain(depth: int, stop: float = 0.0) -> dict[str, Parameter]:
     """Of a drafter whose levels each cost a pass."""
     return {
         "depth": Parameter(depth, "longest path", 1, 20),
         "width": Parameter(1, "live nodes a level; 1 is a chain", 1, 16),
         "total": Parameter(12, "nodes drafted, if it is a tree", 1, 40),
+        "stop": Parameter(stop, "guess no further once the last guess is right with less than this", 0, 1, kind=float),
     }
 
 
@@ -198,7 +204,7 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "kangaroo", "the target's own first layers and a trained adapter, chain or tree",
             "Liu et al. 2024, arXiv 2404.18911", kangaroo, dynamic_shape, kind="kangaroo",
-            parameters=chain(6) | SPREAD,
+            parameters=chain(6, stop=0.6) | SPREAD,
         ),
     )
 }  # fmt: skip

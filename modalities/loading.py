@@ -120,14 +120,21 @@ def card(name: str, codec: str | None = None) -> ModelCard:
     )
 
 
-def with_drafter(found: ModelCard, folder: Path) -> ModelCard:
-    """The card with one drafter more, of the kind that its configuration says."""
+def with_drafter(found: ModelCard, name: str) -> ModelCard:
+    """The card with one drafter more, from a folder or the hub, of the kind that its configuration and tensors say."""
+    from polydraft.core.drafters import published
     from polydraft.core.registry import DRAFTERS, readers
+    from polydraft.modalities import hub
 
+    folder = Path(name)
+    if not folder.is_dir() and hub.is_repository(name):
+        folder = hub.fetch(name, hub.FILES)
     if not (folder / "config.json").is_file():
         raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
     made_by = str(json.loads((folder / "config.json").read_text()).get("model_type", ""))
-    kind = made_by.removeprefix("polydraft-") if made_by.startswith("polydraft-") else "lm"
+    kind = "eagle" if published.found(folder) else "lm"
+    if made_by.startswith("polydraft-"):
+        kind = made_by.removeprefix("polydraft-")
     if kind not in {part.kind for part in DRAFTERS.values()}:
         raise UnknownModel(
             f"{folder} holds a {made_by!r}, which is no drafter; make one with `polydraft train drafter`."
@@ -152,14 +159,14 @@ def load(
     """The pipeline of the model's modality (`ImagePipeline`, `SpeechPipeline`, `VLMPipeline`); its weights stay loaded.
 
     name: an embedded model's, a folder, or organisation/repository on the Hugging Face hub. codec: folder or repository
-    of what makes sound of a speech model's codes, where its folder has no subfolder `codec`. drafter: a folder made by
-    `polydraft train drafter`, or of a small causal LM with the target's tokenizer. `method` becomes its default; "auto"
-    picks the best device and dtype here; `modality` refuses models of others.
+    of what makes sound of a speech model's codes, where its folder has no subfolder `codec`. drafter: folder or
+    repository of a small causal LM, of an EAGLE head as published, or of what `polydraft train drafter` made. `method`
+    becomes its default; "auto" picks the best device and dtype here; `modality` refuses models of others.
     Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
     """
     found, where = card(name, codec), resolve_device(device)
     if drafter is not None:
-        found = with_drafter(found, Path(drafter))
+        found = with_drafter(found, str(drafter))
     if modality not in (None, found.modality):
         fitting = ", ".join(other.name for other in models() if other.modality == modality)
         raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")

@@ -19,12 +19,14 @@ from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.drafters.kangaroo import KangarooAdapter
+from polydraft.core.drafters.lm import IndependentLM
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.fit import best_window, pass_seconds
 from polydraft.core.methods import Choice, Site, parse
 from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.loading import ModelCard, causal_lm, read_weights
+from polydraft.modalities.translation import between
 
 NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
 ATTACHED: dict[str, type[Attached]] = {network.kind: network for network in NETWORKS}
@@ -62,6 +64,7 @@ class Pipeline(ABC):
     eos: frozenset[int] = frozenset()
     rigid: Tensor | None = None  # ids that lossy rules leave alone
     unread: Tensor | None = None  # ids of prompts that stand for what only the target can see
+    words: Any = None  # the target's tokenizer, where drafters may have other ones
     timed_guidance = 1.0  # what passes are timed with
 
     @property
@@ -139,7 +142,10 @@ class Pipeline(ABC):
     def read_drafter(self, kind: str, folder: Path) -> Any:
         """A language model of its own, or a network on the target's features."""
         if kind == "lm":
-            return causal_lm(folder, self.device, self.dtype)
+            model = causal_lm(folder, self.device, self.dtype)
+            size, own = (config.get_text_config().vocab_size for config in (self.target_model.config, model.config))
+            translation = between(self.words, folder, size, own)
+            return IndependentLM(model, translation if translation is None else translation.to(self.device))
         return read_weights("drafter", folder, lambda: ATTACHED[kind].from_folder(folder, self.target_model))
 
     def fitted(self, method: str) -> dict[str, Any]:

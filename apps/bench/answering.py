@@ -96,7 +96,7 @@ def theirs(pipe: VLMPipeline, prompts: list[Prompt], sampling: Sampling) -> list
     model = untouched(pipe)
     modes: dict[str, dict[str, Any]] = {table.PEER: {}, "transformers prompt lookup": LOOKUP}
     if "lm" in pipe.card.drafters:
-        modes["transformers assisted"] = {"assistant_model": pipe.drafter("lm")}
+        modes["transformers assisted"] = {"assistant_model": pipe.drafter("lm").model}
     contenders = []
     for name, mode in modes.items():
         work = partial(generate, pipe, model, prompts, sampling, 1.0, **mode)

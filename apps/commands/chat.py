@@ -33,7 +33,7 @@ def chat(
     ],
     turns: Annotated[bool, typer.Option("--turns", help="Keep asking; all arguments are pictures.")] = False,
     model: Annotated[str, typer.Option(help="Embedded model, a folder, or organisation/repository.")] = "tiny-vlm",
-    drafter: Annotated[str | None, typer.Option(help="A drafter's folder, for a model that has none.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
     method: Annotated[str | None, typer.Option(help="As in `polydraft methods`, e.g. 'eagle2'.")] = None,
     speculative: Annotated[bool, typer.Option(help="Draft, or decode plainly: same answer, slower.")] = True,
     seed: Annotated[int, typer.Option(help="Another number, another answer, above temperature 0.")] = 0,
@@ -42,6 +42,7 @@ def chat(
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass; 1 is off.")] = None,
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 avoids what was said; 1 is off.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
+    min_new_tokens: Annotated[int, typer.Option(min=0, help="Shortest answer.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Decode plainly too: S, τ, same tokens?")] = False,
@@ -60,7 +61,7 @@ def chat(
         pipe = load(model, drafter=drafter, device=device, dtype=dtype, modality="vlm")
     options: dict[str, Any] = {
         "seed": seed, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens,
+        "repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens,
     }  # fmt: skip
     chosen = {"speculative": speculative, "method": method}
     if turns:

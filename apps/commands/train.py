@@ -65,13 +65,16 @@ def drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for samples and the finished drafter.")],
     target: Annotated[str, typer.Option(help="Embedded model or a model folder.")] = "tiny-image",
     kind: Annotated[str, typer.Option(help="Kind of drafter: lm, eagle, heads, hydra, kangaroo or block.")] = "lm",
+    pictures: Annotated[
+        str | None, typer.Option(help="What an EAGLE head reads of pictures: features, embeddings, or dropped.")
+    ] = None,
     minutes: Minutes = 20.0,
     seed: Seed = 0,
 ) -> None:
     """A drafter distilled from its target."""
     from polydraft.apps.train.drafter import run
 
-    run(target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed)
+    run(target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed, pictures=pictures)
 
 
 def check_folder(path: Path) -> Path:

@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 from polydraft.apps.train.lessons import LESSONS, Lessons
 from polydraft.core.drafters.attached import Attached
 from polydraft.core.drafters.block import BlockNetwork
-from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.eagle import PICTURES, EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.drafters.kangaroo import KangarooAdapter
@@ -45,9 +45,10 @@ LM_LAYERS = 2
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a kind of drafter is made: the untrained student, its loss, and what is fitted to it on held-out samples."""
+    """How a kind of drafter is made: the untrained student of (target, **settings), its loss, and what is fitted to it
+    on held-out samples."""
 
-    student: Callable[[PreTrainedModel], Any]
+    student: Callable[..., Any]
     loss: Callable[[PreTrainedModel, Any, Examples], Tensor]
     fit: Callable[[PreTrainedModel, Any, Examples], dict[str, Any]]
 
@@ -65,8 +66,8 @@ def shares_of(target: PreTrainedModel, student: Any, kept: Examples) -> dict[str
     return {"shares": [[round(share, 4) for share in row] for row in shares]}
 
 
-def attached(network: type[Attached], target: PreTrainedModel) -> Attached:
-    return network(target.config.get_text_config())
+def attached(network: type[Attached], target: PreTrainedModel, **settings: Any) -> Attached:
+    return network(target.config.get_text_config(), **settings)
 
 
 KINDS = {
@@ -85,20 +86,26 @@ KINDS = {
 
 def run(
     target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None,
-    start: Path | None = None,
+    start: Path | None = None, pictures: str | None = None,
 ) -> None:  # fmt: skip
     """A quarter of the time draws with the target, the rest distils. Raises UnsupportedMethod for an unknown kind.
 
     samples: where what the target drew is kept, `out` unless several drafters share it. start: weights to begin with.
+    pictures: what an EAGLE head reads where the target saw one, of `eagle.PICTURES`.
     """
     if kind not in KINDS:
         raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
+    if pictures is not None and (kind != "eagle" or pictures not in PICTURES):
+        raise UnsupportedMethod(
+            f"pictures={pictures!r} is not possible for drafters of kind {kind!r}; it is for eagle, one of "
+            f"{', '.join(PICTURES)}."
+        )
     pipe = load(target)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe)
     drawn = draw(lessons, samples or out / "samples", minutes / 4, seed)
     # drawing has packed the pipeline's weights; training reads them as they were
     recipe, model = KINDS[kind], pipe.read_target(pipe.card.target).requires_grad_(False)
-    student = recipe.student(model)
+    student = recipe.student(model) if pictures is None else recipe.student(model, pictures=pictures)
     if start:
         student.load_state_dict(load_file(start / "model.safetensors"))
     if lessons.blank is None:  # no row's prompt is ever replaced

@@ -29,7 +29,7 @@ HELD_OUT = 40  # utterances
 QUIET, LOUD = -14.0, -9.0  # log power of a frame's loudest band; its error counts from LEAST to 1 in between
 LEAST = 0.3
 RATE = 2e-3
-WEIGHTS = {"pitch": 10.0, "envelope": 1.0, "contrast": 0.5, "phones": 0.5, "noise": 4.0}
+WEIGHTS = {"slow": 2.5, "pitch": 10.0, "envelope": 1.0, "contrast": 0.5, "phones": 0.5, "noise": 4.0}
 DECIBEL = 10 / math.log(10)
 
 
@@ -81,10 +81,13 @@ def losses(codec: SpeechCodec, phonetician: nn.Linear, piece: Piece) -> dict[str
 
     Contrast is how much every band varies in time: what is uncertain is learnt as its mean, and a mean sounds muffled
     (Toda and Tokuda 2007, global variance). Phones, told from what the decoder understands, keep codes apart that look
-    alike and mean different sounds, as semantic distillation does (Zhang et al. 2024, SpeechTokenizer).
+    alike and mean different sounds, as semantic distillation does (Zhang et al. 2024, SpeechTokenizer). Slow is how far
+    a code's point moves until the next one (Wiskott and Sejnowski 2002, slow feature analysis): codes that change only
+    when the sound does are easier to predict, for the target and more so for its drafters.
     """
     with torch.autocast("cpu", torch.bfloat16):
-        understood = codec.understood(codec.rounded(codec.points(piece.sound)), piece.voice)
+        points = codec.points(piece.sound)
+        understood = codec.understood(codec.rounded(points), piece.voice)
         frames = codec.frames(understood)
         phones = phonetician(understood).unflatten(-1, (FRAMES, -1)).flatten(1, 2).float()
     targets = piece.targets
@@ -100,6 +103,7 @@ def losses(codec: SpeechCodec, phonetician: nn.Linear, piece: Piece) -> dict[str
 
     log_pitch = (frames.pitch[:, inner] / MIDDLE).log() - pitch[..., 0]
     return {
+        "slow": (points[:, 1:] - points[:, :-1]).abs().mean(),
         "pitch": (log_pitch.abs() * heard).sum() / heard.sum() / math.log(2),
         "envelope": ((frames.envelope[:, inner] - envelope).abs() * loud).mean() / loud.mean() * DECIBEL,
         "contrast": (contrast(frames.envelope[:, inner]) - contrast(envelope)).abs().mean() * DECIBEL,

@@ -38,8 +38,13 @@ class Attached(nn.Module):
                 f"train one with `polydraft train drafter --kind {cls.kind}`."
             )
         settings = {name: value for name, value in stored.items() if name not in ("model_type", "target")}
+        return cls.filled(target, settings, load_file(folder / "model.safetensors"))
+
+    @classmethod
+    def filled(cls, target: PreTrainedModel, settings: dict[str, Any], weights: dict[str, Tensor]) -> Self:
+        """Ready to run beside `target`."""
         network = cls(target.config.get_text_config(), **settings).to(target.dtype)
-        network.load_state_dict(load_file(folder / "model.safetensors"))
+        network.load_state_dict(weights)
         prepare(network.to(target.device))
         return network
 
@@ -56,10 +61,10 @@ def fingerprint(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")}
 
 
-def layers_like(target_config: Any, layers: int) -> Any:
-    """The configuration of `layers` layers of the target's own kind, without a vocabulary."""
+def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
+    """The configuration of `layers` layers of the target's own kind, without a vocabulary; others: what differs."""
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}
     if getattr(target_config, "layer_types", None):
         changes["layer_types"] = ["full_attention"] * layers
-    return type(target_config)(**(target_config.to_dict() | changes))
+    return type(target_config)(**(target_config.to_dict() | changes | others))

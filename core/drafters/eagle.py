@@ -4,44 +4,83 @@ Entry i reads the target's feature of token i and the embedding of token i + 1 a
 the target's head turns it into a proposal. While it grows a tree it reads its own predictions; what was committed it
 reads again with the target's true features.
 Li et al. 2024, EAGLE (arXiv 2401.15077), section 4; EAGLE-2 (arXiv 2406.16858) grows the tree as it turns out.
+
+Where the target saw a picture there are three ways: "features" reads its positions as any others, "embeddings" reads
+there what the picture became, past the layer that joins it with features (MSD), and "dropped" leaves them out.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
+from polydraft.core.drafters import published
 from polydraft.core.drafters.attached import Attached, layers_like
 from polydraft.core.drafters.grow import GrowingDrafter
 from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.unread import in_front
+from polydraft.core.errors import InvalidArgument
 from polydraft.core.network import Network
 from polydraft.core.target import CausalTarget, Prefill
 
+PICTURES = ("features", "embeddings", "dropped")
+
 
 class EagleNetwork(Attached):
-    """`fuse` [embedding, feature] → D, then one layer of the target's own kind; no embeddings, no head."""
+    """`fuse` [embedding, feature] → D, then one layer of the target's own kind; no embeddings, no head.
+
+    pictures: see above. bias: of `fuse`. normed: whether the layer normalises what it reads and what it says. shape:
+    what of the layer's configuration is not the target's.
+    """
 
     kind, title = "eagle", "EAGLE head"
 
-    def __init__(self, target_config: Any) -> None:
-        super().__init__(target_config)
-        self.config = layers_like(target_config, 1)
+    def __init__(
+        self, target_config: Any, pictures: str = "features", bias: bool = True, normed: bool = True,
+        shape: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(target_config, pictures=pictures, bias=bias, normed=normed, shape=shape or {})
+        if pictures not in PICTURES:
+            raise InvalidArgument(f"pictures={pictures!r} is not possible; use one of {', '.join(PICTURES)}.")
+        self.pictures = pictures
+        self.config = layers_like(target_config, 1, **shape or {})
         size = self.config.hidden_size
-        self.fuse = nn.Linear(2 * size, size)
+        self.fuse = nn.Linear(2 * size, size, bias=bias)
         self.layer: PreTrainedModel = AutoModel.from_config(self.config)
         self.layer.embed_tokens = nn.Identity()
+        if not normed:
+            self.layer.norm = self.layer.layers[0].input_layernorm = nn.Identity()
+
+    @classmethod
+    def from_folder(cls, folder: Path, target: PreTrainedModel) -> Self:
+        """One of ours, or one as EAGLE's authors publish them."""
+        if not published.found(folder):
+            return super().from_folder(folder, target)
+        return cls.filled(target, *published.read(folder, target.config.get_text_config().hidden_size))
 
     def fused(self, embeddings: Tensor, features: Tensor) -> Tensor:
         """`[..., C, D]` each: embedding of token i + 1 and feature of token i."""
         return self.fuse(torch.cat([embeddings, features.to(embeddings.dtype)], -1))
 
+    def entries(self, embeddings: Tensor, features: Tensor, pictured: Tensor | None) -> Tensor:
+        """What the layer reads, `[B, C, D]`; pictured: `[B, C]` bool, tokens i + 1 that stand for pictures."""
+        entries = self.fused(embeddings, features)
+        if pictured is None or self.pictures != "embeddings":
+            return entries
+        return torch.where(pictured[..., None], embeddings.to(entries.dtype), entries)
+
 
 class EagleDrafter(GrowingDrafter):
-    def __init__(self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank) -> None:
-        self.model = model.eval()
+    """pictured: `[V]` bool, ids of prompts that stand for pictures."""
+
+    def __init__(
+        self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank, pictured: Tensor | None = None
+    ) -> None:
+        self.model, self.pictured = model.eval(), pictured
         super().__init__(Network(model.layer, model.config, capacity=target.capacity, narrowest=1), target, plan, rank)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
@@ -52,5 +91,10 @@ class EagleDrafter(GrowingDrafter):
         return self.target.head(features)
 
     def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
-        features = seen.features.flatten(0, 1)
-        return self.model.fused(self.embeddings(ids, seen)[:, 1:], features[:, : ids.shape[1] - 1]), lengths - 2
+        features, embeddings = seen.features.flatten(0, 1)[:, : ids.shape[1] - 1], self.embeddings(ids, seen)[:, 1:]
+        pictured = None if self.pictured is None else self.pictured[ids[:, 1:]]
+        entries = self.model.entries(embeddings, features, pictured)
+        if pictured is None or self.model.pictures != "dropped":
+            return entries, lengths - 2
+        dropped = pictured.cumsum(1).gather(1, lengths.view(-1, 1) - 2).view_as(lengths)
+        return in_front(~pictured, entries)[0], lengths - 2 - dropped

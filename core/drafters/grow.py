@@ -21,9 +21,8 @@ class GrowingDrafter(TreeDrafter):
         super().__init__(target, plan, rank)
         self.network = network
 
-    @property
-    def passes(self) -> int:
-        return self.plan.depth
+    def passes(self, levels: int) -> int:
+        return levels
 
     @abstractmethod
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:

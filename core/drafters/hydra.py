@@ -57,8 +57,6 @@ class HydraHeads(Attached):
 class HydraDrafter(TreeDrafter):
     """What it says of a level is what its nodes know: the feature and the embeddings since, `[B, R, W, (2 + k) D]`."""
 
-    passes = 1
-
     def __init__(self, model: HydraHeads, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(target, plan, rank)
         self.model = model.eval()

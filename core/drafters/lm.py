@@ -8,34 +8,54 @@ only the target can see (a picture), they are dropped: the drafter reads the tex
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.drafters.grow import GrowingDrafter
 from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.translation import Translation
+from polydraft.core.drafters.unread import in_front
 from polydraft.core.target import CausalTarget, Prefill
 
 
+class IndependentLM(NamedTuple):
+    """A small causal decoder, and how its ids relate to the target's if they are others."""
+
+    model: PreTrainedModel
+    translation: Translation | None = None
+
+
 class LMDrafter(GrowingDrafter):
-    """model: a causal decoder over the target's vocabulary. dropped: `[V]` bool, ids of prompts it does not read."""
+    """dropped: `[V]` bool, ids of prompts that it does not read."""
 
     def __init__(
-        self, model: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank, dropped: Tensor | None = None
-    ) -> None:
+        self, model: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank, dropped: Tensor | None = None,
+        translation: Translation | None = None,
+    ) -> None:  # fmt: skip
         self.own = CausalTarget(model, capacity=target.capacity, guidance_scale=target.guidance_scale, narrowest=1)
         super().__init__(self.own.network, target, plan, rank)
         self.dropped = dropped
+        self.translation = translation
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        return tokens
+        return self.own_ids(tokens)
+
+    def own_ids(self, ids: Tensor) -> Tensor:
+        return ids if self.translation is None else self.translation.read[ids]
 
     def head(self, features: Tensor) -> Tensor:
         return self.own.head(features)
 
+    def logits(self, said: Tensor, level: int, width: int) -> Tensor:
+        own = super().logits(said, level, width)
+        return own if self.translation is None else self.translation.heard(own)
+
     def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
-        if self.dropped is None:
-            return ids, lengths - 1
-        dropped = self.dropped[ids]
-        order = dropped.int().argsort(dim=1, stable=True)  # what is read comes first, in its order
-        beyond = dropped.cumsum(1).gather(1, lengths.view(-1, 1) - 1)
-        return ids.gather(1, order), lengths - 1 - beyond.view_as(lengths)
+        entries = lengths - 1
+        if self.dropped is not None:
+            dropped = self.dropped[ids]
+            entries = entries - dropped.cumsum(1).gather(1, lengths.view(-1, 1) - 1).view_as(lengths)
+            (ids,) = in_front(~dropped, ids)
+        return self.own_ids(ids), entries

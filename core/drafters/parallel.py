@@ -52,8 +52,6 @@ class Foreseer(Attached):
 class ParallelDrafter(TreeDrafter):
     """What it says are the logits `[B, depth, V]` of all levels."""
 
-    passes = 1
-
     def __init__(self, model: Foreseer, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(target, plan, rank)
         self.model = model.eval()

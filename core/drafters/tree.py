@@ -61,10 +61,9 @@ class TreeDrafter(ABC):
     def nodes(self) -> int:
         return self.plan.nodes + self.plan.depth
 
-    @property
-    @abstractmethod
-    def passes(self) -> int:
-        """Network passes a draft."""
+    def passes(self, levels: int) -> int:
+        """Network passes a draft of so many levels."""
+        return 1
 
     @abstractmethod
     def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[SlotCache, Tensor]:
@@ -117,9 +116,10 @@ class TreeDrafter(ABC):
         levels = self.levels(state, drafts, sampler.unfiltered if on_tape else sampler, stem, said)
         tree = self.plan.grow(levels, window, self.rank)
         if on_tape:  # siblings may change places: their order means nothing on the tape
-            draft = tree.led.after(self.passes)
+            draft = tree.led.after(self.passes(tree.levels))
         else:
-            draft = tree.draft.after(self.passes, tree.q() if self.rank.draws and not noise.greedy else None)
+            q = tree.q() if self.rank.draws and not noise.greedy else None
+            draft = tree.draft.after(self.passes(tree.levels), q)
         return draft.under(ids[:, 1:], waiting) if longest else draft
 
     def levels(self, state: State, drafts: Growth, sampler: Sampler, stem: Stem, said: Tensor) -> Levels:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.unread import in_front
 from polydraft.core.training.examples import Examples, read
 
 TURNS = 3
@@ -30,22 +31,26 @@ def turns(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Turn by turn log p, log q `[M, V]` at the judged positions, and the feature loss; endless."""
     with torch.no_grad():
-        true, embeddings = read(target, examples)
-        embeddings = embeddings[:, 1:].float()
+        features, embeddings = read(target, examples)
         # entry i reads feature i and embedding i + 1, and predicts feature i + 1
+        true, embeddings, following = features[:, :-1].float(), embeddings[:, 1:].float(), features[:, 1:]
         judged = examples.judged[:, 1:]
-        wanted = true[:, 1:][judged]
+        pictured = None if examples.unread is None else examples.unread[examples.ids[:, 1:]]
+        if pictured is not None and student.pictures == "dropped":
+            true, embeddings, following, judged = in_front(~pictured, true, embeddings, following, judged)
+        wanted = following[judged]
         head = target.get_output_embeddings()
         p = head(wanted).float().log_softmax(-1)
-    known = true[:, :-1].float()
+    known = true
     while True:
         with torch.autocast(examples.ids.device.type, torch.bfloat16):
-            predicted = student.layer(inputs_embeds=student.fused(embeddings, known)).last_hidden_state
-            q = head(predicted[judged].to(true.dtype)).float().log_softmax(-1)
+            entries = student.entries(embeddings, known, pictured)
+            predicted = student.layer(inputs_embeds=entries).last_hidden_state
+            q = head(predicted[judged].to(features.dtype)).float().log_softmax(-1)
         yield p, q, F.smooth_l1_loss(predicted[judged].float(), wanted.float())
         # the next turn reads what this one predicted, where there is something to predict
-        known = torch.where(judged[:, :-1, None], predicted[:, :-1].float(), true[:, 1:-1].float())
-        known = torch.cat([true[:, :1].float(), known], 1)
+        known = torch.where(judged[:, :-1, None], predicted[:, :-1].float(), true[:, 1:])
+        known = torch.cat([true[:, :1], known], 1)
 
 
 def continuation(target: PreTrainedModel, student: EagleNetwork, examples: Examples) -> Tensor:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from polydraft.core.drafters.unread import in_front
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -49,8 +51,7 @@ class Examples:
         """Without what a student without eyes drops; what counts stays in its order."""
         if self.unread is None:
             return self
-        order = self.unread[self.ids].int().argsort(dim=1, stable=True)
-        return Examples(self.ids.gather(1, order), self.judged.gather(1, order))
+        return Examples(*in_front(~self.unread[self.ids], self.ids, self.judged))
 
 
 def read(target: PreTrainedModel, examples: Examples) -> tuple[Tensor, Tensor]:

@@ -62,19 +62,19 @@ def chat(
     messages: Sequence[Any] | None = None, speculative: bool = True, model: str = "tiny-vlm",
     method: str | None = None, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
     top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
-    device: str = "auto", dtype: str = "auto", on_step: OnStep | None = None,
+    min_new_tokens: int = 0, device: str = "auto", dtype: str = "auto", on_step: OnStep | None = None,
 ) -> ChatResult:  # fmt: skip
     """Answer `question` (or each of a list) about `image`: a file, a PIL image, several, or None.
 
     messages: earlier turns, `{"role": …, "content": …}`; image and questions: see `conversation.conversations`.
     speculative: True uses the model's best identical method, False plain decoding; the answer is the same. seed:
     question i gets seed + i, or the i-th of a list. None means the model's own default; temperature 0 is greedy.
-    Raises a PolydraftError that says what to change.
+    min_new_tokens: an answer cannot end before so many tokens. Raises a PolydraftError that says what to change.
     """
     return _cached_pipeline(model, device, dtype)(
         image, question, messages=messages, speculative=speculative, method=method, seed=seed,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
-        max_new_tokens=max_new_tokens, on_step=on_step,
+        max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, on_step=on_step,
     )  # fmt: skip
 
 
@@ -90,14 +90,15 @@ class VLMPipeline(Pipeline):
         super().__init__(card, method=method, device=device, dtype=dtype)
         config = self.target_model.config
         self.processor = read_weights("processor", card.target, lambda: load_processor(card.target, config.model_type))
-        template = self.processor.chat_template or self.processor.tokenizer.chat_template
+        self.words = self.processor.tokenizer
+        template = self.processor.chat_template or self.words.chat_template
         self.template = template.get("default") if isinstance(template, dict) else template
         if not self.template:
             raise WeightsError(f"the model in {card.target} has no chat template; put its chat_template.jinja there.")
         self.context = min(card.manifest.get("context", CONTEXT), config.get_text_config().max_position_embeddings)
         self.capacity = self.context + LARGEST_DRAFT
         ends = self.target_model.generation_config.eos_token_id
-        ends = self.processor.tokenizer.eos_token_id if ends is None else ends
+        ends = self.words.eos_token_id if ends is None else ends
         self.eos = frozenset([ends] if isinstance(ends, int) else ends or [])
 
     def read_target(self, folder: Path) -> PreTrainedModel:
@@ -150,14 +151,21 @@ class VLMPipeline(Pipeline):
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
+        min_new_tokens: int = 0,
     ) -> ChatStream:  # fmt: skip
         """An iterator of steps with the text they add; leave it at any time, `result()` is what was said so far."""
         choice = self.chosen(speculative, method)
         if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
             raise InvalidArgument(f"max_new_tokens={max_new_tokens} is not possible; it must be a whole number from 1.")
+        if not isinstance(min_new_tokens, int) or not 0 <= min_new_tokens <= max_new_tokens:
+            raise InvalidArgument(
+                f"min_new_tokens={min_new_tokens} is not possible; it must be a whole number from 0 to "
+                f"max_new_tokens={max_new_tokens}."
+            )
         sampling = self.sampling(
-            temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
-        )
+            temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+            min_tokens=min_new_tokens,
+        )  # fmt: skip
         asked = conversations(image, question, messages)
         prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens)
         return ChatStream(self, self.method(choice, sampling), prompts)
@@ -167,13 +175,12 @@ class VLMPipeline(Pipeline):
 
     def prompt(self, asked: Conversation, seed: int, most: int) -> Prompt:
         """Ids of a conversation as the model's own template writes it, and its pictures as pixels."""
-        self.refuse_placeholders(asked)
-        tokenizer = self.processor.tokenizer
+        self.refuse_marks(asked)
         try:
-            text = tokenizer.apply_chat_template(
+            text = self.words.apply_chat_template(
                 asked.messages, chat_template=self.template, tokenize=False, add_generation_prompt=True
             )
-            bos = tokenizer.bos_token
+            bos = self.words.bos_token
             written = {"add_special_tokens": False} if bos is not None and text.startswith(bos) else {}
             pictures = [asked.pictures] if asked.pictures else None
             made = self.processor(text=[text], images=pictures, return_tensors="pt", **written)
@@ -195,16 +202,20 @@ class VLMPipeline(Pipeline):
             )
         return Prompt((tuple(ids),), min(most, room), seed, inputs=inputs)
 
-    def refuse_placeholders(self, asked: Conversation) -> None:
-        """Text that would be taken for a picture."""
+    def refuse_marks(self, asked: Conversation) -> None:
+        """Text that would be taken for a picture, or for the end of a turn."""
         marks = {getattr(self.processor, name, None) for name in ("image_token", "video_token")}
-        marks |= set(self.processor.tokenizer.convert_ids_to_tokens(self.placeholders))
+        marks |= set(self.words.convert_ids_to_tokens(self.placeholders))
+        means = dict.fromkeys(self.words.all_special_tokens, "steers the model") | dict.fromkeys(
+            filter(None, marks), "stands for a picture"
+        )
         for turn in asked.messages:
             for part in turn["content"]:
-                found = next((mark for mark in filter(None, marks) if mark in part.get("text", "")), None)
+                found = next((mark for mark in means if mark in part.get("text", "")), None)
                 if found is not None:
                     raise PromptError(
-                        f"the text says {found!r}, which stands for a picture; leave it out, pictures are given apart."
+                        f"the text says {found!r}, which {means[found]}; leave it out, pictures and turns are given "
+                        "apart."
                     )
 
 
@@ -215,7 +226,7 @@ class ChatStream(Iterator[ChatStep]):
         self.pipe, self.method, self.prompts = pipe, method, prompts
         self.batch: Batch = start(method, prompts)
         self.steps = decode(method, self.batch)
-        self.spellings = [Spelling(pipe.processor.tokenizer) for _ in prompts]
+        self.spellings = [Spelling(pipe.words) for _ in prompts]
         self.done, self.count = 0, 0
 
     def __next__(self) -> ChatStep:

@@ -21,6 +21,7 @@ from transformers import (
 
 from polydraft.core.decode import Batch, Method, decode, start
 from polydraft.core.drafters.block import BlockNetwork
+from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
@@ -32,7 +33,8 @@ from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.parallel import ParallelDrafter
 from polydraft.core.drafters.plain import NoDrafter
-from polydraft.core.drafters.plans import Dynamic, SharedNoise, Static
+from polydraft.core.drafters.plans import SharedNoise
+from polydraft.core.drafters.static import Static
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
@@ -100,6 +102,7 @@ class Lab:
             **{f"jacobi {init}": JacobiDrafter(6, Initial(init, everything, 4)) for init in INITIALISATIONS},
             "jacobi for ever": JacobiDrafter(6, Initial("above", everything, 4), restart=False),
             "lm chain": lambda target: LMDrafter(self.student, target, Dynamic(4), SharedNoise()),
+            "lm stopping": lambda target: LMDrafter(self.student, target, Dynamic(6, 2, 9, stop=0.7), SharedNoise()),
             "lm tree": lambda target: LMDrafter(self.student, target, Dynamic(4, 3, 12), SharedNoise()),
             "lm static": lambda target: LMDrafter(self.student, target, Static(3, 9), SharedNoise()),
             "eagle chain": lambda target: EagleDrafter(self.eagle, target, Dynamic(3), SharedNoise()),

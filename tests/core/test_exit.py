@@ -7,8 +7,9 @@ from functools import partial
 import pytest
 import torch
 
+from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
-from polydraft.core.drafters.plans import Dynamic, SharedNoise
+from polydraft.core.drafters.plans import SharedNoise
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.training.examples import Examples
 from polydraft.core.training.exit import divergence

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from polydraft.core.drafters.lm import IndependentLM
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
 from polydraft.core.fit import best_window, pass_seconds
 from polydraft.core.methods import Site, parse
@@ -98,7 +99,9 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
     codes = torch.full((61, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
     kinds = ("eagle", "heads", "hydra", "kangaroo", "block")
-    loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {"lm": lambda: made.student}
+    loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {
+        "lm": lambda: IndependentLM(made.student)
+    }
     site = Site("m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders)
     for choice in choices():
         if "k" in choice.judge.parameters and choice.judge.needs_codes:

@@ -12,7 +12,8 @@ from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.parallel import ParallelDrafter
-from polydraft.core.drafters.plans import SharedNoise, Static
+from polydraft.core.drafters.plans import SharedNoise
+from polydraft.core.drafters.static import Static
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.fit import best_shares
 from polydraft.core.sampling import Sampling

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from polydraft.core.decode import Method
+from polydraft.core.drafters.lm import IndependentLM
 from polydraft.core.methods import Site
 from polydraft.core.registry import choices
 from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
@@ -36,7 +37,9 @@ def test_no_method_emits_an_id_of_another_slot(lab, run, name, table, temperatur
     codes[10:] = torch.nn.functional.normalize(torch.randn(VOCAB - 10, 4), dim=-1)
     kinds = ("eagle", "heads", "hydra", "kangaroo", "block")
     networks = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds}
-    site = Site("m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: made.student})
+    site = Site(
+        "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: IndependentLM(made.student)}
+    )
     choice = EVERY[name]
     given = {"k": 5} if "k" in choice.judge.parameters else {}
     drafter, verifier = replace(choice, judge_given=given).build(site)

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.plans import Static
+from polydraft.core.drafters.static import Static
 from polydraft.core.target import keep_path
 from polydraft.core.verdict import cut_at_end, in_place
 from polydraft.core.verify.tape import TapeVerifier

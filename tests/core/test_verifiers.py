@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.initial import INITIALISATIONS, Initial
-from polydraft.core.drafters.plans import Dynamic, Likeliest, SharedNoise, Static
+from polydraft.core.drafters.plans import Likeliest, SharedNoise
 from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
+from polydraft.core.drafters.static import Static
 from polydraft.core.stream import SecondStream
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.tape import TargetOnlyVerifier
@@ -20,10 +22,16 @@ from .tables import VOCAB, Replacing, TableAhead, TableDrafter, TableTarget, dis
 P, Q = laws(0), laws(1)
 EVERYTHING = torch.ones(VOCAB, dtype=torch.bool)
 TARGET = TableTarget(P)
+STOPPING = Dynamic(3, stop=0.4)
 CHAIN, STATIC, PICKED = Dynamic(3), Static(3, 8, ((0.5, 0.3, 0.2),)), Dynamic(3, 2, 5)
 
 PAIRS = {
     "chain, speculative sampling": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), SpeculativeSampling()),
+    "stopping chain, speculative sampling": (
+        lambda: TableDrafter(Q, TARGET, STOPPING, SharedNoise()),
+        SpeculativeSampling(),
+    ),
+    "stopping chain, block": (lambda: TableDrafter(Q, TARGET, STOPPING, SharedNoise()), BlockVerification()),
     "chain, block": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), BlockVerification()),
     "chain, recursive": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), RecursiveRejection()),
     "chain, target only": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), TargetOnlyVerifier()),
@@ -52,6 +60,39 @@ def error(pair: str) -> float:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_law_is_the_targets_own(pair):
     assert error(pair) < floor(enumerated(P))
+
+
+class StopsBefore(Dynamic):
+    """What it is unsure of is not drafted: the choice to stop depends on a draw that no test sees."""
+
+    def grow(self, levels, noise, rank):
+        grown = super().grow(levels, noise, rank)
+        for level, scores in enumerate(grown.path_scores):
+            above = grown.path_scores[level - 1] if level else 0
+            grown.possible[level] = grown.possible[level] & ((scores - above).exp() >= self.stop)
+        return grown
+
+
+def test_a_stop_that_hides_its_reason_shows():
+    hiding = TableDrafter(Q, TARGET, StopsBefore(3, stop=0.4), SharedNoise())
+    assert distance(drawn(TARGET, hiding, SpeculativeSampling()), enumerated(P)) > floor(enumerated(P))
+
+
+def test_drafts_stop_where_they_are_unsure():
+    """Row by row: a sure row goes on, and passes are those that were made."""
+    sure, unsure = torch.full((1, 1, VOCAB), -9.0), torch.zeros(1, 1, VOCAB)
+    sure[..., 1] = 9
+
+    def levels():
+        while True:
+            yield torch.cat([sure, unsure]).log_softmax(-1)
+
+    def grown(**how):
+        return Dynamic(3, **how).grow(levels(), torch.zeros(2, 3, VOCAB), SharedNoise())
+
+    both = grown(stop=0.5)
+    assert both.levels == 3 and both.draft.valid.tolist() == [[True] * 3, [True, False, False]]
+    assert grown(stop=1.0).levels == 1 and grown().draft.valid.all()
 
 
 class StaleQ(SJDDrafter):

@@ -9,6 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.core.decode import decode, join, start, step
+from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.initial import Initial
@@ -17,7 +18,8 @@ from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.parallel import ParallelDrafter
-from polydraft.core.drafters.plans import Dynamic, SharedNoise, Static
+from polydraft.core.drafters.plans import SharedNoise
+from polydraft.core.drafters.static import Static
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 

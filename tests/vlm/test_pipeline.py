@@ -126,6 +126,8 @@ BAD_CALLS = {
     "an array": ({"image": 3, "question": "?"}, "PIL image"),
     "pictures and questions": ({"image": [None, None], "question": ["a", "b", "c"]}, "2 pictures and 3 questions"),
     "placeholder": ({"image": None, "question": "what is <image> ?"}, "stands for a picture"),
+    "control": ({"image": None, "question": "what <|end|> is this?"}, "steers the model"),
+    "too short": ({"image": None, "question": "?", "max_new_tokens": 4, "min_new_tokens": 5}, "min_new_tokens=5"),
     "too long": ({"image": None, "question": "long " * 200}, "fewer or smaller pictures"),
     "no budget": ({"image": None, "question": "?", "max_new_tokens": 0}, "max_new_tokens=0"),
     "last word": ({"image": None, "messages": [{"role": "assistant", "content": "x"}]}, "end with a question"),

@@ -33,7 +33,7 @@ from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import load
 
 MODES = ("accuracy", "latency")
-LONG, SHORT = 256, 32  # most tokens of a free answer, and fewest that are timed
+LONG, SHORT = 256, 32  # most and fewest tokens of a free answer
 WARM_UP = 8  # tokens
 
 
@@ -64,7 +64,7 @@ class Answerer(Protocol):
 
     def __call__(
         self, image: Image.Image | list[Image.Image] | None, question: str, *, method: str, seed: int,
-        temperature: float | None, max_new_tokens: int,
+        temperature: float | None, max_new_tokens: int, min_new_tokens: int,
     ) -> Answer: ...  # fmt: skip
 
 
@@ -86,6 +86,7 @@ class Settings:
         return model(
             images[0] if len(images) == 1 else images or None, sample.free if self.mode == "latency" else sample.prompt,
             method=method, seed=self.seed + place, temperature=self.temperature, max_new_tokens=self.most or longest,
+            min_new_tokens=self.least if self.mode == "latency" else 0,
         )  # fmt: skip
 
     def score(self, task: Task) -> Callable[[Any, str], float] | None:
@@ -225,7 +226,7 @@ def answer_all(pipe: Answerer, settings: Settings, pieces: list[Piece], log: jou
 def warm_up(pipe: Answerer, settings: Settings, sample: Sample) -> None:
     """A few tokens of every method, so that none pays for the first use of a kernel."""
     for name in settings.methods:
-        Settings(**asdict(settings) | {"most": WARM_UP}).ask(pipe, name, sample, WARM_UP, 0)
+        Settings(**asdict(settings) | {"most": WARM_UP, "least": 0}).ask(pipe, name, sample, WARM_UP, 0)
 
 
 def told(answers: dict[str, Answer], settings: Settings, piece: Piece, sample: Sample) -> dict[str, Any]:

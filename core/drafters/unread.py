@@ -1,0 +1,13 @@
+"""What a drafter leaves out of a prompt: ids that stand for what only the target can see."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def in_front(read: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
+    """Columns `[B, L]` or `[B, L, D]` with those where `read` `[B, L]` holds first, in their order."""
+    order = (~read).int().argsort(dim=1, stable=True)
+    return tuple(
+        column.gather(1, order if column.ndim == 2 else order[..., None].expand_as(column)) for column in columns
+    )
