@@ -51,7 +51,8 @@ class Examples:
         """Without what a student without eyes drops; what counts stays in its order."""
         if self.unread is None:
             return self
-        return Examples(*in_front(~self.unread[self.ids], self.ids, self.judged))
+        ids, judged = in_front(~self.unread[self.ids], self.ids, self.judged)
+        return Examples(ids, judged)
 
 
 def read(target: PreTrainedModel, examples: Examples) -> tuple[Tensor, Tensor]:

@@ -63,13 +63,12 @@ def test_the_law_is_the_targets_own(pair):
 
 
 class StopsBefore(Dynamic):
-    """What it is unsure of is not drafted: the choice to stop depends on a draw that no test sees."""
+    """What is unlikely is not drafted: the choice to stop depends on a draw that no test sees."""
 
     def grow(self, levels, noise, rank):
         grown = super().grow(levels, noise, rank)
-        for level, scores in enumerate(grown.path_scores):
-            above = grown.path_scores[level - 1] if level else 0
-            grown.possible[level] = grown.possible[level] & ((scores - above).exp() >= self.stop)
+        for level, law in enumerate(grown.laws):
+            grown.possible[level] = law[:, 0].gather(1, grown.ids[level]).exp() >= self.stop
         return grown
 
 
@@ -80,8 +79,8 @@ def test_a_stop_that_hides_its_reason_shows():
 
 def test_drafts_stop_where_they_are_unsure():
     """Row by row: a sure row goes on, and passes are those that were made."""
-    sure, unsure = torch.full((1, 1, VOCAB), -9.0), torch.zeros(1, 1, VOCAB)
-    sure[..., 1] = 9
+    sure, unsure = torch.full((1, 1, VOCAB), -2.0), torch.zeros(1, 1, VOCAB)
+    sure[..., 1] = 2
 
     def levels():
         while True:
