@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.drafters.translation import Translation
+from polydraft.modalities.loading import read_weights
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
 SPACES = ("▁", "Ġ")  # how vocabularies write the space before a word
@@ -21,12 +22,16 @@ def between(words: Any, folder: Path, size: int, own: int) -> Translation | None
     reads the target's ids.
     """
     if words is not None and any((folder / name).is_file() for name in TOKENIZERS):
-        from transformers import AutoTokenizer
-
-        own_words = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        own_words = read_weights("tokenizer", folder, lambda: tokenizer_of(folder))
         if words.get_vocab() != own_words.get_vocab():
             return by_words(words, own_words, size, own)
     return None if own == size else Translation.by_number(size, own)
+
+
+def tokenizer_of(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def by_words(words: Any, own_words: Any, size: int, own: int) -> Translation:

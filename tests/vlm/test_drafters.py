@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.eagle import PICTURES, EagleDrafter, EagleNetwork
 from polydraft.core.drafters.plans import SharedNoise
-from polydraft.core.errors import PolydraftError
+from polydraft.core.errors import PolydraftError, WeightsError
 from polydraft.core.training.eagle import laws
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.loading import load
@@ -148,6 +148,9 @@ def test_a_drafter_with_another_tokenizer_is_understood(folder_of, tmp_path: Pat
     plain = target(picture(56, 56), QUESTION, speculative=False, seed=3, max_new_tokens=24)
     drafted = pipe(picture(56, 56), QUESTION, method="draft", seed=3, max_new_tokens=24)
     assert drafted.tokens.equal(plain.tokens) and drafted.stats.drafter_passes > 0
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(WeightsError, match="tokenizer"):
+        load(str(folder_of("llava")), drafter=tmp_path, dtype="float32").drafter("lm")
 
 
 def test_answers_can_be_made_longer(pipe_of, monkeypatch):
