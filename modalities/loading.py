@@ -132,9 +132,10 @@ def with_drafter(found: ModelCard, name: str) -> ModelCard:
     if not (folder / "config.json").is_file():
         raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
     made_by = str(json.loads((folder / "config.json").read_text()).get("model_type", ""))
-    kind = "eagle" if published.found(folder) else "lm"
     if made_by.startswith("polydraft-"):
         kind = made_by.removeprefix("polydraft-")
+    else:
+        kind = "eagle" if read_weights("drafter", folder, lambda: published.found(folder)) else "lm"
     if kind not in {part.kind for part in DRAFTERS.values()}:
         raise UnknownModel(
             f"{folder} holds a {made_by!r}, which is no drafter; make one with `polydraft train drafter`."

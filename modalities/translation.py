@@ -40,14 +40,15 @@ def by_words(words: Any, own_words: Any, size: int, own: int) -> Translation:
     if words.eos_token is not None and own_words.eos_token is not None:
         known[plain(words.eos_token)] = own_words.eos_token_id
 
-    def spelt(word: str) -> int:
+    numbers = words.get_vocab()
+    written = {plain(word): word for word, number in numbers.items() if number < size}
+
+    def spelt(name: str) -> int:
         """The last piece of what the drafter's tokenizer makes of it: the next token follows that one."""
-        text = words.convert_tokens_to_string([word.replace(SPACES[1], SPACES[0]) if is_sentencepiece else word])
-        pieces = own_words.encode(text, add_special_tokens=False)
+        pieces = own_words.encode(words.convert_tokens_to_string([written[name]]), add_special_tokens=False)
         return min(pieces[-1], own - 1) if pieces else 0
 
-    is_sentencepiece = any(word.startswith(SPACES[0]) for word in words.get_vocab())
-    mine = {plain(word): number for word, number in words.get_vocab().items() if number < size}
+    mine = {name: numbers[word] for name, word in written.items()}
     return Translation.by_name(mine, known, size, own, spelt)
 
 

@@ -22,7 +22,7 @@ from polydraft.core.drafters import published
 from polydraft.core.drafters.attached import Attached, layers_like
 from polydraft.core.drafters.grow import GrowingDrafter
 from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.unread import in_front
+from polydraft.core.drafters.unread import counted, in_front
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.network import Network
 from polydraft.core.target import CausalTarget, Prefill
@@ -96,5 +96,4 @@ class EagleDrafter(GrowingDrafter):
         entries = self.model.entries(embeddings, features, pictured)
         if pictured is None or self.model.pictures != "dropped":
             return entries, lengths - 2
-        dropped = pictured.cumsum(1).gather(1, lengths.view(-1, 1) - 2).view_as(lengths)
-        return in_front(~pictured, entries)[0], lengths - 2 - dropped
+        return in_front(~pictured, entries)[0], lengths - 2 - counted(pictured, lengths - 2)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from polydraft.core.drafters.grow import GrowingDrafter
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.translation import Translation
-from polydraft.core.drafters.unread import in_front
+from polydraft.core.drafters.unread import counted, in_front
 from polydraft.core.target import CausalTarget, Prefill
 
 
@@ -56,6 +56,6 @@ class LMDrafter(GrowingDrafter):
         entries = lengths - 1
         if self.dropped is not None:
             dropped = self.dropped[ids]
-            entries = entries - dropped.cumsum(1).gather(1, lengths.view(-1, 1) - 1).view_as(lengths)
+            entries = entries - counted(dropped, lengths - 1)
             (ids,) = in_front(~dropped, ids)
         return self.own_ids(ids), entries
