@@ -4,6 +4,7 @@ polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
 polydraft bench fidelity --n 200
 polydraft bench speech --sentences 100 -o runs/bench
 polydraft bench vlm --prompts 8
+polydraft bench descriptions --n 200
 polydraft bench costs
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
@@ -128,6 +129,22 @@ def fidelity(
         n=n, method=method, model=model, temperature=temperature, top_p=top_p, guidance_scale=guidance_scale,
         seed=seed, output=output, json=as_json,
     )  # fmt: skip
+
+
+@app.command("descriptions")
+def descriptions(
+    n: Annotated[int, typer.Option("--n", "-n", min=1, max=1000, help="Held-out scenes described.")] = 200,
+    method: Annotated[str | None, typer.Option(help="As in `polydraft methods`.")] = None,
+    model: Model = "tiny-vlm",
+    temperature: Temperature = None,
+    seed: Annotated[int, typer.Option(min=0, help="Scene i gets seed + i.")] = 0,
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """Share of descriptions that say what is there, on scenes no model was trained on."""
+    from polydraft.apps.bench.describing import run
+
+    run(n=n, method=method, model=model, temperature=temperature, seed=seed, output=output, json=as_json)
 
 
 @app.command("costs")

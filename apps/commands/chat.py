@@ -3,6 +3,7 @@
     polydraft chat frogs.png "How many frogs are there?"
     polydraft chat before.png after.png "What has changed?" --compare
     curl -s https://example.org/cat.jpg | polydraft chat - "Describe the picture." --json
+    polydraft chat frogs.png "Describe the picture." --map runs.png
     polydraft chat frogs.png --turns
     polydraft chat photo.jpg "What is this?" --model HuggingFaceTB/SmolVLM-256M-Instruct --method pld
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,14 +48,21 @@ def chat(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Decode plainly too: S, τ, same tokens?")] = False,
+    map_file: Annotated[
+        Path | None, typer.Option("--map", help="Also draw which pass committed which words into this picture.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print answer and statistics as JSON.")] = False,
 ) -> None:
     """Answer QUESTION about pictures."""
     from polydraft.core.errors import InvalidArgument
+    from polydraft.modalities.image.result import check_output
     from polydraft.modalities.loading import load
 
-    if turns and as_json:
-        raise InvalidArgument("--turns is a conversation and --json is not; leave one out.")
+    for name, given in (("--json", as_json), ("--map", map_file)):
+        if turns and given:
+            raise InvalidArgument(f"--turns is a conversation and {name} tells of one answer; leave one out.")
+    if map_file is not None:
+        check_output(map_file)
     check_compare(compare, speculative, method)
     files, question = (about, None) if turns else (about[:-1], about[-1])
     pictures = [from_stdin() if file == "-" else file for file in files]
@@ -73,8 +82,13 @@ def chat(
             next(pipe.stream(**asked, **options | run))  # so that neither pays for the first use of a kernel
     result = pipe(**asked, **options | chosen) if as_json else answer(pipe, asked | options | chosen)
     plain = pipe(**asked, **options | {"method": "ar"}) if compare else None
+    if map_file is not None:
+        from polydraft.apps.commands.answer_map import save_answer_map
+        from polydraft.modalities.vlm.conversation import opened
+
+        save_answer_map(result, opened(pictures[0]) if pictures else None, about[-1], map_file)
     if as_json:
-        tell(result, plain, "", report(result), as_json)
+        tell(result, plain, "", report(result, map_file), as_json)
     else:
         note(summary(result))
         if plain is not None:
@@ -121,19 +135,15 @@ def ask() -> str:
 
 def from_stdin() -> Any:
     """The picture on standard input."""
-    from PIL import Image, UnidentifiedImageError
+    from polydraft.modalities.vlm.conversation import read
 
-    from polydraft.core.errors import PromptError
-
-    try:
-        return Image.open(io.BytesIO(sys.stdin.buffer.read()))
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise PromptError("standard input is no picture; send a whole PNG, JPEG or WEBP file.") from error
+    return read(io.BytesIO(sys.stdin.buffer.read()), "standard input")
 
 
-def report(result: ChatResult) -> dict[str, Any]:
+def report(result: ChatResult, map_file: Path | None) -> dict[str, Any]:
     """What --json prints."""
     return {
-        "model": result.model, "method": result.method, "seed": result.seeds[0], "answer": result.text,
-        "tokens": len(result.tokens), "finish_reason": result.finish_reason, "stats": result.stats.to_dict(),
+        "map": None if map_file is None else str(map_file), "model": result.model, "method": result.method,
+        "seed": result.seeds[0], "answer": result.text, "tokens": len(result.tokens),
+        "finish_reason": result.finish_reason, "stats": result.stats.to_dict(),
     }  # fmt: skip

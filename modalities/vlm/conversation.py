@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -121,12 +121,20 @@ def opened(picture: Any) -> Image.Image:
         return upright(picture, "the picture")
     if not isinstance(picture, (str, Path)):
         raise PromptError(f"a picture is a {type(picture).__name__}; give a file's path or a PIL image.")
+    return read(picture, str(picture))
+
+
+def read(file: str | Path | IO[bytes], name: str) -> Image.Image:
+    """The picture in a file, RGB and upright; raises PromptError, which calls it `name`."""
     try:
-        with Image.open(picture) as image:
-            return upright(image, str(picture))
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        with Image.open(file) as image:
+            return upright(image, name)
+    except Image.DecompressionBombError as error:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise PromptError(f"{name} has more than {most:,} pixels; make it smaller.") from error
+    except (OSError, ValueError) as error:
         reason = "no picture PIL knows" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise PromptError(f"{picture} cannot be read ({reason:.120}); give a whole PNG, JPEG or WEBP file.") from error
+        raise PromptError(f"{name} cannot be read ({reason:.120}); give a whole PNG, JPEG or WEBP file.") from error
 
 
 def upright(image: Image.Image, name: str) -> Image.Image:

@@ -227,6 +227,8 @@ class ChatStream(Iterator[ChatStep]):
         self.batch: Batch = start(method, prompts)
         self.steps = decode(method, self.batch)
         self.spellings = [Spelling(pipe.words) for _ in prompts]
+        self.passes: list[list[int]] = [[] for _ in prompts]
+        self.runs: list[list[str]] = [[] for _ in prompts]
         self.done, self.count = 0, 0
 
     def __next__(self) -> ChatStep:
@@ -235,9 +237,11 @@ class ChatStream(Iterator[ChatStep]):
         self.done += sum(step.verdict.counts)
         answers = self.batch.outputs()
         pieces = [""] * len(self.prompts)
-        for request in step.requests:
+        for request, committed in zip(step.requests, step.verdict.counts, strict=True):
             ended = request in self.batch.done
             pieces[request] = self.spellings[request].piece(answers[request].tolist(), ended)
+            self.passes[request] += [self.count] * committed
+            self.runs[request].append(pieces[request])
         return ChatStep(pieces, self.done, sum(prompt.budget for prompt in self.prompts), self.count, step)
 
     def close(self) -> None:
@@ -252,8 +256,9 @@ class ChatStream(Iterator[ChatStep]):
         tokens = [answer.cpu() for answer in self.batch.outputs()]
         texts = [spelling.text(ids.tolist()) for spelling, ids in zip(self.spellings, tokens, strict=True)]
         return ChatResult(
-            texts, tokens, DecodeStats.total(rows), rows, self.batch.finish_reasons(),
-            [prompt.seed for prompt in self.prompts], self.pipe.card.name, self.method.name,
+            texts, tokens, [torch.tensor(row, dtype=torch.long) for row in self.passes], self.runs,
+            DecodeStats.total(rows), rows, self.batch.finish_reasons(), [prompt.seed for prompt in self.prompts],
+            self.pipe.card.name, self.method.name,
         )  # fmt: skip
 
 

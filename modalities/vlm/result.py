@@ -11,14 +11,17 @@ from polydraft.core.stats import DecodeStats
 
 @dataclass(frozen=True)
 class ChatResult:
-    """Answers of one call, one a question; `text`, `tokens` and `finish_reason` are the first question's.
+    """Answers of one call, one a question; `text`, `tokens`, `passes`, `runs` and `finish_reason` are the first's.
 
-    all_tokens: `[T]` int64 of every row, its end included. finish_reasons: "eos"; "length" where an answer was cut,
+    all_tokens: `[T]` int64 of every row, its end included; all_passes: `[T]` int64, which target pass (from 1) had
+    each of them; all_runs: what each pass added to the text. finish_reasons: "eos"; "length" where an answer was cut,
     "cancelled" where answering was stopped.
     """
 
     texts: list[str]
     all_tokens: list[Tensor]
+    all_passes: list[Tensor]
+    all_runs: list[list[str]]
     stats: DecodeStats
     row_stats: list[DecodeStats]
     finish_reasons: list[str]
@@ -33,6 +36,14 @@ class ChatResult:
     @property
     def tokens(self) -> Tensor:
         return self.all_tokens[0]
+
+    @property
+    def passes(self) -> Tensor:
+        return self.all_passes[0]
+
+    @property
+    def runs(self) -> list[str]:
+        return self.all_runs[0]
 
     @property
     def finish_reason(self) -> str:

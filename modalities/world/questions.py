@@ -39,24 +39,6 @@ class Question:
         return said.true_of(self.truth, self.about or None) and RIGHT[self.topic](self, said)
 
 
-def names_all(text: str, composition: Composition, scene: Scene | None = None) -> bool:
-    """Whether a description names every kind with its number and size, the relation and the background, all truly.
-
-    Sizes that the composition leaves open need not be named.
-    """
-    said, truth = claims(text), Truth.of(composition, scene)
-    told = {size.kind for size in said.sizes if not size.denied}
-    told |= {mention.kind for mention in said.mentions if mention.size is not None and not mention.denied}
-    return (
-        said.true_of(truth)
-        and plain(said)
-        and all(said.counts(group.kind) for group in composition.groups)
-        and all(group.size is None or {group.kind, None} & told for group in composition.groups)
-        and (composition.relation is None or states_relation(said))
-        and states_background(said, truth)
-    )
-
-
 def questions(composition: Composition, rng: np.random.Generator, scene: Scene | None = None) -> list[Question]:
     """One question of every topic that fits the composition; `rng` picks what is asked and the wording."""
     truth = Truth.of(composition, scene)

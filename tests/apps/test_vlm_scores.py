@@ -176,9 +176,10 @@ def test_pictures_of_every_form(tmp_path: Path) -> None:
         assert found.mode == "RGB" and found.getpixel((0, 0)) == (10, 20, 30)
     assert len(pictures([PICTURE, as_bytes()])) == 2 and len(pictures(str([as_base64()] * 3))) == 3
     assert pictures(None) == pictures("") == []
-    for value in ("missing.png", b"no picture", "%%%"):
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "huge.png")
+    for value in ("missing.png", b"no picture", "%%%", "huge.png"):
         with pytest.raises(DataUnavailable):
-            pictures(value)
+            pictures(value, tmp_path)
 
 
 def write_rows(folder: Path, ending: str, rows: list[dict[str, Any]]) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from polydraft.apps.cli import app
+from polydraft.apps.commands.maps import COLOURS
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
 from ..apps.command_line import assert_refused, run
@@ -51,6 +53,18 @@ def test_compare_sets_plain_decoding_beside_it(scene: Path, model: Path):
     assert json.loads(done.stdout)["compare"]["identical"] is True
 
 
+def test_a_map_shows_every_run(scene: Path, model: Path, tmp_path: Path):
+    """Its pixels hold the colours of the passes, and change with the runs."""
+    words = ("chat", scene, "What is this?", "--model", model, *FEW, "--temperature", "0")
+    for name, method in (("plain.png", "ar"), ("runs.jpg", "jacobi(window=4)")):
+        done = run(*words, "--method", method, "--map", tmp_path / name, "--json")
+        assert json.loads(done.stdout)["map"] == str(tmp_path / name)
+    with Image.open(tmp_path / "plain.png") as plain, Image.open(tmp_path / "runs.jpg") as drafted:
+        assert plain.size == drafted.size and plain.text["prompt"] == "What is this?"
+        colours = {colour for _, colour in plain.getcolors(1 << 20)}
+        assert {COLOURS[0], COLOURS[6]} < colours  # of eight passes, in the bars
+
+
 def test_turns_remember_what_was_said(scene: Path, model: Path, monkeypatch: pytest.MonkeyPatch):
     honest, heard = VLMPipeline.stream, []
 
@@ -76,6 +90,8 @@ def test_turns_remember_what_was_said(scene: Path, model: Path, monkeypatch: pyt
         (("{scene}", "Why?", "--drafter", "nowhere"), "nowhere"),
         (("{scene}", "Why?", "--compare", "--method", "ar"), "--compare"),
         (("{scene}", "--turns", "--json"), "--turns"),
+        (("{scene}", "--turns", "--map", "runs.png"), "--map"),
+        (("{scene}", "Why?", "--map", "runs.txt"), "runs.txt"),
         (("{text}", "Why?"), "picture"),
     ],
 )

@@ -55,6 +55,18 @@ def test_pictures_are_encoded_once(pipe_of, monkeypatch):
     assert len(calls) == 1
 
 
+def test_runs_are_the_text_pass_by_pass(pipe_of):
+    """Of every row, whichever ends first."""
+    pipe: VLMPipeline = pipe_of("llava")
+    batch = pipe(picture(60, 40), ["What?", "Why?"], max_new_tokens=11, method="jacobi(window=3)", temperature=1.0)
+    for text, tokens, passes, runs, stats in zip(
+        batch.texts, batch.all_tokens, batch.all_passes, batch.all_runs, batch.row_stats, strict=True
+    ):
+        assert "".join(runs) == text and len(passes) == len(tokens) and len(runs) == stats.target_passes
+        counts = torch.bincount(passes)[1:].tolist()
+        assert len(counts) == stats.target_passes and min(counts) >= 1
+
+
 def test_streamed_pieces_are_the_text(pipe_of):
     """Random bytes are mostly half characters; no piece ends inside one."""
     pipe: VLMPipeline = pipe_of("llava")
@@ -154,9 +166,11 @@ def test_unreadable_pictures(pipe_of, tmp_path: Path):
     picture(64, 64).save(whole)
     (tmp_path / "half.png").write_bytes(whole.read_bytes()[:120])
     (tmp_path / "text.png").write_text("no picture")
-    for name in ("half.png", "text.png"):
-        with pytest.raises(PromptError, match=name):
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "huge.png")
+    for name, said in (("half.png", "whole"), ("text.png", "no picture"), ("huge.png", "make it smaller")):
+        with pytest.raises(PromptError, match=f"{name}.*{said}") as caught:
             pipe_of("llava")(tmp_path / name, "?")
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("family", MAKERS)

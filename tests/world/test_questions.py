@@ -15,7 +15,7 @@ from polydraft.modalities.world import descriptions
 from polydraft.modalities.world.answers import Truth, claims
 from polydraft.modalities.world.descriptions import description, fill, stated
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.questions import TOPICS, Question, names_all, questions
+from polydraft.modalities.world.questions import TOPICS, Question, questions
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     MIRROR,
@@ -27,10 +27,13 @@ from polydraft.modalities.world.scene import (
     place,
     random_composition,
 )
+from polydraft.modalities.world.told import judged
 
 seeds = st.integers(0, 2**32 - 1)
 PANDAS = Composition("blue", (Group("panda", 2, "small"), Group("rocket", 1, "large")), "left")
 FROG = Composition("navy", (Group("frog", 1, "small"),))
+PARTS = {"background": {"background"}, "count": {"counts"}, "size": {"sizes"}, "kind": {"objects", "counts"},
+         "relation": {"relation"}}  # fmt: skip
 
 
 def drawn(seed: int, held_out: bool = True) -> tuple[Composition, Scene, np.random.Generator]:
@@ -68,10 +71,12 @@ def test_descriptions_name_all_and_only_what_is_there(seed: int, held_out: bool)
     composition, scene, rng = drawn(seed, held_out)
     assert composition.held_out == held_out
     told = description(composition, rng)
-    assert names_all(told, composition) and names_all(told, composition, scene), told
+    assert judged(told, composition).ok and judged(told, composition, scene).ok, told
     for what, other in changed(composition, rng).items():
-        assert not names_all(description(other, rng), composition, scene), what
-        assert not names_all(told, other), what
+        theirs = judged(description(other, rng), composition, scene)
+        assert not theirs.true and not judged(told, other).ok, what
+        wrong = {part for part, right in vars(theirs).items() if not right} - {"true"}
+        assert wrong == PARTS[what] or what == "kind" and wrong >= PARTS[what], (what, wrong)
 
 
 @settings(deadline=None, max_examples=60)
@@ -115,7 +120,7 @@ def test_every_wording_is_judged_right_and_long_enough() -> None:
         ]
         for sentences in whole if composition in (two[0], one[0]) else whole[::7]:
             text = " ".join(sentences).format(**fill(composition, rng))
-            assert names_all(text, composition), text
+            assert judged(text, composition).ok, text
             assert 40 <= len(re.findall(r"\w+|[^\w\s]", text)) <= 120
             assert text[0].isupper() and text.endswith(".")
 
@@ -226,7 +231,7 @@ def test_what_the_picture_shows_is_true_too() -> None:
                   (Truth.of(composition, scene), Truth.of(composition)))  # fmt: skip
     assert seen.right("Left of the dog.") and not read.right("Left of the dog.")
     assert not seen.right("Right of the dog.") and seen.right("Over the dog.")
-    assert not names_all("A large cat is above a dog on a pink background.", composition, scene)
+    assert not judged("A large cat is above a dog on a pink background.", composition, scene).ok
 
 
 DESCRIBED = [
@@ -245,11 +250,11 @@ DESCRIBED = [
 
 @pytest.mark.parametrize(("text", "verdict"), DESCRIBED)
 def test_free_descriptions(text: str, verdict: bool) -> None:
-    assert names_all(text, PANDAS) is verdict, claims(text)
+    assert judged(text, PANDAS).ok is verdict, claims(text)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
     claims(text)
-    assert not names_all(text, PANDAS)
+    assert not judged(text, PANDAS).ok

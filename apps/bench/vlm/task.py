@@ -18,7 +18,8 @@ from typing import Any
 
 from PIL import Image
 
-from polydraft.core.errors import DataUnavailable
+from polydraft.core.errors import DataUnavailable, PromptError
+from polydraft.modalities.vlm.conversation import read
 
 Row = dict[str, Any]
 EXPLAIN = "Look at the picture, then answer in full sentences and explain in detail how you arrive at your answer."
@@ -86,18 +87,18 @@ def pictures(value: Any, folder: Path | None = None) -> list[Image.Image]:
         return [value.convert("RGB")]
     if isinstance(value, dict):
         return pictures(value.get("bytes") or value.get("path"), folder)
+    said = f"a row's picture ({value[:40] if isinstance(value, str) else 'bytes'})"
     try:
-        file = io.BytesIO(value) if isinstance(value, bytes) else open_text(str(value), folder)
-        with Image.open(file) as picture:
-            return [picture.convert("RGB")]
-    except (OSError, ValueError) as error:
-        said = str(value)[:40] if isinstance(value, str) else "bytes"
+        return [read(io.BytesIO(value) if isinstance(value, bytes) else found(str(value), folder), said)]
+    except PromptError as error:
+        raise DataUnavailable(str(error)) from error
+    except ValueError as error:
         raise DataUnavailable(
-            f"a row's picture ({said}) can be read neither as a file nor as base64; check that the data is whole."
+            f"{said} can be read neither as a file nor as base64; check that the data is whole."
         ) from error
 
 
-def open_text(value: str, folder: Path | None) -> io.BytesIO | Path:
+def found(value: str, folder: Path | None) -> io.BytesIO | Path:
     """A file of `folder` if there is one of this name, otherwise base64."""
     if folder is not None and len(value) < 256 and (folder / value).is_file():
         return folder / value

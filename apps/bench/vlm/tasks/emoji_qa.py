@@ -15,8 +15,9 @@ from PIL import Image
 
 from polydraft.apps.bench.vlm.task import Row, Sample, Task
 from polydraft.modalities.world.descriptions import stated
-from polydraft.modalities.world.questions import Question, names_all, questions
+from polydraft.modalities.world.questions import Question, questions
 from polydraft.modalities.world.scene import Composition, Scene, place, random_composition
+from polydraft.modalities.world.told import judged
 
 SEED, COUNT = 2025, 1000
 DESCRIBE = "Describe the picture in full sentences."
@@ -55,7 +56,7 @@ def score(gold: Gold, answer: str) -> float:
 
 
 def score_description(gold: Gold, answer: str) -> float:
-    return float(names_all(answer, gold.composition, gold.scene))
+    return float(judged(answer, gold.composition, gold.scene).ok)
 
 
 TASK = Task("emoji-qa", None, read, score, longest=48, score_free=score_description, rows=Rows)
