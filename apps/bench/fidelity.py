@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from polydraft.apps.bench import report
+from polydraft.apps.bench import report, shares
 from polydraft.apps.bench.environment import environment
 from polydraft.apps.bench.prompts import held_out
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.commands.terminal import note
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.loading import load
 from polydraft.modalities.world.matcher import Verdict, fidelity
 
 PARTS = ("ok", "objects", "count", "relation", "background", "clean")
-TOGETHER, SHOWN, SHEET_COLUMNS = 8, 32, 8
+TOGETHER = 8
 
 
 def run(
@@ -44,33 +44,10 @@ def run(
         verdicts += [fidelity(np.asarray(picture), wanted) for picture, wanted in together]
         right = sum(verdict.ok for verdict in verdicts)
         note(f"{len(verdicts)}/{n} pictures, {right / len(verdicts):.3f} show what was asked")
-    shares = {part: sum(getattr(verdict, part) for verdict in verdicts) / n for part in PARTS}
     defaults = {name: value for name, value in pipe.defaults.items() if name in asked or name in asdict(Sampling())}
-    missed = [caption for caption, verdict in zip(captions, verdicts, strict=True) if not verdict.ok]
     value = {
-        "model": pipe.card.name, "n": n, "seed": seed, "shares": shares,
+        "model": pipe.card.name, "n": n, "seed": seed, "environment": taken_on,
         "settings": defaults | {name: value for name, value in asked.items() if value is not None},
-        "environment": taken_on, "missed": missed,
     }  # fmt: skip
-    rows = [[part, f"{share:.3f}"] for part, share in shares.items()]
-    if json:
-        print_json(value)
-    else:
-        print_table(["of what was asked", "share right"], rows)
-    if output is not None:
-        text = "".join(f"| {part} | {share} |\n" for part, share in [["part", "share right"], ["---", "---"], *rows])
-        text += "\nMissed:\n\n" + "".join(f"- {caption}\n" for caption in missed) if missed else ""
-        report.save(output, "fidelity", value, text, sheet(pictures[:SHOWN], [verdict.ok for verdict in verdicts]))
-
-
-def sheet(pictures: list[Image.Image], right: list[bool]) -> Image.Image:
-    """Pictures in rows; those that miss stand in a red frame."""
-    side, edge = pictures[0].width + 8, 4
-    rows = -(-len(pictures) // SHEET_COLUMNS)
-    canvas = Image.new("RGB", (min(len(pictures), SHEET_COLUMNS) * side, rows * side), "white")
-    for index, picture in enumerate(pictures):
-        row, column = divmod(index, SHEET_COLUMNS)
-        if not right[index]:
-            canvas.paste((220, 60, 50), (column * side, row * side, (column + 1) * side, (row + 1) * side))
-        canvas.paste(picture, (column * side + edge, row * side + edge))
-    return canvas
+    parts = [{part: getattr(verdict, part) for part in PARTS} for verdict in verdicts]
+    shares.tell("fidelity", value, parts, captions, pictures, output, json)
