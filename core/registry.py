@@ -55,7 +55,7 @@ def sjd(site: Site, values: Values, refresh: str) -> Drafter:
 
 
 def dynamic(values: Values) -> Dynamic:
-    return Dynamic(values["depth"], values["width"], values["total"], values.get("stop", 0.0))
+    return Dynamic(values["depth"], values["width"], values["total"], values["stop"])
 
 
 def independent(site: Site, values: Values) -> Drafter:
@@ -105,11 +105,6 @@ WINDOW = {
     "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 32),
     "init": Parameter("left-law", "what fills new places", choices=INITIALISATIONS, kind=str),
 }
-TREE = {
-    "depth": Parameter(4, "longest path", 1, 16),
-    "width": Parameter(4, "live nodes a level; 1 is a chain", 1, 16),
-    "total": Parameter(12, "nodes drafted", 1, 40),
-}
 SPARSE = {
     "nodes": Parameter(16, "nodes drafted", 1, 40),
     "width": Parameter(4, "most children a node; 1 is a chain", 1, 16),
@@ -120,11 +115,11 @@ SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 1
 TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
 
 
-def chain(depth: int, stop: float = 0.0) -> dict[str, Parameter]:
+def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
     """Of a drafter whose levels each cost a pass."""
     return {
         "depth": Parameter(depth, "longest path", 1, 20),
-        "width": Parameter(1, "live nodes a level; 1 is a chain", 1, 16),
+        "width": Parameter(width, "live nodes a level; 1 is a chain", 1, 16),
         "total": Parameter(12, "nodes drafted, if it is a tree", 1, 40),
         "stop": Parameter(stop, "guess no further once the last guess is right with less than this", 0, 1, kind=float),
     }
@@ -146,7 +141,7 @@ DRAFTERS: dict[str, DraftPart] = {
         ),
         DraftPart(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
-            independent, dynamic_shape, kind="lm", parameters=chain(8) | SPREAD,
+            independent, dynamic_shape, kind="lm", parameters=grown(8, 1) | SPREAD,
         ),
         DraftPart(
             "pld", "copy what followed the last tokens when they last occurred", "Saxena 2023, Prompt Lookup Decoding",
@@ -180,12 +175,12 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "eagle2", "one layer on the target's features, the best paths under the shared noise",
             f"Li et al. 2024, arXiv 2406.16858; {TAPE_PAPER}", eagle2, dynamic_shape, kind="eagle",
-            parameters=TREE | SPREAD,
+            parameters=grown(4, 4) | SPREAD,
         ),
         DraftPart(
             "eagle2-published", "one layer on the target's features, the likeliest paths",
             "Li et al. 2024, arXiv 2406.16858", eagle2, lambda values: "fixed", judge="target-only", kind="eagle",
-            parameters=TREE,
+            parameters=grown(4, 4),
         ),
         ahead("medusa", "heads", "heads on the target's last feature", "Cai et al. 2024, arXiv 2401.10774"),
         ahead(
@@ -199,12 +194,12 @@ DRAFTERS: dict[str, DraftPart] = {
         ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
         DraftPart(
             "early-exit", "the target's own first layers, no training", "Liu et al. 2024, arXiv 2404.18911", early_exit,
-            dynamic_shape, parameters=chain(4) | {"layers": Parameter(4, "of the target", 1, 64), **SPREAD},
+            dynamic_shape, parameters=grown(4, 1) | {"layers": Parameter(4, "of the target", 1, 64), **SPREAD},
         ),
         DraftPart(
             "kangaroo", "the target's own first layers and a trained adapter, chain or tree",
             "Liu et al. 2024, arXiv 2404.18911", kangaroo, dynamic_shape, kind="kangaroo",
-            parameters=chain(6, stop=0.6) | SPREAD,
+            parameters=grown(6, 1, stop=0.6) | SPREAD,
         ),
     )
 }  # fmt: skip

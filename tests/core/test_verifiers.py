@@ -22,7 +22,7 @@ from .tables import VOCAB, Replacing, TableAhead, TableDrafter, TableTarget, dis
 P, Q = laws(0), laws(1)
 EVERYTHING = torch.ones(VOCAB, dtype=torch.bool)
 TARGET = TableTarget(P)
-STOPPING = Dynamic(3, stop=0.4)
+STOPPING, STOPPING_TREE = Dynamic(3, stop=0.4), Dynamic(3, 2, 5, stop=0.4)
 CHAIN, STATIC, PICKED = Dynamic(3), Static(3, 8, ((0.5, 0.3, 0.2),)), Dynamic(3, 2, 5)
 
 PAIRS = {
@@ -38,6 +38,14 @@ PAIRS = {
     "fixed tree, recursive": (lambda: TableDrafter(Q, TARGET, STATIC, SharedNoise()), RecursiveRejection()),
     "fixed tree, target only": (lambda: TableDrafter(Q, TARGET, STATIC, SharedNoise()), TargetOnlyVerifier()),
     "picked tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, SharedNoise()), TargetOnlyVerifier()),
+    "stopping tree, target only": (
+        lambda: TableDrafter(Q, TARGET, STOPPING_TREE, SharedNoise()),
+        TargetOnlyVerifier(),
+    ),
+    "stopping likeliest tree, recursive": (
+        lambda: TableDrafter(Q, TARGET, STOPPING_TREE, Likeliest()),
+        RecursiveRejection(),
+    ),
     "likeliest tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, Likeliest()), TargetOnlyVerifier()),
     "all levels at once, recursive": (lambda: TableAhead(Q, TARGET, STATIC, SharedNoise()), RecursiveRejection()),
     "drawn with replacement, recursive": (lambda: Replacing(Q), RecursiveRejection(replacement=True)),
