@@ -13,13 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench import report, table
+from polydraft.apps.bench.blocks import tell
 from polydraft.apps.bench.environment import environment, warning
 from polydraft.apps.bench.image import drafting, draw, split
 from polydraft.apps.bench.peers import generate, untouched
 from polydraft.apps.bench.timing import Contender, Run, take_turns
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.commands.terminal import note
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
@@ -61,19 +62,7 @@ def run(
             for heat, block in zip(heats, blocks, strict=True)
         ],
     }  # fmt: skip
-    if json:
-        print_json(value)
-    else:
-        for block in blocks:
-            note(f"\n{block.title}")
-            print_table(table.HEADERS, [row.cells() for row in block.rows])
-        note(PEER_NOTE)
-    if output is not None:
-        report.save(output, "vlm", value, f"{table.markdown(blocks)}\n{PEER_NOTE}\n", plots.bars(blocks))
-    broken = sorted({name for block in blocks for name in block.broken})
-    if broken:
-        note(f"{', '.join(broken)} promised identical tokens and said others; please report the command line")
-        raise SystemExit(1)
+    tell("vlm", value, blocks, [PEER_NOTE] if peers else [], output, json)
 
 
 def numbers(temperatures: str) -> list[float]:

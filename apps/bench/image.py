@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench import report, table
+from polydraft.apps.bench.blocks import tell
 from polydraft.apps.bench.environment import environment, warning
 from polydraft.apps.bench.peers import generate, untouched
 from polydraft.apps.bench.prompts import held_out
 from polydraft.apps.bench.timing import Contender, Run, take_turns
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.commands.terminal import note
 from polydraft.core.decode import decode, start
 from polydraft.core.methods import parse
 from polydraft.core.registry import DRAFTERS
@@ -54,7 +55,8 @@ def run(
         if peers:
             contenders.append(Contender(table.PEER, partial(generate, pipe, peer, asked, sampling, scale, batch)))
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
-        blocks.append(table.Block.of("no guidance" if scale == 1 else f"guidance {scale:g}", runs))
+        title = "no guidance" if scale == 1 else f"guidance {scale:g}"
+        blocks.append(table.Block.of(f"{title}, temperature {sampling.temperature:g}, batch {batch}", runs))
     notes = [PEER_NOTE] if peers else []
     value = {
         "model": pipe.card.name,
@@ -69,20 +71,7 @@ def run(
             for scale, block in zip(scales, blocks, strict=True)
         ],
     }
-    if json:
-        print_json(value)
-    else:
-        for block in blocks:
-            note(f"\n{block.title}, temperature {sampling.temperature:g}, batch {batch}")
-            print_table(table.HEADERS, [row.cells() for row in block.rows])
-        for line in notes:
-            note(line)
-    broken = sorted({name for block in blocks for name in block.broken})
-    if output is not None:
-        report.save(output, "image", value, table.markdown(blocks) + "\n" + "\n".join([*notes, ""]), plots.bars(blocks))
-    if broken:
-        note(f"{', '.join(broken)} promised identical tokens and drew others; please report the command line")
-        raise SystemExit(1)
+    tell("image", value, blocks, notes, output, json)
 
 
 def drafting(pipe: Pipeline) -> list[str]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from polydraft.apps.commands.terminal import note
 from polydraft.core.errors import OutputUnwritable
 from polydraft.modalities.image.result import write_picture
 
@@ -44,3 +46,10 @@ def write(folder: Path, name: str, text: str) -> None:
         temporary.replace(folder / name)
     except OSError as error:
         raise OutputUnwritable(f"{folder} cannot be written ({error}); give another folder.") from error
+
+
+def check_promises(broken: Iterable[str]) -> None:
+    """End the command if there is a method that promised identical tokens and gave others."""
+    if names := sorted(set(broken)):
+        note(f"{', '.join(names)} promised identical tokens and gave others; please report the command line")
+        raise SystemExit(1)

@@ -61,10 +61,7 @@ def run(
     if output is not None:
         text = "\n\n".join(table.sheet_of(headers, cells) for headers, cells in sheets) + "\n"
         report.save(output, "speech", value, text, picture(rows, value["quality"]))
-    broken = [row["method"] for row in rows if row["guarantee"] == "identical" and row["same"] is False]
-    if broken:
-        note(f"{', '.join(broken)} promised identical tokens and said others; please report the command line")
-        raise SystemExit(1)
+    report.check_promises(row["method"] for row in rows if row["guarantee"] == "identical" and row["same"] is False)
 
 
 def picture(speed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> Image.Image:

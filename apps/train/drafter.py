@@ -141,7 +141,7 @@ class Drawn:
         """Some of it; rows in `blank` follow the prompt `instead` of their own."""
         rows = list(rows)
         prompts = [instead if place in blank else self.prompts[row] for place, row in enumerate(rows)]
-        inputs = [self.inputs[row] for row in rows] if self.inputs[0] else []
+        inputs = [self.inputs[row] for row in rows] if self.inputs[0] and not self.seen else []
         made = Examples.join(prompts, [self.outputs[row] for row in rows], inputs, unread)
         if not self.seen:
             return made
