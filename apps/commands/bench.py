@@ -6,6 +6,7 @@ polydraft bench speech --sentences 100 -o runs/bench
 polydraft bench vlm --prompts 8
 polydraft bench descriptions --n 200
 polydraft bench costs
+polydraft bench roofline --shape llava-1.6-7b
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
 """
@@ -200,4 +201,28 @@ def depth(
     run(
         prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature,
         guidance_scale=guidance_scale, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("roofline")
+def roofline(
+    shapes: Annotated[list[str], typer.Option("--shape", help="llava-1.6-7b, pixtral-12b or small; may be repeated.")],
+    tau: Annotated[float | None, typer.Option(help="Tokens a pass. Default: as published for the model.")] = None,
+    depth: Annotated[int, typer.Option(min=1, help="Levels of the draft tree.")] = 5,
+    width: Annotated[int, typer.Option(min=1, help="Live nodes a level.")] = 4,
+    total: Annotated[int, typer.Option(min=1, help="Nodes drafted.")] = 16,
+    tokens: Annotated[int, typer.Option(min=8, help="Length of the answer.")] = 128,
+    prompt: Annotated[int, typer.Option(min=2, help="Length of the prompt; a picture is hundreds of tokens.")] = 640,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    output: Output = None,
+    as_json: Json = False,
+) -> None:
+    """How near S comes to what memory allows, on random weights of a well-known shape with a prescribed τ."""
+    from polydraft.apps.bench.roofline import run
+
+    run(
+        shapes=shapes, tau=tau, depth=depth, width=width, total=total, tokens=tokens, prompt=prompt, repeats=repeats,
+        device=device, dtype=dtype, output=output, json=as_json,
     )  # fmt: skip

@@ -1,0 +1,243 @@
+"""`polydraft bench roofline`: how much of what memory allows a drafted run reaches, on shapes of well-known models.
+
+polydraft bench roofline --shape llava-1.6-7b --shape pixtral-12b -o runs/bench
+
+Weights are random, so nothing would be accepted: an EAGLE-2 tree is drafted, scored and judged in earnest, then as many
+tokens are accepted as were published for the model (or --tau). At batch 1 a pass must read every weight once. The limit
+of S is therefore τ times the bytes of a plain pass over those of a drafted one; the limit of a plain pass is its bytes
+at the rate at which this machine copies.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel
+
+from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.timing import Contender, Run, Spread, speedup, take_turns
+from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.core.decode import Method, decode, start
+from polydraft.core.draft import Draft
+from polydraft.core.drafters.dynamic import Dynamic
+from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
+from polydraft.core.drafters.plain import NoDrafter
+from polydraft.core.drafters.plans import SharedNoise
+from polydraft.core.errors import InvalidArgument
+from polydraft.core.kernels import prepare
+from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.stats import DecodeStats
+from polydraft.core.stream import Noise
+from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.verdict import Verdict, follow
+from polydraft.core.verify.tape import TapeVerifier
+from polydraft.modalities.loading import resolve_device, resolve_dtype
+
+HEADERS = [
+    "shape", "GB", "plain ms", "of the limit", "passes", "ms a pass", "τ", "S", "S/τ", "limit of S", "reached",
+    "published S/τ",
+]  # fmt: skip
+SURE = 0.01  # random laws are flat; ranked as if they were sure, trees are as deep as those of a trained head
+COPIED = {"cuda": 2**32, "cpu": 2**28}  # bytes; far more than any cache holds
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A text decoder, and what was published for EAGLE-2 on it: tokens a pass, and S."""
+
+    config: Any
+    tau: float
+    speedup: float | None = None
+
+
+SHAPES = {
+    "llava-1.6-7b": Shape(
+        LlamaConfig(
+            vocab_size=32064, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
+            max_position_embeddings=4096,
+        ),
+        5.01, 2.05,
+    ),
+    "pixtral-12b": Shape(
+        MistralConfig(
+            vocab_size=131072, hidden_size=5120, intermediate_size=14336, num_hidden_layers=40, num_attention_heads=32,
+            num_key_value_heads=8, head_dim=128, sliding_window=None, max_position_embeddings=4096,
+        ),
+        3.37, 2.31,
+    ),
+    "small": Shape(
+        LlamaConfig(
+            vocab_size=8192, hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12,
+            max_position_embeddings=4096,
+        ),
+        4.0,
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Prescribed:
+    """Judges in earnest, then accepts `tau` tokens a pass on average along the path that leads the draft."""
+
+    tau: float
+    owed: float = 0.0
+    judge: TapeVerifier = field(default_factory=TapeVerifier)
+
+    guarantee = "lossy"
+    needs_q = False
+    chains_only = False
+    on_tape = True
+
+    def verify(self, draft: Draft, law: Tensor, noise: Noise, t: list[int]) -> Verdict:
+        choices = self.judge.verify(draft, law, noise, t).choices
+        self.owed += self.tau
+        count = math.floor(self.owed)
+        self.owed -= count
+        end = torch.full((len(t),), count - 1, device=choices.device)
+        return follow(end, draft.lineage, draft.depth, draft.tokens, choices)
+
+
+def run(
+    *, shapes: list[str], tau: float | None, depth: int, width: int, total: int, tokens: int, prompt: int, repeats: int,
+    device: str, dtype: str, output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """Measure every shape, print and, given a folder, save."""
+    output = None if output is None else report.check_folder(output)
+    where = resolve_device(device)
+    precision = resolve_dtype(dtype, where)
+    plan = Dynamic(depth, width, total)
+    for name in shapes:
+        if name not in SHAPES:
+            raise InvalidArgument(f"shape {name!r} is unknown; use one of {', '.join(SHAPES)}.")
+        check_tau(SHAPES[name].tau if tau is None else tau, plan)
+    taken_on = environment(str(where), str(precision).removeprefix("torch."))
+    if told := warning():
+        note(told)
+    rate = bandwidth(where)
+    rows = [measured(name, SHAPES[name], tau, plan, tokens, prompt, repeats, where, precision, rate) for name in shapes]
+    value = {"bytes_a_second": rate, "rows": rows, "prompt": prompt, "tokens": tokens, "environment": taken_on}
+    cells = [cells_of(row) for row in rows]
+    told = f"memory is copied at {rate / 1e9:.0f} GB/s here; weights are random, τ is prescribed"
+    if json:
+        print_json(value)
+    else:
+        print_table(HEADERS, cells)
+        note(told)
+    if output is not None:
+        report.save(output, "roofline", value, f"{table.sheet_of(HEADERS, cells)}\n\n{told}\n", picture(rows))
+
+
+def check_tau(tau: float, plan: Dynamic) -> None:
+    if not 1 <= tau <= plan.depth + 1:
+        raise InvalidArgument(
+            f"{tau:g} tokens a pass do not come from drafts {plan.depth} deep; give a tau from 1 to {plan.depth + 1}, "
+            "or a larger depth."
+        )
+
+
+def measured(
+    name: str, shape: Shape, tau: float | None, plan: Dynamic, tokens: int, prompt: int, repeats: int,
+    device: torch.device, dtype: torch.dtype, rate: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Plain decoding and a drafted run in turns."""
+    wanted = shape.tau if tau is None else tau
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(shape.config, dtype=dtype).eval()
+        head = EagleNetwork(shape.config).to(dtype).eval()
+    prepare(head)
+    target = CausalTarget(model, capacity=-(-(prompt + tokens + plan.nodes + 8) // 64) * 64)
+    sampler = Sampler(Sampling(temperature=0), torch.ones(1, target.vocab, dtype=torch.bool, device=device))
+    asked = Prompt((tuple(range(2, 2 + prompt)),), tokens, 0)
+
+    def plain() -> Run:
+        return timed(Method("ar", target, NoDrafter(), TapeVerifier(), sampler), asked)
+
+    def drafted() -> Run:
+        drafter = EagleDrafter(head, target, plan, SharedNoise(SURE))
+        return timed(Method("eagle2", target, drafter, Prescribed(wanted), sampler), asked)
+
+    runs = take_turns(
+        [Contender("ar", plain), Contender("eagle2", drafted)], repeats, lambda who: note(f"{name}: {who}")
+    )
+    counts = DecodeStats.in_sequence([turn.stats for turn in runs["eagle2"] if turn.stats is not None])
+    passes = counts.drafter_passes / counts.target_passes
+    whole, guess = bytes_read(model), passes * (bytes_of(head) + bytes_of(model.get_output_embeddings()))
+    found = speedup(runs["ar"], runs["eagle2"]).median
+    limit = counts.mean_accepted_length * whole / (whole + guess)
+    plain_seconds = Spread.of(turn.pace for turn in runs["ar"]).median
+    return {
+        "shape": name, "bytes": whole, "plain_seconds": plain_seconds, "plain_over_limit": plain_seconds * rate / whole,
+        "drafter_passes": passes, "pass_seconds": counts.decode_seconds / counts.target_passes,
+        "tau": counts.mean_accepted_length, "S": found, "limit": limit, "reached": found / limit,
+        "published_efficiency": None if shape.speedup is None else shape.speedup / shape.tau,
+    }  # fmt: skip
+
+
+def timed(method: Method, prompt: Prompt) -> Run:
+    rows = start(method, [prompt])
+    passes = sum(1 for _ in decode(method, rows))
+    (stats,) = rows.stats.values()
+    stats.time(rows.watch)
+    return Run(stats.decode_seconds, stats.tokens, rows.outputs(), stats, passes)
+
+
+def bytes_of(module: nn.Module) -> int:
+    return sum(weight.numel() * weight.itemsize for weight in module.parameters())
+
+
+def bytes_read(model: PreTrainedModel) -> int:
+    """What a pass reads: all weights, but of the embeddings a few rows unless they are the head as well."""
+    embeddings = model.get_input_embeddings().weight
+    tied = model.get_output_embeddings().weight is embeddings
+    return bytes_of(model) - (0 if tied else embeddings.numel() * embeddings.itemsize)
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes a second that a copy reads and writes, the best of ten."""
+    source = torch.ones(COPIED[device.type] // 4, device=device)
+    sink = torch.empty_like(source)
+    wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    best = math.inf
+    for _ in range(10):
+        wait()
+        begun = time.perf_counter()
+        sink.copy_(source)
+        wait()
+        best = min(best, time.perf_counter() - begun)
+    return 2 * source.numel() * source.itemsize / best
+
+
+def cells_of(row: dict[str, Any]) -> list[str]:
+    published = row["published_efficiency"]
+    return [
+        row["shape"], f"{row['bytes'] / 1e9:.2f}", f"{1e3 * row['plain_seconds']:.2f}",
+        f"{row['plain_over_limit']:.2f} ×", f"{row['drafter_passes']:.1f}", f"{1e3 * row['pass_seconds']:.2f}",
+        f"{row['tau']:.2f}", f"{row['S']:.2f}", f"{row['S'] / row['tau']:.2f}", f"{row['limit']:.2f}",
+        f"{100 * row['reached']:.0f} %", "" if published is None else f"{published:.2f}",
+    ]  # fmt: skip
+
+
+def picture(rows: list[dict[str, Any]]) -> Image.Image:
+    """τ, the limit of S inside it, and S inside that."""
+    figure = Figure(figsize=(8, 1.4 + 0.6 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    names = [row["shape"] for row in rows]
+    for key, label, height, colour in (
+        ("tau", "τ, tokens a pass", 0.8, plots.COLOURS["tau"]), ("limit", "limit of S", 0.55, "#8fb3e3"),
+        ("S", "S, times plain", 0.3, plots.COLOURS["S"]),
+    ):  # fmt: skip
+        axes.barh(names, [row[key] for row in rows], height, color=colour, label=label)
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return plots.rendered(figure)
