@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 from polydraft.apps.train.lessons import LESSONS, Lessons
 from polydraft.core.drafters.attached import Attached
 from polydraft.core.drafters.block import BlockNetwork
-from polydraft.core.drafters.eagle import PICTURES, EagleNetwork
+from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.drafters.kangaroo import KangarooAdapter
@@ -45,12 +45,13 @@ LM_LAYERS = 2
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a kind of drafter is made: the untrained student of (target, **settings), its loss, and what is fitted to it
-    on held-out samples."""
+    """How a kind of drafter is made: the untrained student of (target, **settings), its loss, what is fitted to it on
+    held-out samples, and which settings it takes."""
 
     student: Callable[..., Any]
     loss: Callable[[PreTrainedModel, Any, Examples], Tensor]
     fit: Callable[[PreTrainedModel, Any, Examples], dict[str, Any]]
+    settings: tuple[str, ...] = ()
 
 
 def spread_of(laws: Callable[..., Sequence[Tensor]]) -> Callable[..., dict[str, Any]]:
@@ -72,40 +73,40 @@ def attached(network: type[Attached], target: PreTrainedModel, **settings: Any) 
 
 KINDS = {
     "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, spread_of(distill.laws)),
-    "eagle": Recipe(partial(attached, EagleNetwork), eagle.continuation, spread_of(eagle.laws)),
-    "heads": Recipe(partial(attached, MedusaHeads), parallel.divergence, shares_of),
+    "eagle": Recipe(partial(attached, EagleNetwork), eagle.continuation, spread_of(eagle.laws), ("pictures",)),
+    "heads": Recipe(partial(attached, MedusaHeads), parallel.divergence, shares_of, ("places",)),
     "kangaroo": Recipe(
         lambda target: KangarooAdapter(target.config.get_text_config()).behind(target),
         early.divergence,
         spread_of(early.laws),
     ),
-    "hydra": Recipe(partial(attached, HydraHeads), parallel.divergence, shares_of),
-    "block": Recipe(partial(attached, BlockNetwork), parallel.overlap, shares_of),
+    "hydra": Recipe(partial(attached, HydraHeads), parallel.divergence, shares_of, ("places",)),
+    "block": Recipe(partial(attached, BlockNetwork), parallel.overlap, shares_of, ("places",)),
 }
 
 
 def run(
     target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None,
-    start: Path | None = None, pictures: str | None = None,
+    start: Path | None = None, **settings: Any,
 ) -> None:  # fmt: skip
     """A quarter of the time draws with the target, the rest distils. Raises UnsupportedMethod for an unknown kind.
 
     samples: where what the target drew is kept, `out` unless several drafters share it. start: weights to begin with.
-    pictures: what an EAGLE head reads where the target saw one, of `eagle.PICTURES`.
+    settings: of the network, None is its own; `pictures` of an EAGLE head (`eagle.PICTURES`), `places` of heads.
     """
     if kind not in KINDS:
         raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
-    if pictures is not None and (kind != "eagle" or pictures not in PICTURES):
-        raise UnsupportedMethod(
-            f"pictures={pictures!r} is not possible for drafters of kind {kind!r}; it is for eagle, one of "
-            f"{', '.join(PICTURES)}."
-        )
+    recipe = KINDS[kind]
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name in given.keys() - set(recipe.settings):
+        fitting = ", ".join(other for other, its in KINDS.items() if name in its.settings)
+        raise UnsupportedMethod(f"drafters of kind {kind!r} have no {name}; leave it out, or train one of {fitting}.")
     pipe = load(target)
+    # as the weights were: drawing packs the pipeline's
+    model = pipe.read_target(pipe.card.target).requires_grad_(False)
+    student = recipe.student(model, **given)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe)
     drawn = draw(lessons, samples or out / "samples", minutes / 4, seed)
-    # drawing has packed the pipeline's weights; training reads them as they were
-    recipe, model = KINDS[kind], pipe.read_target(pipe.card.target).requires_grad_(False)
-    student = recipe.student(model) if pictures is None else recipe.student(model, pictures=pictures)
     if start:
         student.load_state_dict(load_file(start / "model.safetensors"))
     if lessons.blank is None:  # no row's prompt is ever replaced

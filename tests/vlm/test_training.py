@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from polydraft.apps.train import drafter, vlm_processor, vlm_target
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.image_data import to_pixels
 from polydraft.apps.train.vlm_data import ID, IMAGE, NOTHING, PATCHES, Conversations, covered, drawn, learn_words
+from polydraft.core.errors import PolydraftError
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.world.glyphs import KINDS, SIZES
@@ -90,6 +92,28 @@ def test_a_trained_drafter_says_what_plain_decoding_says(
     plain = pipe(picture, "Describe it.", speculative=False, seed=1, temperature=1.0, max_new_tokens=24)
     drafted = pipe(picture, "Describe it.", method=METHODS[kind], seed=1, temperature=1.0, max_new_tokens=24)
     assert drafted.tokens.equal(plain.tokens) and drafted.stats.drafter_passes > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "says"),
+    [
+        ("hydra", {"pictures": "dropped"}, "one of eagle"), ("lm", {"places": 3}, "heads, hydra, block"),
+        ("eagle", {"pictures": "eaten"}, "features, embeddings, dropped"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_are_told_before_anything_is_drawn(
+    model: Path, tmp_path: Path, kind: str, settings: dict[str, Any], says: str
+):
+    with pytest.raises(PolydraftError, match=says):
+        drafter.run(str(model), kind, tmp_path / kind, minutes=0.02, **settings)
+    assert not (tmp_path / kind).exists()
+
+
+def test_heads_see_as_far_as_they_are_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drafter, "ROWS", 4)
+    monkeypatch.setattr("polydraft.apps.train.lessons.MOST", 12)
+    drafter.run(str(model), "heads", tmp_path / "heads", minutes=0.02, places=2)
+    assert load(str(model), drafter=tmp_path / "heads").drafter("heads").places == 2
 
 
 def test_drafters_become_part_of_the_model(runs: Path, tmp_path: Path):
