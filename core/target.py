@@ -95,11 +95,20 @@ class CausalTarget:
     def embed(self, ids: Tensor) -> Tensor:
         return self.model.get_input_embeddings()(ids)
 
-    def head(self, features: Tensor) -> Tensor:
-        """Logits of features `[..., D]`."""
-        logits = self.model.get_output_embeddings()(features)
+    def head(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
+        """Logits of features `[..., D]`; projection: some rows of the vocabulary's, see `narrowed`."""
+        logits = (self.model.get_output_embeddings() if projection is None else projection)(features)
         softcap = getattr(self.config, "final_logit_softcapping", None)
         return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+
+    def narrowed(self, ids: Tensor) -> nn.Module:
+        """The vocabulary projection's rows `ids` alone, for `head`."""
+        whole = self.model.get_output_embeddings()
+        made = nn.Linear(whole.in_features, len(ids), bias=whole.bias is not None, device="meta")
+        kept = {name: weight.detach()[ids] for name, weight in whole.named_parameters()}
+        made.load_state_dict(kept, assign=True)
+        prepare(made.requires_grad_(False))
+        return made
 
     def combine(self, logits: Tensor) -> Tensor:
         """Guidance over branches: `[B, R, N, V]` → `[B, N, V]` fp32."""

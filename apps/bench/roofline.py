@@ -108,8 +108,8 @@ class Prescribed:
 
 
 def run(
-    *, shapes: list[str], tau: float | None, depth: int, width: int, total: int, tokens: int, prompt: int, repeats: int,
-    device: str, dtype: str, output: Path | None, json: bool,
+    *, shapes: list[str], tau: float | None, depth: int, width: int, total: int, words: int | None, tokens: int,
+    prompt: int, repeats: int, device: str, dtype: str, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure every shape, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
@@ -124,7 +124,10 @@ def run(
     if told := warning():
         note(told)
     rate = bandwidth(where)
-    rows = [measured(name, SHAPES[name], tau, plan, tokens, prompt, repeats, where, precision, rate) for name in shapes]
+    rows = [
+        measured(name, SHAPES[name], tau, plan, words, tokens, prompt, repeats, where, precision, rate)
+        for name in shapes
+    ]
     value = {"bytes_a_second": rate, "rows": rows, "prompt": prompt, "tokens": tokens, "environment": taken_on}
     cells = [cells_of(row) for row in rows]
     told = f"memory is copied at {rate / 1e9:.0f} GB/s here; weights are random, τ is prescribed"
@@ -146,14 +149,14 @@ def check_tau(tau: float, plan: Dynamic) -> None:
 
 
 def measured(
-    name: str, shape: Shape, tau: float | None, plan: Dynamic, tokens: int, prompt: int, repeats: int,
-    device: torch.device, dtype: torch.dtype, rate: float,
+    name: str, shape: Shape, tau: float | None, plan: Dynamic, words: int | None, tokens: int, prompt: int,
+    repeats: int, device: torch.device, dtype: torch.dtype, rate: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Plain decoding and a drafted run in turns."""
     wanted = shape.tau if tau is None else tau
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(shape.config, dtype=dtype).eval()
-        head = EagleNetwork(shape.config).to(dtype).eval()
+        head = EagleNetwork(shape.config, words=None if words is None else list(range(words))).to(dtype).eval()
     prepare(head)
     target = CausalTarget(model, capacity=-(-(prompt + tokens + plan.nodes + 8) // 64) * 64)
     sampler = Sampler(Sampling(temperature=0), torch.ones(1, target.vocab, dtype=torch.bool, device=device))
@@ -171,7 +174,8 @@ def measured(
     )
     counts = DecodeStats.in_sequence([turn.stats for turn in runs["eagle2"] if turn.stats is not None])
     passes = counts.drafter_passes / counts.target_passes
-    whole, guess = bytes_read(model), passes * (bytes_of(head) + bytes_of(model.get_output_embeddings()))
+    projection = bytes_of(model.get_output_embeddings()) * (1 if words is None else words / target.vocab)
+    whole, guess = bytes_read(model), passes * (bytes_of(head) + projection)
     found = speedup(runs["ar"], runs["eagle2"]).median
     limit = counts.mean_accepted_length * whole / (whole + guess)
     plain_seconds = Spread.of(turn.pace for turn in runs["ar"]).median

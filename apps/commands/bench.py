@@ -211,6 +211,7 @@ def roofline(
     depth: Annotated[int, typer.Option(min=1, help="Levels of the draft tree.")] = 5,
     width: Annotated[int, typer.Option(min=1, help="Live nodes a level.")] = 4,
     total: Annotated[int, typer.Option(min=1, help="Nodes drafted.")] = 16,
+    words: Annotated[int | None, typer.Option(min=16, help="Ids that the drafter may guess. Default: all.")] = None,
     tokens: Annotated[int, typer.Option(min=8, help="Length of the answer.")] = 128,
     prompt: Annotated[int, typer.Option(min=2, help="Length of the prompt; a picture is hundreds of tokens.")] = 640,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
@@ -223,6 +224,6 @@ def roofline(
     from polydraft.apps.bench.roofline import run
 
     run(
-        shapes=shapes, tau=tau, depth=depth, width=width, total=total, tokens=tokens, prompt=prompt, repeats=repeats,
-        device=device, dtype=dtype, output=output, json=as_json,
+        shapes=shapes, tau=tau, depth=depth, width=width, total=total, words=words, tokens=tokens, prompt=prompt,
+        repeats=repeats, device=device, dtype=dtype, output=output, json=as_json,
     )  # fmt: skip

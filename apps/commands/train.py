@@ -69,13 +69,19 @@ def drafter(
         str | None, typer.Option(help="What an EAGLE head reads of pictures: features, embeddings, or dropped.")
     ] = None,
     places: Annotated[int | None, typer.Option(min=1, max=16, help="How far heads, hydra and block see.")] = None,
+    words: Annotated[
+        int | None, typer.Option(min=16, help="An EAGLE head guesses only so many tokens, those said most often.")
+    ] = None,
     minutes: Minutes = 20.0,
     seed: Seed = 0,
 ) -> None:
     """A drafter distilled from its target."""
     from polydraft.apps.train.drafter import run
 
-    run(target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed, pictures=pictures, places=places)
+    run(
+        target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed, pictures=pictures, places=places,
+        words=words,
+    )  # fmt: skip
 
 
 def check_folder(path: Path) -> Path:

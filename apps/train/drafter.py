@@ -73,7 +73,7 @@ def attached(network: type[Attached], target: PreTrainedModel, **settings: Any) 
 
 KINDS = {
     "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, spread_of(distill.laws)),
-    "eagle": Recipe(partial(attached, EagleNetwork), eagle.continuation, spread_of(eagle.laws), ("pictures",)),
+    "eagle": Recipe(partial(attached, EagleNetwork), eagle.continuation, spread_of(eagle.laws), ("pictures", "words")),
     "heads": Recipe(partial(attached, MedusaHeads), parallel.divergence, shares_of, ("places",)),
     "kangaroo": Recipe(
         lambda target: KangarooAdapter(target.config.get_text_config()).behind(target),
@@ -92,7 +92,8 @@ def run(
     """A quarter of the time draws with the target, the rest distils. Raises UnsupportedMethod for an unknown kind.
 
     samples: where what the target drew is kept, `out` unless several drafters share it. start: weights to begin with.
-    settings: of the network, None is its own; `pictures` of an EAGLE head (`eagle.PICTURES`), `places` of heads.
+    settings: of the network, None is its own; `places` of heads; of an EAGLE head `pictures` (`eagle.PICTURES`), and
+    `words`, how many ids it may guess, those that the target says most often.
     """
     if kind not in KINDS:
         raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
@@ -104,9 +105,12 @@ def run(
     pipe = load(target)
     # as the weights were: drawing packs the pipeline's
     model = pipe.read_target(pipe.card.target).requires_grad_(False)
+    words = given.pop("words", None)
     student = recipe.student(model, **given)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe)
     drawn = draw(lessons, samples or out / "samples", minutes / 4, seed)
+    if words is not None:
+        student.guess_only(drawn.most_said(words))
     if start:
         student.load_state_dict(load_file(start / "model.safetensors"))
     if lessons.blank is None:  # no row's prompt is ever replaced
@@ -135,6 +139,11 @@ class Drawn:
     outputs: list[Tensor]
     inputs: list[dict[str, Tensor]]
     seen: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def most_said(self, count: int) -> list[int]:
+        """At most `count` ids, the more frequent the earlier."""
+        times = torch.bincount(torch.cat(self.outputs))
+        return times.argsort(descending=True, stable=True)[: min(count, int((times > 0).sum()))].tolist()
 
     def examples(
         self, rows: Iterable[int], unread: Tensor | None, blank: Container[int] = (), instead: Any = None

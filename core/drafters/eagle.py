@@ -5,6 +5,9 @@ the target's head turns it into a proposal. While it grows a tree it reads its o
 reads again with the target's true features.
 Li et al. 2024, EAGLE (arXiv 2401.15077), section 4; EAGLE-2 (arXiv 2406.16858) grows the tree as it turns out.
 
+A head may guess only the ids that its target says most often: of a large vocabulary reading all rows of the projection
+costs more than the layer (Zhao et al. 2025, FR-Spec, arXiv 2502.14856, section 3).
+
 Where the target saw a picture there are three ways: "features" reads its positions as any others, "embeddings" reads
 there what the picture became, past the layer that joins it with features (MSD), and "dropped" leaves them out.
 """
@@ -33,20 +36,21 @@ PICTURES = ("features", "embeddings", "dropped")
 class EagleNetwork(Attached):
     """`fuse` [embedding, feature] → D, then one layer of the target's own kind; no embeddings, no head.
 
-    pictures: see above. bias: of `fuse`. normed: whether the layer normalises what it reads and what it says. shape:
-    what of the layer's configuration is not the target's.
+    pictures: see above. words: the ids it may guess, None is all. bias: of `fuse`. normed: whether the layer normalises
+    what it reads and what it says. shape: what of the layer's configuration is not the target's.
     """
 
     kind, title = "eagle", "EAGLE head"
 
     def __init__(
         self, target_config: Any, pictures: str = "features", bias: bool = True, normed: bool = True,
-        shape: dict[str, Any] | None = None,
+        shape: dict[str, Any] | None = None, words: list[int] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(target_config, pictures=pictures, bias=bias, normed=normed, shape=shape or {})
         if pictures not in PICTURES:
             raise InvalidArgument(f"pictures={pictures!r} is not possible; use one of {', '.join(PICTURES)}.")
         self.pictures = pictures
+        self.guess_only(words)
         self.config = layers_like(target_config, 1, **shape or {})
         size = self.config.hidden_size
         self.fuse = nn.Linear(2 * size, size, bias=bias)
@@ -61,6 +65,10 @@ class EagleNetwork(Attached):
         if not published.found(folder):
             return super().from_folder(folder, target)
         return cls.filled(target, *published.read(folder, target.config.get_text_config().hidden_size))
+
+    def guess_only(self, words: list[int] | None) -> None:
+        """From now on no other ids."""
+        self.words = self.settings["words"] = words
 
     def fused(self, embeddings: Tensor, features: Tensor) -> Tensor:
         """`[..., C, D]` each: embedding of token i + 1 and feature of token i."""
@@ -82,13 +90,22 @@ class EagleDrafter(GrowingDrafter):
     ) -> None:
         self.model, self.pictured = model.eval(), pictured
         super().__init__(Network(model.layer, model.config, capacity=target.capacity, narrowest=1), target, plan, rank)
+        self.words = None if model.words is None else torch.tensor(model.words, device=target.device)
+        self.projection = None if self.words is None else target.narrowed(self.words)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         embeddings = self.target.embed(tokens)[:, None].expand(-1, features.shape[1], -1, -1)
         return self.model.fused(embeddings, features).flatten(0, 1)
 
     def head(self, features: Tensor) -> Tensor:
-        return self.target.head(features)
+        return self.target.head(features, self.projection)
+
+    def logits(self, said: Tensor, level: int, width: int) -> Tensor:
+        logits = super().logits(said, level, width)
+        if self.words is None:
+            return logits
+        nowhere = logits.new_full((*logits.shape[:-1], self.target.vocab), -torch.inf)
+        return nowhere.index_copy_(-1, self.words, logits)
 
     def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
         features, embeddings = seen.features.flatten(0, 1)[:, : ids.shape[1] - 1], self.embeddings(ids, seen)[:, 1:]

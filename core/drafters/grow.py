@@ -34,7 +34,7 @@ class GrowingDrafter(TreeDrafter):
 
     @abstractmethod
     def head(self, features: Tensor) -> Tensor:
-        """`[B, R, C, V]` of the network's own features."""
+        """Logits `[B, R, C, …]` of the network's own features."""
 
     def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[SlotCache, Tensor]:
         inputs, entries = self.prompt(ids, lengths, seen)

@@ -48,6 +48,8 @@ def test_limits_are_counted_bytes(tmp_path: Path) -> None:
     guess = 3 * 4 * (2 * 32 * 32 + 32 + LAYER + 32 + 96 * 32)
     assert (row["bytes"], row["drafter_passes"]) == (whole, 3)
     assert row["limit"] == pytest.approx(row["tau"] * whole / (whole + guess))
+    some = measure("--depth", "3", "--words", "24")
+    assert some["limit"] == pytest.approx(some["tau"] * whole / (whole + guess - 3 * 4 * 72 * 32))
     assert row["reached"] == pytest.approx(row["S"] / row["limit"]) and row["published_efficiency"] == 0.8
     assert {file.name for file in tmp_path.iterdir()} == {"roofline.json", "roofline.md", "roofline.png"}
 

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
+from polydraft.core.decode import decode, start
 from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.eagle import PICTURES, EagleDrafter, EagleNetwork
 from polydraft.core.drafters.plans import SharedNoise
@@ -63,6 +64,30 @@ def test_the_ways_to_read_pictures_differ(pipe_of):
         drafted[pictures] = made.logits(said, 0, 1)
     assert not torch.allclose(drafted["features"], drafted["embeddings"], atol=0.01)
     assert not torch.allclose(drafted["features"], drafted["dropped"], atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_head_may_guess_only_some_words(pipe_of, dtype: str):
+    """Those have the law's own logits, the others no chance, and answers are plain decoding's."""
+    pipe, words = pipe_of("llava", dtype), [70, 3, 41, 12]
+    target, prompts = pipe.target(), asked(pipe)
+    torch.manual_seed(7)
+    network = EagleNetwork(pipe.target_model.config.get_text_config()).to(pipe.dtype)
+    plain, _, _ = run(method(pipe), prompts)
+    laws, drafted = [], set()
+    for some in (None, words):
+        network.guess_only(some)
+        made = EagleDrafter(network, target, Dynamic(3, 2, 6), SharedNoise(), pipe.unread)
+        with torch.inference_mode():
+            laws.append(made.logits(torch.linspace(-1, 1, WIDTH).to(pipe.dtype).view(1, 1, 1, -1), 0, 1)[0, 0])
+            batch = start(method(pipe, made), prompts)
+            for step in decode(method(pipe, made), batch):
+                drafted = set(step.draft.tokens[step.draft.valid].tolist())
+                assert some is None or drafted <= set(words)
+        assert [output.tolist() for output in batch.outputs()] == plain
+    whole, narrow = laws
+    torch.testing.assert_close(narrow[words], whole[words], atol=0.02, rtol=0.02)
+    assert drafted and narrow.isfinite().sum() == len(words)
 
 
 class Published(nn.Module):

@@ -116,6 +116,17 @@ def test_heads_see_as_far_as_they_are_told(model: Path, tmp_path: Path, monkeypa
     assert load(str(model), drafter=tmp_path / "heads").drafter("heads").places == 2
 
 
+def test_an_eagle_head_learns_which_words_are_said_most(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drafter, "ROWS", 4)
+    monkeypatch.setattr("polydraft.apps.train.lessons.MOST", 12)
+    drafter.run(str(model), "eagle", tmp_path / "eagle", minutes=0.02, words=16)
+    said = torch.cat(drafter.found(sorted((tmp_path / "eagle" / "samples").glob("*.json"))).outputs)
+    words = load(str(model), drafter=tmp_path / "eagle").drafter("eagle").words
+    times = [int((said == word).sum()) for word in words]
+    assert len(words) == 16 and times == sorted(times, reverse=True)
+    assert times[-1] >= max(int((said == word).sum()) for word in set(said.tolist()) - set(words))
+
+
 def test_drafters_become_part_of_the_model(runs: Path, tmp_path: Path):
     whole = shutil.copytree(runs, tmp_path / "runs")
     network = drafter.attached(drafter.EagleNetwork, load_target(runs))
