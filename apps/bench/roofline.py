@@ -201,9 +201,8 @@ def bytes_of(module: nn.Module) -> int:
 
 def bytes_read(model: PreTrainedModel) -> int:
     """What a pass reads: all weights, but of the embeddings a few rows unless they are the head as well."""
-    embeddings = model.get_input_embeddings().weight
-    tied = model.get_output_embeddings().weight is embeddings
-    return bytes_of(model) - (0 if tied else embeddings.numel() * embeddings.itemsize)
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    return bytes_of(model) - (0 if tied else bytes_of(model.get_input_embeddings()))
 
 
 def bandwidth(device: torch.device) -> float:
