@@ -27,7 +27,7 @@ EXAMPLES: dict[str, Callable[[ModelCard], str]] = {
             *(f"--voice {voice}" for voice in card.makes["voices"][-1:]),
         ]
     ),
-    "vlm": lambda card: f'polydraft.chat("picture.png", "What is in the picture?", model="{card.path}")',
+    "vlm": lambda card: 'polydraft chat picture.png "What is in the picture?"',
 }
 
 
@@ -46,7 +46,7 @@ def models(
         rows = [[card.name, card.modality, ", ".join(card.methods), card.summary] for card in cards]
         print_table(["model", "modality", "methods", "summary"], rows)
     else:
-        show(cards[0])
+        show(cards[0], "" if cards[0].path.parent == loading.embedded() else f" --model {name}")
 
 
 def describe(card: ModelCard) -> dict[str, Any]:
@@ -56,12 +56,12 @@ def describe(card: ModelCard) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(card: ModelCard) -> None:
-    """Everything a prompt for this model may say."""
+def show(card: ModelCard, option: str) -> None:
+    """Everything a prompt for this model may say; option: what names it in commands."""
     defaults = ", ".join(f"{key} {value}" for key, value in card.defaults.items())
     facts = {
         card.name: card.summary, "path": str(card.path), "defaults": defaults, "methods": ", ".join(card.methods),
         "drafters": ", ".join(card.drafters) or "none",
     } | {category: ", ".join(words) for category, words in card.makes.items()}  # fmt: skip
     print_table(["", ""], [[key, value] for key, value in facts.items()])
-    typer.echo(f"\n{EXAMPLES[card.modality](card)}")
+    typer.echo(f"\n{EXAMPLES[card.modality](card)}{option}")
