@@ -4,7 +4,8 @@
     batch = Conversations(tokenizer, seed=0).next(16)
 
 A conversation is a description and questions about one scene, in any order, so that a picture is read once for many
-answers. Which kind covers which patch is known from the scene; it helps the vision tower to begin.
+answers. Which kind covers which patch, and how it stands to the other, is known from the scene; it helps the vision
+tower to begin.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from polydraft.apps.train.image_data import to_pixels
+from polydraft.modalities.world.answers import to_be_seen
 from polydraft.modalities.world.descriptions import description, stated
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.questions import questions
-from polydraft.modalities.world.scene import CANVAS, Composition, Scene, place, random_composition
+from polydraft.modalities.world.scene import CANVAS, RELATIONS, Composition, Scene, place, random_composition
 
 PAD, END, USER, ASSISTANT, SYSTEM, IMAGE = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<image>"
 SPECIALS = (PAD, END, USER, ASSISTANT, SYSTEM, IMAGE)
@@ -79,12 +81,14 @@ class Batch:
 
     ids: `[B, LENGTH]`. labels: `[B, LENGTH]`, the ids of answers and their ends, NOTHING elsewhere. pixels:
     `[B, 3, 128, 128]` in -1..1. kinds: `[B, PATCHES]`, 0 or 1 + the kind and size that covers a patch's middle.
+    stands: `[B, PATCHES, 4]`, which of RELATIONS hold between the kind that covers a patch and the other one.
     """
 
     ids: Tensor
     labels: Tensor
     pixels: Tensor
     kinds: Tensor
+    stands: Tensor
 
 
 class Conversations:
@@ -97,8 +101,9 @@ class Conversations:
         scenes = [drawn(self.rng, self.held_out) for _ in range(rows)]
         told = [self.written(*scene) for scene in scenes]
         ids, labels = (torch.tensor(side) for side in zip(*told, strict=True))
-        kinds = torch.from_numpy(np.stack([covered(scene) for _, scene in scenes]))
-        return Batch(ids, labels, to_pixels([scene.render() for _, scene in scenes]), kinds)
+        seen = zip(*(covered(scene) for _, scene in scenes), strict=True)
+        kinds, stands = (torch.from_numpy(np.stack(found)) for found in seen)
+        return Batch(ids, labels, to_pixels([scene.render() for _, scene in scenes]), kinds, stands)
 
     def written(self, composition: Composition, scene: Scene) -> tuple[list[int], list[int]]:
         """Ids and labels of one conversation."""
@@ -118,13 +123,17 @@ class Conversations:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def covered(scene: Scene) -> np.ndarray:
-    """`[PATCHES]`: 0 for the background, else 1 + which kind in which size covers the middle of a patch."""
+def covered(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
+    """`[PATCHES]`: 0 for the background, else 1 + which kind in which size covers the middle of a patch; and
+    `[PATCHES, 4]`: in which of RELATIONS that kind stands to the other."""
     middle = np.arange(CANVAS // PATCH) * PATCH + PATCH // 2
-    found = np.zeros((len(middle), len(middle)), np.int64)
+    kinds = np.zeros((len(middle), len(middle)), np.int64)
+    stands = np.zeros((len(middle), len(middle), len(RELATIONS)), np.float32)
+    seen = {(first, relation) for first, relation, _ in to_be_seen(scene)}
     for item in scene.objects:
         inside_x = (item.x <= middle) & (middle < item.x + item.side)
         inside_y = (item.y <= middle) & (middle < item.y + item.side)
-        name = 1 + list(KINDS).index(item.kind) * len(SIZES) + list(SIZES).index(item.size)
-        found[np.ix_(inside_y, inside_x)] = name
-    return found.ravel()
+        place = np.ix_(inside_y, inside_x)
+        kinds[place] = 1 + list(KINDS).index(item.kind) * len(SIZES) + list(SIZES).index(item.size)
+        stands[place] = [(item.kind, relation) in seen for relation in RELATIONS]
+    return kinds.ravel(), stands.reshape(-1, len(RELATIONS))

@@ -4,8 +4,9 @@
     torchrun --nproc-per-node 2 -m polydraft.apps.train.vlm_target --processor $run/processor --out $run/target
 
 A CLIP-like tower, one projector, a deep and narrow Llama, all from random weights at once. While training, the tower
-also says what covers each of its patches, which the renderer knows; that head is dropped afterwards. The learning rate
-follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
+also says what covers each of its patches, where that lies and how it stands to the rest, which the renderer knows;
+that head is dropped afterwards. The learning rate follows the clock. Weights already in `--out` are trained on; they
+are saved every few minutes.
 """
 
 from __future__ import annotations
@@ -41,9 +42,14 @@ from polydraft.apps.train.vlm_data import (
     Conversations,
 )
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.scene import CANVAS
+from polydraft.modalities.world.parsing import RELATION_OF
+from polydraft.modalities.world.scene import CANVAS, RELATIONS
 
-WEIGHTS = {"loss": 1.0, "naming": 0.5}  # of what covers a patch
+# naming: what covers a patch. placing: where a thing's patch lies; a tower that only names forgets it. standing: how it
+# stands to the other kind. told: words of that in the answers, few and the last that are learnt.
+WEIGHTS = {"loss": 1.0, "naming": 0.5, "placing": 0.3, "standing": 0.5, "told": 0.3}
+SIDE = CANVAS // PATCH  # patches of a row
+SEEN = (1 + len(KINDS) * len(SIZES), len(RELATIONS), SIDE, SIDE)  # what is read off a patch
 WIDTH, LAYERS, TOWER_LAYERS, HEAD = 160, 12, 5, 32
 
 
@@ -64,20 +70,35 @@ def configuration(tokenizer: Tokenizer) -> LlavaConfig:
     )  # fmt: skip
 
 
-def losses(model: LlavaForConditionalGeneration, naming: nn.Linear, batch: Batch) -> Tensor:
-    """`[2]`: mean nats a token of the answers, and of naming what covers a patch."""
+def relation_words(tokenizer: Tokenizer) -> Tensor:
+    """`[V]` bool: ids that say left, above and the like."""
+    return torch.tensor([
+        tokenizer.decode([token]).strip().lower() in RELATION_OF for token in range(tokenizer.get_vocab_size())
+    ])  # fmt: skip
+
+
+def losses(model: LlavaForConditionalGeneration, naming: nn.Linear, telling: Tensor, batch: Batch) -> Tensor:
+    """`[5]`: mean nats of a token, of what covers a patch, where it lies, how it stands, and of words in `telling`."""
     parts, first = model.model, batch.ids.eq(model.config.image_token_id).int().argmax(1)[0]
     with torch.autocast("cpu", torch.bfloat16):
         seen = parts.vision_tower(pixel_values=batch.pixels).last_hidden_state[:, 1:]
-        named = naming(seen)
+        named, stands, row, column = naming(seen).float().split(SEEN, -1)
         read = parts.get_input_embeddings()(batch.ids)
         # every conversation begins alike: its picture stands in the same place
         read = torch.cat([read[:, :first], parts.multi_modal_projector(seen), read[:, first + PATCHES :]], 1)
         hidden = parts.language_model(inputs_embeds=read).last_hidden_state[:, :-1]
         counted = batch.labels[:, 1:] != NOTHING
         logits = model.lm_head(hidden[counted])
-    loss = F.cross_entropy(logits.float(), batch.labels[:, 1:][counted])
-    return torch.stack([loss, F.cross_entropy(named.float().flatten(0, 1), batch.kinds.flatten())])
+    wanted, things, both = batch.labels[:, 1:][counted], batch.kinds > 0, batch.stands.any(-1)
+    place = torch.arange(PATCHES).expand_as(things)[things]
+    nats = F.cross_entropy(logits.float(), wanted, reduction="none")
+    told = telling[wanted]
+    rows_and_columns = F.cross_entropy(row[things], place // SIDE) + F.cross_entropy(column[things], place % SIDE)
+    standing = F.binary_cross_entropy_with_logits(stands[both], batch.stands[both], reduction="sum")
+    return torch.stack([
+        nats.mean(), F.cross_entropy(named.flatten(0, 1), batch.kinds.flatten()), rows_and_columns,
+        standing / both.sum().mul(len(RELATIONS)).clamp(min=1), (nats * told).sum() / told.sum().clamp(min=1),
+    ])  # fmt: skip
 
 
 def run(
@@ -92,7 +113,7 @@ def run(
     model = kind.from_pretrained(out, dtype=torch.float32) if curve else kind(configuration(tokenizer))
     model.generation_config = GenerationConfig.from_pretrained(processor)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
-    naming = nn.Linear(WIDTH, 1 + len(KINDS) * len(SIZES))
+    naming = nn.Linear(WIDTH, sum(SEEN))
     data = Conversations(tokenizer, [seed, course.steps(curve), rank])
     held_out = Conversations(tokenizer, 99, held_out=True)
     if rank == 0:
@@ -102,7 +123,7 @@ def run(
         model.model.vision_tower.compile(dynamic=False)
     out.mkdir(parents=True, exist_ok=True)
     course.run(
-        model, [naming], partial(losses, model, naming), partial(data.next, rows),
+        model, [naming], partial(losses, model, naming, relation_words(tokenizer)), partial(data.next, rows),
         [held_out.next(rows) for _ in range(4)], partial(save, model, out), weights=WEIGHTS, minutes=minutes, rate=rate,
         curve=curve, rank=rank,
     )  # fmt: skip
