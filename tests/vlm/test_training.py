@@ -19,7 +19,7 @@ from polydraft.core.errors import PolydraftError
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.scene import Placed, Scene
+from polydraft.modalities.world.scene import RELATIONS, Placed, Scene
 
 METHODS = {"lm": "draft", "eagle": "eagle2", "heads": "medusa", "hydra": "hydra", "kangaroo": "kangaroo"}
 
@@ -59,9 +59,19 @@ def test_a_conversation_teaches_answers_and_ends_only():
 
 def test_what_covers_a_patch_is_known_from_the_scene():
     kind = list(KINDS)[3]
-    found = covered(Scene("blue", (Placed(kind, "small", 32, 64),))).reshape(8, 8)
+    found = covered(Scene("blue", (Placed(kind, "small", 32, 64),)))[0].reshape(8, 8)
     name = 1 + 3 * len(SIZES) + list(SIZES).index("small")
     assert (found[4:6, 2:4] == name).all() and (found > 0).sum() == 4
+
+
+def test_patches_know_how_their_kind_stands():
+    """The cat is above the dog and to its left; a scene of one kind has nothing to stand to."""
+    kinds, stands = covered(Scene("pink", (Placed("cat", "small", 0, 0), Placed("dog", "large", 64, 64))))
+    cat, dog = (kinds == kinds.reshape(8, 8)[place] for place in ((0, 0), (5, 5)))
+    assert (stands[cat] == [relation in ("left", "above") for relation in RELATIONS]).all() and cat.sum() == 4
+    assert (stands[dog] == [relation in ("right", "below") for relation in RELATIONS]).all()
+    assert not stands[kinds == 0].any()
+    assert not covered(Scene("pink", (Placed("cat", "small", 0, 0),) * 2))[1].any()
 
 
 def test_training_and_answering_see_the_same(model: Path):
