@@ -34,14 +34,13 @@ class Form:
     """What a model of one modality is made of. first: a part that only it has; manifest: what it begins as.
 
     words: puts the target's vocabulary, made or found in the folder of the runs, into the target's folder.
-    method, needs: its method of choice, once it has a drafter of that kind.
+    methods: its methods of choice and the kinds of drafter they need, the fastest first.
     """
 
     first: str
     manifest: dict[str, Any]
     words: Callable[[Path, Path], object]
-    method: str = "jacobi"
-    needs: str | None = None
+    methods: tuple[tuple[str, str], ...] = ()
 
 
 FORMS = (
@@ -62,7 +61,7 @@ FORMS = (
             "voices": list(VOICES), "defaults": {"method": "jacobi", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
         },
         lambda runs, target: shutil.copy(runs / "target" / "tokenizer.json", target),
-        "hydra", "hydra",
+        (("hydra", "hydra"),),
     ),
     Form(
         "processor",
@@ -72,7 +71,7 @@ FORMS = (
             "defaults": {"method": "pld", "temperature": 0.0},
         },
         lambda runs, target: shutil.copytree(runs / "processor", target, dirs_exist_ok=True),
-        "eagle2", "eagle",
+        (("hydra", "hydra"), ("eagle2", "eagle")),
     ),
 )  # fmt: skip
 
@@ -97,8 +96,8 @@ def assemble(runs: Path, out: Path) -> None:
             manifest["fitted"] |= {method: manifest["fitted"].get(method, {}) | fit for method in readers(kind)}
     plot_curves(runs, out / "curves.png")
     manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
-    if form.needs in manifest["drafters"]:
-        manifest["defaults"] |= {"method": form.method}
+    if chosen := next((method for method, kind in form.methods if kind in manifest["drafters"]), None):
+        manifest["defaults"] |= {"method": chosen}
     path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 

@@ -15,6 +15,7 @@ from polydraft.apps.train.vlm_data import learn_words
 
 TARGET = 0.6  # of the minutes given
 DRAFTERS = {"eagle": 0.12, "hydra": 0.08, "heads": 0.06, "lm": 0.07, "kangaroo": 0.07}
+PLACES = {"hydra": 8, "heads": 6}  # descriptions are long runs of what is sure
 ROWS = 32  # conversations of a batch
 
 
@@ -28,5 +29,7 @@ def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     model = out / "model"
     assemble(out, model)
     for kind, share in DRAFTERS.items():
-        drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed, out / "samples")
+        drafter.run(
+            str(model), kind, out / f"drafter-{kind}", minutes * share, seed, out / "samples", places=PLACES.get(kind)
+        )
     assemble(out, model)
