@@ -14,19 +14,24 @@ from torch import Tensor, nn
 from polydraft.core.cache import SlotCache
 
 PREFILL = 64  # positions of a prompt a pass
+QUERIES = 32  # of a pass that attention takes at once on CPUs
 
 
 class Network:
     """backbone: takes ids or embeddings, returns features; config: its text configuration.
 
-    capacity: slots a row; constant so that a row's bits never depend on its neighbours. narrowest: fewest columns a
-    pass.
+    capacity: slots a row; constant so that a row's bits never depend on its neighbours. narrowest: fewest columns that
+    attention may take at once.
     """
 
     def __init__(self, backbone: nn.Module, config: Any, *, capacity: int, narrowest: int) -> None:
         self.backbone, self.config = backbone, config
         self.capacity, self.narrowest = capacity, narrowest
         self.windows = sliding_windows(config)
+
+    def widened(self, columns: int) -> int:
+        """Columns of a pass with padding, so that what is left over after whole blocks of QUERIES is no narrower."""
+        return columns + max(0, self.narrowest - ((columns - 1) % QUERIES + 1))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -56,7 +61,7 @@ class Network:
         `[B, C, M]`. Earlier columns were written by earlier passes.
         """
         branches, columns = cached.shape[1], inputs.shape[1]
-        known, extra = depth.shape[1] - columns, max(0, self.narrowest - columns)
+        known, extra = depth.shape[1] - columns, self.widened(columns) - columns
         inputs = inputs.repeat_interleave(branches, 0) if inputs.ndim == 2 else inputs
         inputs = nn.functional.pad(inputs, (0, extra) if inputs.ndim == 2 else (0, 0, 0, extra))
         depth = nn.functional.pad(depth, (0, extra))

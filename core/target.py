@@ -22,7 +22,7 @@ from polydraft.core.network import Network, keep_path
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
 
-NARROWEST = 2  # columns a row; a single query takes another attention kernel, and bit-equality would end
+NARROWEST = 4  # queries; with fewer attention sums in another order, rarely to other bits, and identity would end there
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class CausalTarget:
         """A state whose rows hold all but the last id of every branch's prompt, with room for drafts of `nodes`."""
         padded, offsets = self.padded(prompts)
         longest = padded.shape[1]
-        needed = longest + max(prompt.budget for prompt in prompts) + max(nodes, self.network.narrowest - 1)
+        needed = longest + max(prompt.budget for prompt in prompts) + self.network.widened(nodes + 1) - 1
         if needed > self.capacity:
             raise InvalidArgument(
                 f"prompt, budget and draft need {needed} positions but this target holds {self.capacity}; "

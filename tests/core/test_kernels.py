@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig
 
 from polydraft.core import kernels
 from polydraft.core.kernels import InferenceLinear, prepare
+from polydraft.core.network import Network
+from polydraft.core.target import NARROWEST
+from polydraft.modalities.loading import native_bf16
 
 SHAPES = [(64, 32), (256, 704), (704, 256), (1024, 300)]
 
@@ -94,3 +98,32 @@ def test_without_blocks_rows_would_feel_their_neighbours(monkeypatch):
     monkeypatch.setattr(kernels, "WHOLE", 10**9)
     if torch.cpu._is_amx_tile_supported():
         assert not stable(1024, 300)
+
+
+def strangers(narrowest: int, widths: range) -> set[int]:
+    """Widths of a pass in which a query's attention is other than among 96 queries, padded as targets pad."""
+    torch.manual_seed(5)
+    heads, size, slots, found = 5, 32, 512, set()
+    network = Network(nn.Linear(1, 1), LlamaConfig(), capacity=slots, narrowest=narrowest)
+    for _ in range(60):
+        q, k, v = (2 * torch.randn(1, heads, length, size).bfloat16() for length in (96, slots, slots))
+        mask = torch.full((1, 1, 96, slots), -torch.inf).bfloat16()
+        mask[..., : int(torch.randint(70, 300, ()))] = 0
+        attend = nn.functional.scaled_dot_product_attention
+        whole = attend(q, k, v, attn_mask=mask)
+        for width in widths:
+            wide = network.widened(width)
+            alone = attend(q[:, :, :wide], k, v, attn_mask=mask[:, :, :wide])[:, :, :width]
+            if not torch.equal(alone, whole[:, :, :width]):
+                found.add(width)
+    return found
+
+
+def test_queries_do_not_feel_how_many_there_are():
+    """In bf16 sums over keys depend on it below four, and what is left after blocks of 32 counts for itself."""
+    assert not strangers(NARROWEST, range(1, 41))
+
+
+@pytest.mark.skipif(not native_bf16(torch.device("cpu")), reason="other processors may sum few queries in one order")
+def test_too_few_queries_would_show():
+    assert strangers(1, range(1, 41)) & {1, 2, 3, 33, 34, 35}

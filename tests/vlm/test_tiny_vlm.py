@@ -1,0 +1,97 @@
+"""The embedded model: same seed, same answer with every drafter, in fp32 and bf16; and its answers are right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
+from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.methods import parse
+from polydraft.core.sampling import Sampling
+from polydraft.core.target import Prompt
+from polydraft.modalities.loading import load
+from polydraft.modalities.vlm.conversation import conversation
+from polydraft.modalities.vlm.pipeline import VLMPipeline
+
+from ..apps.command_line import run as command
+from .conftest import run
+
+LONGEST = 120
+TRAINED = (
+    "draft(depth=5)", "draft(depth=3,width=2,total=8)", "eagle", "eagle2", "eagle2(depth=3,width=2,total=5)", "hydra",
+    "medusa", "kangaroo",
+)  # fmt: skip
+UNTRAINED = ("pld", "jacobi(window=5)", "early-exit")
+SETTINGS = {"greedy": Sampling(temperature=0), "sampled": Sampling()}
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def pipe(request: pytest.FixtureRequest) -> VLMPipeline:
+    return load("tiny-vlm", dtype=request.param)
+
+
+def asked(pipe: VLMPipeline) -> list[Prompt]:
+    """A description, a question about a wide picture, and one about two pictures."""
+    scenes = [row["image"] for row in map(Rows().__getitem__, (3, 4, 5))]
+    wide = Image.new("RGB", (300, 200), "white")
+    wide.paste(scenes[1].resize((200, 200)), (50, 0))
+    rows = [
+        conversation(scenes[0], DESCRIBE, ()), conversation(wide, "What does the picture show?", ()),
+        conversation(scenes[1:], "What is in the picture?", ()),
+    ]  # fmt: skip
+    return pipe.prompts(rows, [1, 2, 3], LONGEST)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_method_answers_as_plain_decoding(pipe: VLMPipeline, setting: str) -> None:
+    """With ends inside accepted runs, in a batch and alone."""
+    sampling, prompts = SETTINGS[setting], asked(pipe)
+    plain = run(pipe.method(parse("ar"), sampling), prompts)
+    assert plain[1] == ["eos"] * 3 and len(plain[0][0]) > 40
+    for name in TRAINED + UNTRAINED:
+        method = pipe.method(pipe.checked(name), sampling)
+        answers, reasons, tau = run(method, prompts)
+        assert (answers, reasons) == plain[:2], name
+        assert tau > 1.5 or name in UNTRAINED or setting == "sampled", (name, tau)
+        assert run(method, prompts[:1])[0] == plain[0][:1], name
+    oracle = OracleDrafter(dict(enumerate(map(torch.tensor, plain[0]))), pipe.mask.shape[1], reach=6, acceptance=1.0)
+    answers, reasons, tau = run(replace(pipe.method(parse("ar"), sampling), drafter=oracle), prompts)
+    assert (answers, reasons) == plain[:2] and tau > 4
+
+
+def test_greedy_equals_generate() -> None:
+    """fp64 leaves no near-ties, so equality is strict."""
+    pipe, greedy = load("tiny-vlm", dtype="float64"), Sampling(temperature=0)
+    for prompt in asked(pipe)[:2]:
+        ids = torch.tensor([prompt.branches[0]])
+        pictures = {name: value.to(torch.float64) for name, value in prompt.inputs.items()}
+        theirs = pipe.target_model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), **pictures, do_sample=False, max_new_tokens=LONGEST,
+        )[0, ids.shape[1] :].tolist()  # fmt: skip
+        for name in ("ar", "eagle2"):
+            assert run(pipe.method(pipe.checked(name), greedy), [prompt])[0] == [theirs], name
+
+
+def test_its_answers_are_right(tmp_path: Path) -> None:
+    """A sample of the figures in its card."""
+    words = ("--tasks", "emoji-qa:40", "--methods", "ar,eagle2", "--model", "tiny-vlm", "--out", tmp_path / "qa")
+    done = command("batch", "vlm", *words, "--json")
+    assert done.exit_code == 0, done.stderr
+    plain, drafted = json.loads(done.stdout)["rows"]
+    assert plain["score"] == drafted["score"] >= 0.8 and drafted["same"] == 1
+
+
+def test_its_descriptions_name_what_is_there(tmp_path: Path) -> None:
+    done = command("bench", "descriptions", "--n", "24", "-o", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.stderr
+    value = json.loads(done.stdout)
+    assert value["shares"]["objects"] >= 0.8 and len(value["missed"]) == round(24 * (1 - value["shares"]["ok"]))
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        "descriptions.json", "descriptions.md", "descriptions.png"
+    }  # fmt: skip
