@@ -19,6 +19,7 @@ from torch import Tensor
 from polydraft.modalities.speech.family import SoundStream
 
 WINDOW, SEARCH = 0.04, 0.012  # seconds: of a window, and how far it may move; a period of a deep voice fits
+NEARER = 1e-4  # of the best likeness: what the farthest move must be better by
 
 
 class Stretch:
@@ -66,7 +67,10 @@ class Stretch:
             likeness = np.correlate(near, wanted)
             power = np.concatenate([[0], np.cumsum(near.astype(np.float64) ** 2)])
             power = power[2 * self.hop :] - power[: -2 * self.hop]
-            place = first + int(np.argmax(likeness / np.sqrt(power + 1e-9)))
+            score = likeness / np.sqrt(power + 1e-9)
+            # a period further on is as like, to rounding; the nearest is meant
+            moved = np.abs(first - place + np.arange(len(score))) / self.reach
+            place = first + int(np.argmax(score - NEARER * np.abs(score).max() * moved))
         taken = self._at(place, 2 * self.hop) * self.shape
         sound = self.open + taken[: self.hop]
         self.open, self.last, self.count = taken[self.hop :], place, self.count + 1

@@ -10,7 +10,7 @@ import torch
 from polydraft.core.decode import decode, join, keep, start, step
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.target import CausalTarget
+from polydraft.core.target import NARROWEST, CausalTarget
 
 NAMES = [
     "oracle chain", "oracle tree", "lookup", "jacobi left-law", "jacobi random", "lm chain",
@@ -114,7 +114,7 @@ def test_trees_at_the_end_of_the_room_overwrite_nobody(lab, run, guidance):
     made = lab()
     plain = run(made.method(None, None, guidance), made.prompts)
     oracle = OracleDrafter(dict(enumerate(plain.outputs)), 61, reach=5, width=4)
-    for drafter, nodes in ((oracle, 20), (None, 1)):  # a pass has two columns at least
+    for drafter, nodes in ((oracle, 20), (None, NARROWEST - 1)):
         exact, short = (
             replace(made.method(drafter), target=CausalTarget(made.model, capacity=room, guidance_scale=guidance))
             for room in (10 + 30 + nodes, 10 + 30 + nodes - 1)
