@@ -20,7 +20,7 @@ from polydraft.apps.bench.peers import generate, untouched
 from polydraft.apps.bench.prompts import held_out
 from polydraft.apps.bench.timing import Contender, Run, take_turns
 from polydraft.apps.commands.terminal import note
-from polydraft.core.decode import decode, start
+from polydraft.core.decode import Method, decode, start
 from polydraft.core.methods import parse
 from polydraft.core.registry import DRAFTERS
 from polydraft.core.sampling import Sampling
@@ -102,8 +102,12 @@ def settings(
 
 
 def draw(pipe: Pipeline, name: str, sampling: Sampling, scale: float, prompts: list[Prompt], batch: int) -> Run:
+    """All prompts with the method of that name, `batch` at a time."""
+    return decoded(pipe.method(parse(name), sampling, scale), prompts, batch)
+
+
+def decoded(method: Method, prompts: list[Prompt], batch: int = 1) -> Run:
     """All prompts, `batch` at a time."""
-    method = pipe.method(parse(name), sampling, scale)
     outputs, parts, passes = [], [], 0
     for first in range(0, len(prompts), batch):
         rows = start(method, prompts[first : first + batch])

@@ -25,9 +25,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from polydraft.apps.bench import plots, report, table
 from polydraft.apps.bench.environment import environment, warning
+from polydraft.apps.bench.image import decoded
 from polydraft.apps.bench.timing import Contender, Run, Spread, speedup, take_turns
 from polydraft.apps.commands.terminal import note, print_json, print_table
-from polydraft.core.decode import Method, decode, start
+from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
@@ -130,14 +131,14 @@ def run(
     ]
     value = {"bytes_a_second": rate, "rows": rows, "prompt": prompt, "tokens": tokens, "environment": taken_on}
     cells = [cells_of(row) for row in rows]
-    told = f"memory is copied at {rate / 1e9:.0f} GB/s here; weights are random, τ is prescribed"
+    line = f"memory is copied at {rate / 1e9:.0f} GB/s here; weights are random, τ is prescribed"
     if json:
         print_json(value)
     else:
         print_table(HEADERS, cells)
-        note(told)
+        note(line)
     if output is not None:
-        report.save(output, "roofline", value, f"{table.sheet_of(HEADERS, cells)}\n\n{told}\n", picture(rows))
+        report.save(output, "roofline", value, f"{table.sheet_of(HEADERS, cells)}\n\n{line}\n", picture(rows))
 
 
 def check_tau(tau: float, plan: Dynamic) -> None:
@@ -163,11 +164,11 @@ def measured(
     asked = Prompt((tuple(range(2, 2 + prompt)),), tokens, 0)
 
     def plain() -> Run:
-        return timed(Method("ar", target, NoDrafter(), TapeVerifier(), sampler), asked)
+        return decoded(Method("ar", target, NoDrafter(), TapeVerifier(), sampler), [asked])
 
     def drafted() -> Run:
         drafter = EagleDrafter(head, target, plan, SharedNoise(SURE))
-        return timed(Method("eagle2", target, drafter, Prescribed(wanted), sampler), asked)
+        return decoded(Method("eagle2", target, drafter, Prescribed(wanted), sampler), [asked])
 
     runs = take_turns(
         [Contender("ar", plain), Contender("eagle2", drafted)], repeats, lambda who: note(f"{name}: {who}")
@@ -185,14 +186,6 @@ def measured(
         "tau": counts.mean_accepted_length, "S": found, "limit": limit, "reached": found / limit,
         "published_efficiency": None if shape.speedup is None else shape.speedup / shape.tau,
     }  # fmt: skip
-
-
-def timed(method: Method, prompt: Prompt) -> Run:
-    rows = start(method, [prompt])
-    passes = sum(1 for _ in decode(method, rows))
-    (stats,) = rows.stats.values()
-    stats.time(rows.watch)
-    return Run(stats.decode_seconds, stats.tokens, rows.outputs(), stats, passes)
 
 
 def bytes_of(module: nn.Module) -> int:

@@ -53,8 +53,7 @@ def answer_map(result: ChatResult, picture: Image.Image | None, question: str) -
             fill = tuple(round(LIGHT * 255 + (1 - LIGHT) * channel) for channel in colour)
             draw.rectangle((left + x, y, left + x + font().getlength(text), y + LINE - 4), fill=fill)
             draw.text((left + x, y + LINE // 2 - 2), text, font=font(), fill=INK, anchor="lm")
-    counts = np.bincount(result.passes.numpy(), minlength=2)[1:]
-    bars(draw, below, sheet.width, counts[counts > 0], len(result.tokens))
+    bars(draw, below, sheet.width, np.bincount(result.passes.numpy())[1:], len(result.tokens))
     return sheet
 
 

@@ -256,7 +256,8 @@ class ChatStream(Iterator[ChatStep]):
         tokens = [answer.cpu() for answer in self.batch.outputs()]
         texts = [spelling.text(ids.tolist()) for spelling, ids in zip(self.spellings, tokens, strict=True)]
         return ChatResult(
-            texts, tokens, [torch.tensor(row, dtype=torch.long) for row in self.passes], self.runs,
+            texts, tokens, [torch.tensor(row, dtype=torch.long) for row in self.passes],
+            [list(row) for row in self.runs],
             DecodeStats.total(rows), rows, self.batch.finish_reasons(), [prompt.seed for prompt in self.prompts],
             self.pipe.card.name, self.method.name,
         )  # fmt: skip

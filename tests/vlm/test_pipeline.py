@@ -67,6 +67,14 @@ def test_runs_are_the_text_pass_by_pass(pipe_of):
         assert len(counts) == stats.target_passes and min(counts) >= 1
 
 
+def test_a_result_stays_what_it_was_when_the_stream_goes_on(pipe_of):
+    stream = pipe_of("llava").stream(picture(60, 40), "What?", max_new_tokens=6, method="ar")
+    next(stream)
+    early = stream.result()
+    rest = list(stream)
+    assert len(rest) == 5 and len(early.runs) == len(early.passes) == len(early.tokens) == 1
+
+
 def test_streamed_pieces_are_the_text(pipe_of):
     """Random bytes are mostly half characters; no piece ends inside one."""
     pipe: VLMPipeline = pipe_of("llava")
