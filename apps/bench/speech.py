@@ -24,7 +24,7 @@ from polydraft.apps.bench.environment import environment, warning
 from polydraft.apps.bench.image import drafting, split
 from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.sentences import everyday
+from polydraft.modalities.speech.corpus.sentences import everyday
 
 
 def run(

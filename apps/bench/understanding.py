@@ -20,7 +20,7 @@ from polydraft.apps.bench.torchaudio_judges import Squim, Wav2Vec2
 from polydraft.apps.commands.terminal import note
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.text import read
+from polydraft.modalities.speech.text.reading import read
 
 GROUP = 8  # sentences said together
 RENDERER = "flite"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.apps.train.flite import PAUSE, Heard
-from polydraft.modalities.speech.lexicon import BOUNDARY, LETTERS, PHONES, PUNCTUATION, VOWELS, symbols
+from polydraft.modalities.speech.text.lexicon import BOUNDARY, LETTERS, PHONES, PUNCTUATION, VOWELS, symbols
 
 MOST_WRONG = 0.15  # of a sentence's phones; beyond, the sentence is not what was said
 WRONG, OTHER_VOWEL = 1.0, 0.5

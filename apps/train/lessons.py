@@ -22,10 +22,10 @@ from polydraft.core.methods import parse
 from polydraft.core.target import Prompt
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.speech.corpus.sentences import sentence
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.sentences import sentence
-from polydraft.modalities.speech.text import read
+from polydraft.modalities.speech.text.reading import read
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 from polydraft.modalities.world.captions import describe

@@ -2,8 +2,8 @@
 
     python -m polydraft.apps.train.lexicon assets/speech/lexicon.txt.gz
 
-Needs flite and wamerican (`apt install flite wamerican`). Forms that `modalities/speech/lexicon.py` derives rightly
-from their stem ("cats", "walked") are left out.
+Needs flite and wamerican (`apt install flite wamerican`). Forms that `modalities/speech/text/lexicon.py` derives
+rightly from their stem ("cats", "walked") are left out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from polydraft.apps.train.flite import phones_of, taken_as_written
-from polydraft.modalities.speech.lexicon import inflected
-from polydraft.modalities.speech.text import fold
+from polydraft.modalities.speech.text.lexicon import inflected
+from polydraft.modalities.speech.text.reading import fold
 
 WORDS = Path("/usr/share/dict/american-english")
 BATCH = 200  # words a call of flite

@@ -9,9 +9,9 @@ import torch
 
 from polydraft.apps.train.flite import VOICES
 from polydraft.apps.train.speech_data import load_shard
-from polydraft.modalities.speech.codec import FRAMES, MIDDLE, SAMPLES
-from polydraft.modalities.speech.lexicon import SYMBOLS, symbols
-from polydraft.modalities.speech.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
+from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, SAMPLES
+from polydraft.modalities.speech.codecs.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
+from polydraft.modalities.speech.text.lexicon import SYMBOLS, symbols
 
 QUIET = 1e-7  # power; what is below is silence
 

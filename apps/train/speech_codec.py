@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
-from polydraft.modalities.speech.codec import FRAMES, MIDDLE, SAMPLES, CodecConfig, SpeechCodec
-from polydraft.modalities.speech.lexicon import SYMBOLS
+from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, SAMPLES, CodecConfig, SpeechCodec
+from polydraft.modalities.speech.text.lexicon import SYMBOLS
 
 ROWS, CODES = 32, 64  # a batch
 MARGIN = 4  # codes at both ends of a piece that are heard but not judged: their neighbours are missing

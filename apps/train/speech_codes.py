@@ -18,8 +18,8 @@ from torch import Tensor
 
 from polydraft.apps.train.speech_data import load_shard, respelled
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codec import SAMPLES, SpeechCodec
-from polydraft.modalities.speech.vocoder import SAMPLE_RATE
+from polydraft.modalities.speech.codecs.tiny import SAMPLES, SpeechCodec
+from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE
 
 LENGTHS = (160, 224, 288, 384, 512)  # of padded sequences: few shapes compile once each; what is longer is left out
 NOTHING = -1

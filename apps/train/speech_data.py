@@ -2,7 +2,7 @@
 
     for path in render_many([(["hello", "there", "."], "slt", 0)], Path("runs/speech"), workers=2): load_shard(path)
 
-Sentences are lists of lower-case words and punctuation marks, as `modalities/speech/text.py` makes them.
+Sentences are lists of lower-case words and punctuation marks, as `modalities/speech/text/reading.py` makes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from polydraft.apps.train import flite
 from polydraft.apps.train.alignment import aligned
 from polydraft.apps.train.flite import VOICES, Heard
-from polydraft.modalities.speech.lexicon import BOUNDARY, PUNCTUATION, symbols, word_symbols
+from polydraft.modalities.speech.text.lexicon import BOUNDARY, PUNCTUATION, symbols, word_symbols
 
 TEMPO = 0.08  # durations vary by this share either way
 

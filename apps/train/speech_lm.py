@@ -29,7 +29,7 @@ from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.training.parallel import foresight
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.lexicon import LETTERS
+from polydraft.modalities.speech.text.lexicon import LETTERS
 
 WEIGHTS = {"loss": 1.0, "pointing": 0.2, "ahead": 0.3}
 LAYER = 5  # whose output points

@@ -22,10 +22,10 @@ from polydraft.apps.train.speech_codes import code
 from polydraft.apps.train.speech_data import Job, render_many
 from polydraft.apps.train.together import on_every_core
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codec import SpeechCodec
-from polydraft.modalities.speech.lexicon import SYMBOLS
-from polydraft.modalities.speech.sentences import sentence
-from polydraft.modalities.speech.text import read
+from polydraft.modalities.speech.codecs.tiny import SpeechCodec
+from polydraft.modalities.speech.corpus.sentences import sentence
+from polydraft.modalities.speech.text.lexicon import SYMBOLS
+from polydraft.modalities.speech.text.reading import read
 
 SENTENCES = 24_000
 ANALYSED = 6  # shards the codec learns from

@@ -19,8 +19,8 @@ from polydraft.apps.train.speech_codes import LENGTHS, NOTHING, Coded, code
 from polydraft.apps.train.tiny_speech import jobs
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codec import SAMPLES, CodecConfig, SpeechCodec
-from polydraft.modalities.speech.lexicon import LETTERS, SYMBOLS, symbols
+from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecConfig, SpeechCodec
+from polydraft.modalities.speech.text.lexicon import LETTERS, SYMBOLS, symbols
 
 SENTENCES = (["we", "meet", "again", "."], ["yes", ",", "a", "cat", "."], ["good", "morning", "!"])
 ROWS = 40

@@ -12,9 +12,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from polydraft.apps.train.checkpoint import save
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codec import CodecConfig, SpeechCodec
-from polydraft.modalities.speech.lexicon import SYMBOLS
+from polydraft.modalities.speech.codecs.tiny import CodecConfig, SpeechCodec
 from polydraft.modalities.speech.pipeline import SpeechPipeline
+from polydraft.modalities.speech.text.lexicon import SYMBOLS
 
 VOICES = ["slt", "rms"]
 LEVELS = (5, 5, 3)

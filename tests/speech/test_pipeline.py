@@ -11,7 +11,7 @@ import torch
 
 from polydraft.core.errors import InvalidArgument, OutputUnwritable, PromptError, UnknownModel
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.codec import SAMPLES
+from polydraft.modalities.speech.codecs.tiny import SAMPLES
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.result import FORMATS, pcm, wav_header

@@ -13,9 +13,9 @@ from polydraft.apps.train import flite
 from polydraft.apps.train.alignment import aligned
 from polydraft.apps.train.flite import SAMPLE_RATE, VOICES, FliteError, Heard, phones_of, taken_as_written
 from polydraft.apps.train.speech_data import Job, load_shard, render, render_many, respelled, say, written
-from polydraft.modalities.speech.lexicon import BOUNDARY, symbols
-from polydraft.modalities.speech.sentences import sentence
-from polydraft.modalities.speech.text import read
+from polydraft.modalities.speech.corpus.sentences import sentence
+from polydraft.modalities.speech.text.lexicon import BOUNDARY, symbols
+from polydraft.modalities.speech.text.reading import read
 
 needs_flite = pytest.mark.skipif(shutil.which("flite") is None, reason="flite is not installed (apt install flite)")
 

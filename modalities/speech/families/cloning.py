@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.speech.chunks import ChunkStream
+from polydraft.modalities.speech.codecs.chunks import ChunkStream
+from polydraft.modalities.speech.codecs.fsq import FsqCodec
+from polydraft.modalities.speech.codecs.stretch import Stretched
 from polydraft.modalities.speech.families.tokens import TokenFamily
 from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, Parts, SoundStream, Voice, coded
-from polydraft.modalities.speech.fsq_codec import FsqCodec
 from polydraft.modalities.speech.reference import Recording, listen
-from polydraft.modalities.speech.splitting import sentences
-from polydraft.modalities.speech.stretch import Stretched
+from polydraft.modalities.speech.text.splitting import sentences
 
 
 class CloningFamily(TokenFamily):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polydraft.modalities.speech.families.tokens import TokenFamily
 from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Voice, coded
-from polydraft.modalities.speech.splitting import LONGEST_PART
+from polydraft.modalities.speech.text.splitting import LONGEST_PART
 
 LEVELS, AXES = 3, 8  # of the finite scalar quantiser
 

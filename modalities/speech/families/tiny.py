@@ -10,11 +10,11 @@ from torch import Tensor
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codec import SAMPLES, CodecStream, SpeechCodec
+from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecStream, SpeechCodec
+from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE
 from polydraft.modalities.speech.family import Parts, Script, SpeechFamily, Voice, coded
-from polydraft.modalities.speech.lexicon import symbols
-from polydraft.modalities.speech.text import read
-from polydraft.modalities.speech.vocoder import SAMPLE_RATE
+from polydraft.modalities.speech.text.lexicon import symbols
+from polydraft.modalities.speech.text.reading import read
 
 LONGEST_PROMPT = 136  # symbols and specials
 USUAL = 3.7  # codes a symbol

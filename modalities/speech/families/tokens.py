@@ -14,7 +14,7 @@ from torch import Tensor
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Script, SpeechFamily
-from polydraft.modalities.speech.splitting import sentences, size
+from polydraft.modalities.speech.text.splitting import sentences, size
 
 LEAST, SLOW, USUAL = 3.0, 5.0, 14.0  # seconds of any sentence; bytes said a second, slowly and usually
 

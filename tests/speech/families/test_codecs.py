@@ -15,12 +15,12 @@ import torch
 
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.chunks import ChunkStream
+from polydraft.modalities.speech.codecs.chunks import ChunkStream
+from polydraft.modalities.speech.codecs.fsq import semantic
+from polydraft.modalities.speech.codecs.snac import PlacedNoise
 from polydraft.modalities.speech.families.orpheus import Orpheus
 from polydraft.modalities.speech.family import Voice
-from polydraft.modalities.speech.fsq_codec import semantic
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.snac import PlacedNoise
 
 
 def decibels(error: torch.Tensor, signal: torch.Tensor) -> float:

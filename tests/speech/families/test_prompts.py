@@ -14,7 +14,7 @@ from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.modalities.speech.families import neutts
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.splitting import LONGEST_PART, sentences, size
+from polydraft.modalities.speech.text.splitting import LONGEST_PART, sentences, size
 
 from .conftest import neutts_phonemes
 

@@ -17,8 +17,8 @@ from importlib.resources import files
 
 import numpy as np
 
-from polydraft.modalities.speech.grammar import DRILL, IRREGULAR_PLURALS, IRREGULAR_VERBS, LISTS, NATURAL, SHORT
-from polydraft.modalities.speech.lexicon import VOWELS, pronounce, pronunciations
+from polydraft.modalities.speech.corpus.grammar import DRILL, IRREGULAR_PLURALS, IRREGULAR_VERBS, LISTS, NATURAL, SHORT
+from polydraft.modalities.speech.text.lexicon import VOWELS, pronounce, pronunciations
 
 SHARES = {NATURAL: 0.58, DRILL: 0.32, SHORT: 0.1}
 LONGEST = 18  # words

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polydraft.apps.train.checkpoint import save
-from polydraft.modalities.speech import vocoder
-from polydraft.modalities.speech.codec import SAMPLES, CodecConfig, CodecStream, SpeechCodec
-from polydraft.modalities.speech.vocoder import Frames
+from polydraft.modalities.speech.codecs import vocoder
+from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecConfig, CodecStream, SpeechCodec
+from polydraft.modalities.speech.codecs.vocoder import Frames
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.audio_utils import mel_filter_bank
 
-from polydraft.modalities.speech import vocoder
-from polydraft.modalities.speech.vocoder import BANDS, NOISE_BANDS, SAMPLE_RATE, Frames
+from polydraft.modalities.speech.codecs import vocoder
+from polydraft.modalities.speech.codecs.vocoder import BANDS, NOISE_BANDS, SAMPLE_RATE, Frames
 
 SAMPLES = 320  # a code
 FRAMES = SAMPLES // vocoder.HOP  # a code

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from polydraft.modalities.speech.lexicon import (
+from polydraft.modalities.speech.text.lexicon import (
     BOUNDARY,
     LETTERS,
     PHONES,
@@ -47,7 +47,7 @@ def test_loads_at_once() -> None:
 
 def test_import_does_not_load_it() -> None:
     code = (
-        "from polydraft.modalities.speech import lexicon; "
+        "from polydraft.modalities.speech.text import lexicon; "
         "assert lexicon.pronunciations.cache_info().currsize == 0; lexicon.pronounce('a'); "
         "assert lexicon.pronunciations.cache_info().currsize == 1"
     )

@@ -18,8 +18,8 @@ from itertools import groupby
 import numpy as np
 
 from polydraft.core.errors import PromptError
-from polydraft.modalities.speech.lexicon import PUNCTUATION, pronounce
-from polydraft.modalities.speech.numerals import spoken
+from polydraft.modalities.speech.text.lexicon import PUNCTUATION, pronounce
+from polydraft.modalities.speech.text.numerals import spoken
 
 LONGEST_TEXT = 20_000  # characters
 LONGEST_PART = 110  # characters of a sentence, its marks included; longer ones are divided

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.modalities.speech.chunks import ChunkStream, Window
-from polydraft.modalities.speech.stretch import Stretch
+from polydraft.modalities.speech.codecs.chunks import ChunkStream, Window
+from polydraft.modalities.speech.codecs.stretch import Stretch
 
 SAMPLES, REACH = 8, 3
 CODES = torch.randint(50, (80,), generator=torch.Generator().manual_seed(0))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.modalities.loading import read_weights
-from polydraft.modalities.speech.chunks import Window
+from polydraft.modalities.speech.codecs.chunks import Window
 
 BEFORE, AFTER, FADE = 50, 5, 1  # codes
 MELS, FRAME, HOP, FFT, STRIDE = 80, 400, 160, 512, 2  # what the semantic encoder (w2v-BERT 2.0) hears

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polydraft.core.errors import PromptError
-from polydraft.modalities.speech.lexicon import PUNCTUATION, pronounce
-from polydraft.modalities.speech.text import LONGEST_PART, LONGEST_TEXT, MOST_WORDS, read
+from polydraft.modalities.speech.text.lexicon import PUNCTUATION, pronounce
+from polydraft.modalities.speech.text.reading import LONGEST_PART, LONGEST_TEXT, MOST_WORDS, read
 
 READ = {
     # counts

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from polydraft.core.errors import WeightsError
 from polydraft.core.tape import uniform
 from polydraft.modalities.loading import read_weights
-from polydraft.modalities.speech.chunks import Window
+from polydraft.modalities.speech.codecs.chunks import Window
 
 REACH = 39  # samples that three residual units of kernel 7 and dilations 1, 3, 9 see to either side
 

@@ -10,7 +10,7 @@ import unicodedata
 from itertools import pairwise
 
 from polydraft.core.errors import PromptError
-from polydraft.modalities.speech.text import LONGEST_TEXT
+from polydraft.modalities.speech.text.reading import LONGEST_TEXT
 
 LONGEST_PART = 240  # bytes of a sentence; longer ones are divided
 

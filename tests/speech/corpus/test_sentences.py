@@ -8,9 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from polydraft.modalities.speech.grammar import DRILL, LISTS, NATURAL, SHORT
-from polydraft.modalities.speech.lexicon import PUNCTUATION, VOWELS, pronounce
-from polydraft.modalities.speech.sentences import (
+from polydraft.modalities.speech.corpus.grammar import DRILL, LISTS, NATURAL, SHORT
+from polydraft.modalities.speech.corpus.sentences import (
     FORMS,
     MADE,
     SLOT,
@@ -23,7 +22,8 @@ from polydraft.modalities.speech.sentences import (
     plural,
     sentence,
 )
-from polydraft.modalities.speech.text import read
+from polydraft.modalities.speech.text.lexicon import PUNCTUATION, VOWELS, pronounce
+from polydraft.modalities.speech.text.reading import read
 
 
 def words(text: str) -> list[str]:

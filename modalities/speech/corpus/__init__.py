@@ -1,0 +1,1 @@
+"""The sentences that `tiny-speech` learns from and is tested on."""

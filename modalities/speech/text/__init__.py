@@ -1,0 +1,1 @@
+"""Reading text: numbers, words and their sounds, and parts that are not too long."""
