@@ -23,10 +23,10 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel
 
-from polydraft.apps.bench import plots, report, table
-from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import decoded
-from polydraft.apps.bench.timing import Contender, Run, Spread, speedup, take_turns
+from polydraft.apps.bench.image.speed import decoded
+from polydraft.apps.bench.measure import plots, report, table
+from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.timing import Contender, Run, Spread, speedup, take_turns
 from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft

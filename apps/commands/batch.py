@@ -30,7 +30,7 @@ def run_file(
     as_json: Json = False,
 ) -> None:
     """Draw, say and answer what JOBS asks for."""
-    from polydraft.apps.bench.report import check_folder
+    from polydraft.apps.bench.measure.report import check_folder
     from polydraft.apps.commands.terminal import note, print_json, progress
     from polydraft.apps.jobs import read_jobs, run_jobs
 
@@ -74,7 +74,7 @@ def vlm(
     as_json: Json = False,
 ) -> None:
     """Score and time methods of a vision-language model on question sets. Run it on an otherwise idle machine."""
-    from polydraft.apps.bench.vlm.run import run
+    from polydraft.apps.bench.vlm.sets import run
 
     run(
         tasks=tasks, model=model, methods=methods, out=out, mode=mode, data_folder=data, limit=limit, seed=seed,

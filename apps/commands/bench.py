@@ -51,7 +51,7 @@ def image(
     as_json: Json = False,
 ) -> None:
     """Speed of image methods: S, τ, and whether the tokens are identical. Run it on an otherwise idle machine."""
-    from polydraft.apps.bench.image import run
+    from polydraft.apps.bench.image.speed import run
 
     run(
         prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
@@ -79,7 +79,7 @@ def speech(
     as_json: Json = False,
 ) -> None:
     """Speed of speech methods, first sound, and how well a recogniser understands them (needs polydraft[hearing])."""
-    from polydraft.apps.bench.speech import run
+    from polydraft.apps.bench.speech.run import run
 
     run(
         sentences=sentences, timed=timed, repeats=repeats, methods=methods, model=model, temperature=temperature,
@@ -103,7 +103,7 @@ def vlm(
     as_json: Json = False,
 ) -> None:
     """Speed of descriptions of pictures: S, τ, and whether the tokens are identical."""
-    from polydraft.apps.bench.answering import run
+    from polydraft.apps.bench.vlm.speed import run
 
     run(
         prompts=prompts, repeats=repeats, methods=methods, model=model, drafter=drafter, temperatures=temperatures,
@@ -124,7 +124,7 @@ def fidelity(
     as_json: Json = False,
 ) -> None:
     """Share of pictures that show what was asked, on compositions no model was trained on."""
-    from polydraft.apps.bench.fidelity import run
+    from polydraft.apps.bench.image.fidelity import run
 
     run(
         n=n, method=method, model=model, temperature=temperature, top_p=top_p, guidance_scale=guidance_scale,
@@ -143,7 +143,7 @@ def descriptions(
     as_json: Json = False,
 ) -> None:
     """Share of descriptions that say what is there, on scenes no model was trained on."""
-    from polydraft.apps.bench.describing import run
+    from polydraft.apps.bench.vlm.descriptions import run
 
     run(n=n, method=method, model=model, temperature=temperature, seed=seed, output=output, json=as_json)
 
@@ -157,7 +157,7 @@ def costs(
     as_json: Json = False,
 ) -> None:
     """What a pass of N nodes costs on this machine, and τ by Jacobi window."""
-    from polydraft.apps.bench.costs import run
+    from polydraft.apps.bench.image.costs import run
 
     run(prompts=prompts, model=model, write=write, output=output, json=as_json)
 
@@ -176,7 +176,7 @@ def frontier(
     as_json: Json = False,
 ) -> None:
     """What lossy rules buy and cost: S against prompt fidelity, paired with plain decoding."""
-    from polydraft.apps.bench.frontier import run
+    from polydraft.apps.bench.image.frontier import run
 
     run(
         n=n, timed=timed, methods=methods, model=model, batch=batch, temperature=temperature, top_k=top_k,
@@ -196,7 +196,7 @@ def depth(
     as_json: Json = False,
 ) -> None:
     """How deep drafts are accepted: published verifiers beside trees on the shared noise."""
-    from polydraft.apps.bench.depth import run
+    from polydraft.apps.bench.image.depth import run
 
     run(
         prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature,

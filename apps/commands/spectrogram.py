@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from polydraft.apps.bench import plots
+from polydraft.apps.bench.measure import plots
 from polydraft.modalities.image.result import write_picture
 from polydraft.modalities.speech.result import SpeechResult
 

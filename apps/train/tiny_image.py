@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polydraft.apps.bench import costs
+from polydraft.apps.bench.image import costs
 from polydraft.apps.train import drafter, image_lm, vq
 from polydraft.apps.train.assemble import assemble
 

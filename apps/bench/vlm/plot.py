@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.plots import COLOURS, rendered
+from polydraft.apps.bench.measure.plots import COLOURS, rendered
 from polydraft.apps.bench.vlm.summary import Line
 
 

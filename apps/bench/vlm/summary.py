@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from polydraft.apps.bench.table import PLAIN, figure, sheet_of
+from polydraft.apps.bench.measure.table import PLAIN, figure, sheet_of
 
 Record = dict[str, Any]
 HEADERS = ["task", "method", "guarantee", "samples", "score", "S", "τ", "tokens/s", "prefill ms", "timed", "same"]

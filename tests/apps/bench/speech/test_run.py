@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polydraft.apps.bench import table, understanding
-from polydraft.apps.bench.understanding import Judge
+from polydraft.apps.bench.measure import table
+from polydraft.apps.bench.speech import intelligibility
+from polydraft.apps.bench.speech.intelligibility import Judge
 
-from .command_line import run
+from ...command_line import run
 
 OPTIONS = ("bench", "speech", "--sentences", "1", "--timed", "1", "--repeats", "1")
 
@@ -47,7 +48,7 @@ def test_a_sound_is_judged_once_and_by_what_was_asked(monkeypatch: pytest.Monkey
     assert judge("Good morning.", "slt", sound) is first and heard == [1600]
     assert first.errors == 0 and first.distance is None and first.more == {"length": 2.0}
     assert judge("Good evening.", "slt", sound).errors == 1 and len(heard) == 2
-    monkeypatch.setattr(understanding, "word_errors", lambda wanted, found: 7)
+    monkeypatch.setattr(intelligibility, "word_errors", lambda wanted, found: 7)
     assert judge("Good night.", "slt", sound).errors == 7
 
 

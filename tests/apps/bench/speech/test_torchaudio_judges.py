@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.bench import torchaudio_judges
-from polydraft.apps.bench.torchaudio_judges import Squim, TorchaudioMissing, Wav2Vec2
+from polydraft.apps.bench.speech import torchaudio_judges
+from polydraft.apps.bench.speech.torchaudio_judges import Squim, TorchaudioMissing, Wav2Vec2
 
-from .command_line import assert_refused, run
+from ...command_line import assert_refused, run
 
 LABELS = ("-", "|", "E", "T", "A", "O")
 

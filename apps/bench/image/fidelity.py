@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from polydraft.apps.bench import report, shares
-from polydraft.apps.bench.environment import environment
-from polydraft.apps.bench.prompts import held_out
+from polydraft.apps.bench.image.prompts import held_out
+from polydraft.apps.bench.measure import report, shares
+from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.commands.terminal import note
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.loading import load

@@ -1,6 +1,6 @@
 """What a figure was taken on: versions, machine, revision, command line.
 
-python -c "from polydraft.apps.bench.environment import environment; print(environment('cpu', 'bfloat16'))"
+python -c "from polydraft.apps.bench.measure.environment import environment; print(environment('cpu', 'bfloat16'))"
 """
 
 from __future__ import annotations

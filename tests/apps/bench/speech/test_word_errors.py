@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from polydraft.apps.bench.hearing import Listener, plain_words, word_errors
+from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
 from polydraft.apps.train.flite import render
 
 

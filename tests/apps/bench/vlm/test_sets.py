@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from polydraft.apps import journal
-from polydraft.apps.bench.vlm import run as run_module
-from polydraft.apps.bench.vlm.run import read_shard
+from polydraft.apps.bench.vlm import sets
+from polydraft.apps.bench.vlm.sets import read_shard
 from polydraft.apps.bench.vlm.summary import lines
 from polydraft.core.errors import InvalidArgument, OutputUnwritable
 
-from .command_line import assert_refused, run
-from .vlm_stand_in import StandIn
+from ...command_line import assert_refused, run
+from .stand_in import StandIn
 
 ROWS = [
     ("How many?", "3"), ("Which one?", "blue"), ("How much?", "50%"), ("Is it?", "Yes"), ("And now?", "7"),
@@ -45,7 +45,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """Right about everything but "What else?"."""
     right = dict(ROWS[:-1])
     made = StandIn(lambda question: FREE if "explain" in question else right.get(question.split("\n")[0], "hm"))
-    monkeypatch.setattr(run_module, "load", lambda name, **options: made)
+    monkeypatch.setattr(sets, "load", lambda name, **options: made)
     return made
 
 
@@ -177,7 +177,7 @@ def test_rows_of_another_set_are_told(folder: Path, model: StandIn) -> None:
 
 def test_emoji_questions_run_offline_and_print_a_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = StandIn(lambda question: "Yes." if question.startswith(("Is", "Can")) else "No.")
-    monkeypatch.setattr(run_module, "load", lambda name, **options: made)
+    monkeypatch.setattr(sets, "load", lambda name, **options: made)
     done = run("batch", "vlm", "--tasks", "emoji-qa:12", "--methods", "fast(k=2,l=3),eagle2", "--out", folder / "emoji")
     assert done.exit_code == 0, done.output
     assert "fast(k=2,l=3)" in done.stdout and "emoji-qa" in done.stdout

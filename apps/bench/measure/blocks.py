@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps.bench import plots, report, table
+from polydraft.apps.bench.measure import plots, report, table
 from polydraft.apps.commands.terminal import note, print_json, print_table
 
 

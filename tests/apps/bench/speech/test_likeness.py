@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polydraft.apps.bench.likeness import Voices, log_mel_distance, warped
+from polydraft.apps.bench.speech.likeness import Voices, log_mel_distance, warped
 
 RATE = 16_000
 

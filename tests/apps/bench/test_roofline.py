@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 from polydraft.apps.bench import roofline
 from polydraft.apps.bench.roofline import SHAPES, Shape
 
-from .command_line import assert_refused, run
+from ..command_line import assert_refused, run
 
 TINY = LlamaConfig(
     vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=2,

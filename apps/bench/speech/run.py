@@ -19,9 +19,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench import plots, report, speaking, table, understanding
-from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import drafting, split
+from polydraft.apps.bench.image.speed import drafting, split
+from polydraft.apps.bench.measure import plots, report, table
+from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.speech import intelligibility, speed
 from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.corpus.sentences import everyday
@@ -33,8 +34,8 @@ def run(
 ) -> None:  # fmt: skip
     """Measure, judge, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
-    ears = understanding.recogniser(recogniser)
-    more = understanding.others(ears, squim)
+    ears = intelligibility.recogniser(recogniser)
+    more = intelligibility.others(ears, squim)
     pipe = load(model, modality="speech")
     names = [table.PLAIN, *(name for name in split(methods) or drafting(pipe) if name != table.PLAIN)]
     for name in names:
@@ -44,15 +45,19 @@ def run(
     taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
     if told := warning():
         note(told)
-    rows = speaking.measure(pipe, names, everyday()[:timed], repeats, options, peers)
+    rows = speed.measure(pipe, names, everyday()[:timed], repeats, options, peers)
+    asked = everyday()[:sentences]
+    quality = intelligibility.judged(pipe, names, asked, options, ears, more) if sentences else []
     value: dict[str, Any] = {
         "model": pipe.card.name, "timed": timed, "repeats": repeats, "sentences": sentences,
         "sampling": asdict(pipe.sampling(top_p=None, **options)), "environment": taken_on, "speed": rows,
-        "quality": understanding.judged(pipe, names, everyday()[:sentences], options, ears, more) if sentences else [],
+        "quality": quality,
     }  # fmt: skip
-    sheets = [(speaking.HEADERS, [speaking.cells(row) for row in rows])]
+    sheets = [(speed.HEADERS, [speed.cells(row) for row in rows])]
     if sentences:
-        sheets.append((understanding.headers(value["quality"]), [understanding.cells(row) for row in value["quality"]]))
+        sheets.append(
+            (intelligibility.headers(value["quality"]), [intelligibility.cells(row) for row in value["quality"]])
+        )
     if json:
         print_json(value)
     else:
@@ -60,27 +65,27 @@ def run(
             print_table(headers, cells)
     if output is not None:
         text = "\n\n".join(table.sheet_of(headers, cells) for headers, cells in sheets) + "\n"
-        report.save(output, "speech", value, text, picture(rows, value["quality"]))
+        report.save(output, "speech", value, text, picture(rows, quality))
     report.check_promises(row["method"] for row in rows if row["guarantee"] == "identical" and row["same"] is False)
 
 
-def picture(speed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> Image.Image:
+def picture(timed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> Image.Image:
     """S inside τ on the left; where word errors were counted, S against them on the right."""
-    figure = Figure(figsize=(11, 1.2 + 0.34 * len(speed)), layout="constrained")
+    figure = Figure(figsize=(11, 1.2 + 0.34 * len(timed)), layout="constrained")
     left, right = figure.subplots(1, 2)
-    names = [row["method"] for row in speed]
-    left.barh(names, [row["tau"] or 0 for row in speed], 0.75, color=plots.COLOURS["tau"], label="τ, tokens a pass")
-    left.barh(names, [row["S"] for row in speed], 0.4, color=plots.COLOURS["S"], label="S, times plain")
+    names = [row["method"] for row in timed]
+    left.barh(names, [row["tau"] or 0 for row in timed], 0.75, color=plots.COLOURS["tau"], label="τ, tokens a pass")
+    left.barh(names, [row["S"] for row in timed], 0.4, color=plots.COLOURS["S"], label="S, times plain")
     left.axvline(1, color="#8a8f98", linewidth=1)
     left.invert_yaxis()
     left.legend(frameon=False, fontsize=8)
     rates = {row["method"]: row["wer"] for row in quality}
-    for row in speed:
+    for row in timed:
         if row["method"] in rates:
             right.scatter(row["S"], rates[row["method"]], color=plots.COLOURS["S"])
             right.annotate(row["method"], (row["S"], rates[row["method"]]), fontsize=7)
-    if understanding.RENDERER in rates:
-        right.axhline(rates[understanding.RENDERER], color="#8a8f98", linewidth=1, label="the voices it learnt from")
+    if intelligibility.RENDERER in rates:
+        right.axhline(rates[intelligibility.RENDERER], color="#8a8f98", linewidth=1, label="the voices it learnt from")
         right.legend(frameon=False, fontsize=8)
     right.set(xlabel="S, times plain decoding", ylabel="word error rate", ylim=(0, None))
     for axes in (left, right):

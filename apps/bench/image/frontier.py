@@ -19,10 +19,10 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench import plots, report, table
-from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import draw, settings, split
-from polydraft.apps.bench.prompts import held_out
+from polydraft.apps.bench.image.prompts import held_out
+from polydraft.apps.bench.image.speed import draw, settings, split
+from polydraft.apps.bench.measure import plots, report, table
+from polydraft.apps.bench.measure.environment import environment, warning
 from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats

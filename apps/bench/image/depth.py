@@ -16,11 +16,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench import plots, report, table
-from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import draw, settings, split
-from polydraft.apps.bench.prompts import held_out
-from polydraft.apps.bench.timing import Contender, Run, speedup, take_turns
+from polydraft.apps.bench.image.prompts import held_out
+from polydraft.apps.bench.image.speed import draw, settings, split
+from polydraft.apps.bench.measure import plots, report, table
+from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.timing import Contender, Run, speedup, take_turns
 from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.stats import DecodeStats

@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from polydraft.apps.bench import report
+from polydraft.apps.bench.measure import report
 from polydraft.apps.commands.terminal import print_json, print_table
 
 SHOWN, SHEET_COLUMNS = 32, 8

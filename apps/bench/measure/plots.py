@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.table import PHASES, Block
+from polydraft.apps.bench.measure.table import PHASES, Block
 
 matplotlib.use("Agg")
 COLOURS = {"S": "#2d6ec8", "tau": "#c9d6ea"}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from polydraft.apps.bench.timing import Run
+from polydraft.apps.bench.measure.timing import Run
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.pipeline import Pipeline

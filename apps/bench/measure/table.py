@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.apps.bench.timing import Run, Spread, seconds, speedup
+from polydraft.apps.bench.measure.timing import Run, Spread, seconds, speedup
 
 PLAIN, PEER = "ar", "transformers generate"
 PHASES = ("draft", "score", "verify", "rest")

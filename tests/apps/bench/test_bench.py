@@ -11,12 +11,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from polydraft.apps.bench import costs
-from polydraft.apps.bench.environment import environment
-from polydraft.apps.bench.image import settings, split
-from polydraft.apps.bench.prompts import held_out
-from polydraft.apps.bench.table import Block, markdown
-from polydraft.apps.bench.timing import Contender, Run, speedup, take_turns
+from polydraft.apps.bench.image import costs
+from polydraft.apps.bench.image.prompts import held_out
+from polydraft.apps.bench.image.speed import settings, split
+from polydraft.apps.bench.measure.environment import environment
+from polydraft.apps.bench.measure.table import Block, markdown
+from polydraft.apps.bench.measure.timing import Contender, Run, speedup, take_turns
 from polydraft.apps.cli import app
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling import Sampling

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.bench.hearing import plain_words
+from polydraft.apps.bench.speech.word_errors import plain_words
 from polydraft.core.errors import PolydraftError
 
 Sound = NDArray[np.float32]

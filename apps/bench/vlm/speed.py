@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps.bench import report, table
-from polydraft.apps.bench.blocks import tell
-from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import drafting, draw, split
-from polydraft.apps.bench.peers import generate, untouched
-from polydraft.apps.bench.timing import Contender, Run, take_turns
+from polydraft.apps.bench.image.speed import drafting, draw, split
+from polydraft.apps.bench.measure import report, table
+from polydraft.apps.bench.measure.blocks import tell
+from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.peers import generate, untouched
+from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.apps.commands.terminal import note
 from polydraft.core.errors import InvalidArgument

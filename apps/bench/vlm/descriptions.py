@@ -9,9 +9,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from polydraft.apps.bench import report, shares
-from polydraft.apps.bench.environment import environment
-from polydraft.apps.bench.fidelity import TOGETHER
+from polydraft.apps.bench.image.fidelity import TOGETHER
+from polydraft.apps.bench.measure import report, shares
+from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.apps.commands.terminal import note
 from polydraft.modalities.loading import load

@@ -20,10 +20,10 @@ from PIL import Image
 from torch import Tensor
 
 from polydraft.apps import journal
-from polydraft.apps.bench import report
-from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import split
-from polydraft.apps.bench.table import PLAIN
+from polydraft.apps.bench.image.speed import split
+from polydraft.apps.bench.measure import report
+from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.bench.vlm import data, plot, summary
 from polydraft.apps.bench.vlm.registry import wanted
 from polydraft.apps.bench.vlm.task import Row, Sample, Task, pictures

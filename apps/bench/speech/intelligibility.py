@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from polydraft.apps.bench import table
-from polydraft.apps.bench.hearing import Listener, plain_words, word_errors
-from polydraft.apps.bench.likeness import Sound, Voices, log_mel_distance
-from polydraft.apps.bench.torchaudio_judges import Squim, Wav2Vec2
+from polydraft.apps.bench.measure import table
+from polydraft.apps.bench.speech.likeness import Sound, Voices, log_mel_distance
+from polydraft.apps.bench.speech.torchaudio_judges import Squim, Wav2Vec2
+from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
 from polydraft.apps.commands.terminal import note
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.pipeline import SpeechPipeline

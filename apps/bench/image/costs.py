@@ -18,9 +18,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench import plots, report, table
-from polydraft.apps.bench.environment import environment, warning
-from polydraft.apps.bench.image import draw
+from polydraft.apps.bench.image.speed import draw
+from polydraft.apps.bench.measure import plots, report, table
+from polydraft.apps.bench.measure.environment import environment, warning
 from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.errors import OutputUnwritable

@@ -1,0 +1,1 @@
+"""What benches share: timing in turns, tables, pictures and files of results."""

@@ -1,0 +1,1 @@
+"""What speech methods earn: speed, the wait for a sound, and whether they are understood."""
