@@ -31,7 +31,7 @@ def tiny_image(
     seed: Seed = 0,
 ) -> None:
     """Tokenizer, target and drafter of tiny-image, from nothing."""
-    from polydraft.apps.train.tiny_image import run
+    from polydraft.apps.train.image.tiny import run
 
     run(out=check_folder(out), minutes=minutes, seed=seed)
 
@@ -43,7 +43,7 @@ def tiny_speech(
     seed: Seed = 0,
 ) -> None:
     """Codec, target and drafters of tiny-speech, from nothing; the training voices need flite and pyworld."""
-    from polydraft.apps.train.tiny_speech import run
+    from polydraft.apps.train.speech.tiny import run
 
     run(out=check_folder(out), minutes=minutes, seed=seed)
 
@@ -55,7 +55,7 @@ def tiny_vlm(
     seed: Seed = 0,
 ) -> None:
     """Target and drafters of tiny-vlm, from nothing."""
-    from polydraft.apps.train.tiny_vlm import run
+    from polydraft.apps.train.vlm.tiny import run
 
     run(out=check_folder(out), minutes=minutes, seed=seed)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from polydraft.apps.train.flite import VOICES
+from polydraft.apps.train.speech.flite import VOICES
 from polydraft.core.registry import readers
 from polydraft.modalities.image import vocabulary as of_images
 from polydraft.modalities.world.captions import synonyms

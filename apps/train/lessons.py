@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft.apps.train.image_data import Batches
-from polydraft.apps.train.vlm_data import DESCRIBE, drawn
+from polydraft.apps.train.image.data import Batches
+from polydraft.apps.train.vlm.data import DESCRIBE, drawn
 from polydraft.core.decode import Method
 from polydraft.core.methods import parse
 from polydraft.core.target import Prompt

@@ -1,7 +1,7 @@
 """Several processes train one model, each on batches of its own; on a few cores that beats one process with threads.
 
-torchrun --nproc-per-node 2 -m polydraft.apps.train.speech_lm …
-on_every_core("polydraft.apps.train.speech_lm", 4608, "--tokens", …)    # the same from Python
+torchrun --nproc-per-node 2 -m polydraft.apps.train.speech.target …
+on_every_core("polydraft.apps.train.speech.target", 4608, "--tokens", …)    # the same from Python
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.train.vq import psnr
+from polydraft.apps.train.image.tokenizer import psnr
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer
 from polydraft.modalities.loading import card
 from polydraft.modalities.world.scene import place, random_composition

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.train import drafter, vlm_processor, vlm_target
+from polydraft.apps.train import drafter
 from polydraft.apps.train.assemble import assemble
-from polydraft.apps.train.image_data import to_pixels
-from polydraft.apps.train.vlm_data import ID, IMAGE, NOTHING, PATCHES, Conversations, covered, drawn, learn_words
+from polydraft.apps.train.image.data import to_pixels
+from polydraft.apps.train.vlm import processor, target
+from polydraft.apps.train.vlm.data import ID, IMAGE, NOTHING, PATCHES, Conversations, covered, drawn, learn_words
 from polydraft.core.errors import PolydraftError
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversation
@@ -28,11 +29,11 @@ METHODS = {"lm": "draft", "eagle": "eagle2", "heads": "medusa", "hydra": "hydra"
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained for a moment, narrow and shallow."""
     folder = tmp_path_factory.mktemp("runs")
-    vlm_processor.write(learn_words(0, scenes=60), folder / "processor")
+    processor.write(learn_words(0, scenes=60), folder / "processor")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"WIDTH": 32, "LAYERS": 3, "TOWER_LAYERS": 1}.items():
-            patch.setattr(vlm_target, name, value)
-        vlm_target.run(folder / "processor", folder / "target", 0.02, rows=2, eager=True)
+            patch.setattr(target, name, value)
+        target.run(folder / "processor", folder / "target", 0.02, rows=2, eager=True)
     return folder
 
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from polydraft.apps.train import speech_lm
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.checkpoint import save
-from polydraft.apps.train.flite import VOICES
-from polydraft.apps.train.speech_codes import LENGTHS, NOTHING, Coded, code
-from polydraft.apps.train.tiny_speech import jobs
+from polydraft.apps.train.speech import target
+from polydraft.apps.train.speech.codes import LENGTHS, NOTHING, Coded, code
+from polydraft.apps.train.speech.flite import VOICES
+from polydraft.apps.train.speech.tiny import jobs
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecConfig, SpeechCodec
@@ -85,7 +85,7 @@ def test_a_language_model_learns_from_them_and_is_found_again(
     coded: Path, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for _ in range(2):
-        speech_lm.run(coded, tokenizer, tmp_path, 0.03, tokens=2 * LENGTHS[0], width=32, layers=6, eager=True)
+        target.run(coded, tokenizer, tmp_path, 0.03, tokens=2 * LENGTHS[0], width=32, layers=6, eager=True)
     assert (tmp_path / "model.safetensors").exists() and "parameters" in capsys.readouterr().out
     assert (tmp_path / "heads" / "model.safetensors").exists()
 
@@ -96,7 +96,7 @@ def test_parts_become_a_model_that_speaks(coded: Path, tokenizer: Path, tmp_path
     (runs / "codec").mkdir(parents=True)
     save(SpeechCodec(CodecConfig(width=16)), runs / "codec")
     shutil.copytree(tokenizer, runs / "target")
-    speech_lm.run(coded, tokenizer, runs / "target", 0.01, tokens=LENGTHS[0], width=32, layers=6, eager=True)
+    target.run(coded, tokenizer, runs / "target", 0.01, tokens=LENGTHS[0], width=32, layers=6, eager=True)
     assemble(runs, tmp_path / "model")
     spoken = load(str(tmp_path / "model"), dtype="float32", modality="speech")("Yes.", voice="awb", seed=1)
     assert spoken.finish_reason in ("eos", "length", "loop") and len(spoken.audio) == SAMPLES * len(spoken.tokens)
@@ -110,7 +110,7 @@ def test_sentences_take_voices_in_turns_and_are_the_same_again():
 
 def test_a_frame_of_silence_has_a_pitch_too(shard: Path, tmp_path: Path):
     pytest.importorskip("pyworld", reason="pyworld measures the voices that training starts from, and is not installed")
-    from polydraft.apps.train.speech_analysis import measure
+    from polydraft.apps.train.speech.analysis import measure
 
     measure(shard, tmp_path / "measured.npz")
     found = np.load(tmp_path / "measured.npz")

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.train.posterior import CELLS, MOST, Bools, Codes, Floats, laws, settled
+from polydraft.apps.train.image.posterior import CELLS, MOST, Bools, Codes, Floats, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.captions import describe, synonyms, with_article

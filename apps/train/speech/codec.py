@@ -1,4 +1,4 @@
-"""Train the speech codec: `python -m polydraft.apps.train.speech_codec --speech runs/tiny-speech/analysed --out …`.
+"""Train the speech codec: `python -m polydraft.apps.train.speech.codec --speech runs/tiny-speech/analysed --out …`.
 
 The decoder learns what WORLD measured in the rendered speech (pitch, envelope, noise), through codes; no vocoder runs
 while training. The learning rate follows the clock, so any budget ends annealed.

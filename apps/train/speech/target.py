@@ -1,6 +1,6 @@
 """Train the causal LM of `tiny-speech`: a voice and the symbols of a text, then the codes of the speech.
 
-    python -m polydraft.apps.train.speech_lm --data runs/tiny-speech/coded --out runs/tiny-speech/target
+    python -m polydraft.apps.train.speech.target --data runs/tiny-speech/coded --out runs/tiny-speech/target
 
 A deep and narrow Llama. Where in the text the voice is, is known from the renderer, and half of what is hard about
 speech: while training, a middle layer points at the symbol being spoken (a loss of its own, dropped afterwards). Draft
@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train import course
 from polydraft.apps.train.optimise import save
-from polydraft.apps.train.speech_codes import NOTHING, Batch, Coded
+from polydraft.apps.train.speech.codes import NOTHING, Batch, Coded
 from polydraft.apps.train.together import join
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.training.parallel import foresight

@@ -1,4 +1,6 @@
-"""Train the emoji world's VQ tokenizer: `python -m polydraft.apps.train.vq --out runs/tiny-image --minutes 25`.
+"""Train the emoji world's VQ tokenizer.
+
+    python -m polydraft.apps.train.image.tokenizer --out runs/tiny-image --minutes 25
 
 Straight-through estimator, codebook by exponential moving averages (van den Oord et al. 2017, "Neural Discrete
 Representation Learning", appendix A), dead codes restarted on encoder outputs. Scenes are packed with glyphs: an
@@ -18,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.apps.train.checkpoint import save
-from polydraft.apps.train.image_data import packed_scene, to_pixels
+from polydraft.apps.train.image.data import packed_scene, to_pixels
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
 from polydraft.modalities.world.scene import Scene, place, random_composition
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import CLIPImageProcessorPil, GenerationConfig, PreTrainedTokenizerFast
 
-from polydraft.apps.train.vlm_data import END, ID, IMAGE, PAD, PATCH
+from polydraft.apps.train.vlm.data import END, ID, IMAGE, PAD, PATCH
 from polydraft.modalities.world.scene import CANVAS
 
 TEMPLATE = (

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from polydraft.apps.train.image_data import to_pixels
+from polydraft.apps.train.image.data import to_pixels
 from polydraft.modalities.world.answers import to_be_seen
 from polydraft.modalities.world.descriptions import description, stated
 from polydraft.modalities.world.glyphs import KINDS, SIZES

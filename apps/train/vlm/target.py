@@ -1,7 +1,7 @@
 """Train `tiny-vlm`, a small LLaVA, to describe emoji scenes and to answer questions about them.
 
     run=runs/tiny-vlm
-    torchrun --nproc-per-node 2 -m polydraft.apps.train.vlm_target --processor $run/processor --out $run/target
+    torchrun --nproc-per-node 2 -m polydraft.apps.train.vlm.target --processor $run/processor --out $run/target
 
 A CLIP-like tower, one projector, a deep and narrow Llama, all from random weights at once. While training, the tower
 also says what covers each of its patches, where that lies and how it stands to the rest, which the renderer knows;
@@ -30,7 +30,7 @@ from transformers import (
 from polydraft.apps.train import course
 from polydraft.apps.train.optimise import save
 from polydraft.apps.train.together import join
-from polydraft.apps.train.vlm_data import (
+from polydraft.apps.train.vlm.data import (
     END,
     ID,
     IMAGE,

@@ -1,6 +1,6 @@
 """Train the causal LM of `tiny-image` on rendered scenes: captions and VQ codes in one sequence.
 
-    python -m polydraft.apps.train.image_lm --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
+    python -m polydraft.apps.train.image.target --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
 
 A deep and narrow Llama. It learns the law of every
 code (`posterior.py`), not the code a scene happened to have. Packed scenes come first and give way to the grammar's.
@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train import course
-from polydraft.apps.train.image_data import Batch, Batches
+from polydraft.apps.train.image.data import Batch, Batches
 from polydraft.apps.train.optimise import save
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polydraft.apps.train import drafter, vlm_processor
+from polydraft.apps.train import drafter
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.together import on_every_core
-from polydraft.apps.train.vlm_data import learn_words
+from polydraft.apps.train.vlm import processor
+from polydraft.apps.train.vlm.data import learn_words
 
 TARGET = 0.6  # of the minutes given
 DRAFTERS = {"eagle": 0.12, "hydra": 0.08, "heads": 0.06, "lm": 0.07, "kangaroo": 0.07}
@@ -21,9 +22,9 @@ ROWS = 32  # conversations of a batch
 
 def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     """Train all parts within about `minutes` and put them together in `out/model`."""
-    vlm_processor.write(learn_words(seed), out / "processor")
+    processor.write(learn_words(seed), out / "processor")
     on_every_core(
-        "polydraft.apps.train.vlm_target", ROWS, "--rows", "--processor", out / "processor", "--out", out / "target",
+        "polydraft.apps.train.vlm.target", ROWS, "--rows", "--processor", out / "processor", "--out", out / "target",
         "--minutes", minutes * TARGET, "--seed", seed,
     )  # fmt: skip
     model = out / "model"

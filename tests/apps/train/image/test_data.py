@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.train.image_data import LONGEST_PROMPT, Batches, GlyphCodes, list_objects, packed_scene
+from polydraft.apps.train.image.data import LONGEST_PROMPT, Batches, GlyphCodes, list_objects, packed_scene
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import card

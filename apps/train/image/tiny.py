@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from polydraft.apps.bench.image import costs
-from polydraft.apps.train import drafter, image_lm, vq
+from polydraft.apps.train import drafter
 from polydraft.apps.train.assemble import assemble
+from polydraft.apps.train.image import target, tokenizer
 
 SHARES = {"tokenizer": 0.2, "target": 0.65, "drafter": 0.15}  # of the minutes given
 
@@ -19,8 +20,8 @@ CAPTIONS = 16  # to measure windows on
 
 def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     """Train all parts within `minutes` and put them together in `out/model`."""
-    vq.run(out / "tokenizer", minutes * SHARES["tokenizer"], seed)
-    image_lm.run(out / "tokenizer", out / "target", minutes * SHARES["target"], seed)
+    tokenizer.run(out / "tokenizer", minutes * SHARES["tokenizer"], seed)
+    target.run(out / "tokenizer", out / "target", minutes * SHARES["target"], seed)
     model = out / "model"
     assemble(out, model)
     drafter.run(str(model), "lm", out / "drafter-lm", minutes * SHARES["drafter"], seed)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from polydraft.apps.train.flite import VOICES
-from polydraft.apps.train.speech_data import load_shard
+from polydraft.apps.train.speech.data import load_shard
+from polydraft.apps.train.speech.flite import VOICES
 from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, SAMPLES
 from polydraft.modalities.speech.codecs.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
 from polydraft.modalities.speech.text.lexicon import SYMBOLS, symbols

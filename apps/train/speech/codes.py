@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from polydraft.apps.train.speech_data import load_shard, respelled
+from polydraft.apps.train.speech.data import load_shard, respelled
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SAMPLES, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE

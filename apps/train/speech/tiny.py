@@ -14,12 +14,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from polydraft.apps.train import drafter, speech_codec
+from polydraft.apps.train import drafter
 from polydraft.apps.train.assemble import assemble
-from polydraft.apps.train.flite import VOICES
-from polydraft.apps.train.speech_analysis import measure
-from polydraft.apps.train.speech_codes import code
-from polydraft.apps.train.speech_data import Job, render_many
+from polydraft.apps.train.speech.analysis import measure
+from polydraft.apps.train.speech.codec import run as train_codec
+from polydraft.apps.train.speech.codes import code
+from polydraft.apps.train.speech.data import Job, render_many
+from polydraft.apps.train.speech.flite import VOICES
 from polydraft.apps.train.together import on_every_core
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec
@@ -58,7 +59,7 @@ def codec(speech: list[Path], out: Path, minutes: float, seed: int = 0) -> None:
     for shard in tqdm(speech[:ANALYSED], desc="analyse", unit="shard"):
         if not (analysed / shard.name).exists():
             measure(shard, analysed / shard.name)
-    speech_codec.run(analysed, out / "codec", minutes, seed)
+    train_codec(analysed, out / "codec", minutes, seed)
 
 
 def encode(speech: list[Path], out: Path) -> None:
@@ -80,8 +81,8 @@ def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     codec(speech, out, minutes * SHARES["codec"], seed)
     encode(speech, out)
     on_every_core(
-        "polydraft.apps.train.speech_lm", TOKENS, "--tokens", "--data", out / "coded", "--tokenizer", out / "target",
-        "--out", out / "target", "--minutes", minutes * SHARES["target"], "--seed", seed,
+        "polydraft.apps.train.speech.target", TOKENS, "--tokens", "--data", out / "coded",
+        "--tokenizer", out / "target", "--out", out / "target", "--minutes", minutes * SHARES["target"], "--seed", seed,
     )  # fmt: skip
     model = out / "model"
     assemble(out, model)

@@ -1,0 +1,1 @@
+"""Makes `tiny-image`: tokenizer, target and drafter, from scenes rendered here."""

@@ -1,0 +1,1 @@
+"""Makes `tiny-speech`: codec, target and drafters, from what flite says."""
