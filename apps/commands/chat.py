@@ -83,7 +83,7 @@ def chat(
     result = pipe(**asked, **options | chosen) if as_json else answer(pipe, asked | options | chosen)
     plain = pipe(**asked, **options | {"method": "ar"}) if compare else None
     if map_file is not None:
-        from polydraft.apps.commands.answer_map import save_answer_map
+        from polydraft.apps.commands.maps.answer import save_answer_map
         from polydraft.modalities.vlm.conversation import opened
 
         save_answer_map(result, opened(pictures[0]) if pictures else None, about[-1], map_file)

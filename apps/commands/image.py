@@ -67,7 +67,7 @@ def image(
 
     result.save(output)
     if map_file is not None:
-        from polydraft.apps.commands.maps import save_map
+        from polydraft.apps.commands.maps.image import save_map
 
         save_map(result, map_file)
     if result.ignored_words:

@@ -92,7 +92,7 @@ def speech(
 
     result.save(path)
     if map_file is not None:
-        from polydraft.apps.commands.spectrogram import save_spectrogram
+        from polydraft.apps.commands.maps.spectrogram import save_spectrogram
 
         save_spectrogram(result, map_file)
     if result.ignored_words:

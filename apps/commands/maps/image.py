@@ -1,6 +1,6 @@
 """Draw which target pass committed which token: `polydraft image … --map passes.png`, or
 
-    from polydraft.apps.commands.maps import acceptance_map
+    from polydraft.apps.commands.maps.image import acceptance_map
     acceptance_map(generate_image("two frogs on a blue background")).show()
 
 Each picture stands beside a copy whose token cells are tinted by pass: a run of one colour came out of one pass. The
