@@ -23,11 +23,11 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel
 
-from polydraft.apps.bench.image.speed import decoded
-from polydraft.apps.bench.measure import plots, report, table
-from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure import plots, report
+from polydraft.apps.bench.measure.decoding import decoded
+from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.timing import Contender, Run, Spread, speedup, take_turns
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.commands.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.dynamic import Dynamic
@@ -121,24 +121,16 @@ def run(
         if name not in SHAPES:
             raise InvalidArgument(f"shape {name!r} is unknown; use one of {', '.join(SHAPES)}.")
         check_tau(SHAPES[name].tau if tau is None else tau, plan)
-    taken_on = environment(str(where), str(precision).removeprefix("torch."))
-    if told := warning():
-        note(told)
+    taken_on = timed_on(where, precision)
     rate = bandwidth(where)
     rows = [
         measured(name, SHAPES[name], tau, plan, words, tokens, prompt, repeats, where, precision, rate)
         for name in shapes
     ]
     value = {"bytes_a_second": rate, "rows": rows, "prompt": prompt, "tokens": tokens, "environment": taken_on}
-    cells = [cells_of(row) for row in rows]
     line = f"memory is copied at {rate / 1e9:.0f} GB/s here; weights are random, τ is prescribed"
-    if json:
-        print_json(value)
-    else:
-        print_table(HEADERS, cells)
-        note(line)
-    if output is not None:
-        report.save(output, "roofline", value, f"{table.sheet_of(HEADERS, cells)}\n\n{line}\n", picture(rows))
+    sheet = (HEADERS, [cells_of(row) for row in rows])
+    report.tell("roofline", value, [sheet], [line], lambda: picture(rows), output, json)
 
 
 def check_tau(tau: float, plan: Dynamic) -> None:

@@ -18,10 +18,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.speed import draw
-from polydraft.apps.bench.measure import plots, report, table
-from polydraft.apps.bench.measure.environment import environment, warning
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.bench.measure import plots, report
+from polydraft.apps.bench.measure.decoding import draw
+from polydraft.apps.bench.measure.environment import timed_on
+from polydraft.apps.commands.terminal import note
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.fit import pass_seconds
@@ -40,9 +40,7 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
     pipe = load(model)
     if write:
         report.check_folder(pipe.card.path)
-    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
-    if told := warning():
-        note(told)
+    taken_on = timed_on(pipe.device, pipe.dtype)
     scales = dict.fromkeys((1.0, guidance(pipe)))
     costs = {f"{scale:g}": milliseconds(pipe, scale) for scale in scales}
     taus = {str(window): round(tau, 3) for window, tau in committed(pipe, WINDOWS, prompts).items()}
@@ -53,15 +51,8 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
     passes = ["nodes", *(f"ms, guidance {scale}" for scale in costs)]
     pass_rows = [[str(nodes), *(f"{column[nodes]:.2f}" for column in costs.values())] for nodes in NODES]
     windows, window_rows = ["window", "τ"], [[window, f"{tau:.2f}"] for window, tau in taus.items()]
-    if json:
-        print_json(value)
-    else:
-        print_table(passes, pass_rows)
-        print_table(windows, window_rows)
-    if output is not None:
-        tables = ((passes, pass_rows), (windows, window_rows))
-        text = "\n\n".join(table.sheet_of(headers, rows) for headers, rows in tables)
-        report.save(output, "costs", value, text + "\n", curves(costs, taus))
+    sheets = [(passes, pass_rows), (windows, window_rows)]
+    report.tell("costs", value, sheets, [], lambda: curves(costs, taus), output, json)
     if write:
         store(pipe.card.path / MANIFEST, taus)
 

@@ -16,12 +16,12 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out
-from polydraft.apps.bench.image.speed import draw, settings, split
+from polydraft.apps.bench.image.prompts import held_out, settings
 from polydraft.apps.bench.measure import plots, report, table
-from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.decoding import draw, split
+from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.timing import Contender, Run, speedup, take_turns
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.commands.terminal import note
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.pipeline import ImagePipeline
@@ -50,9 +50,7 @@ def run(
     for name in names:
         pipe.checked(name)
     asked, (sampling, scale) = pipe.prompts_to_ids(held_out(prompts)[0]), settings(pipe, temperature, guidance_scale)
-    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
-    if told := warning():
-        note(told)
+    taken_on = timed_on(pipe.device, pipe.dtype)
     contenders = [
         Contender(name, partial(draw, pipe, name, sampling, scale, asked, 1))
         for name in dict.fromkeys([table.PLAIN, *names])
@@ -64,14 +62,8 @@ def run(
         "guidance_scale": scale, "rows": rows, "environment": taken_on,
     }  # fmt: skip
     headers = ["method", "guarantee", "S", "τ", *map(str, range(1, SHOWN + 1))]
-    cells = [cells_of(row) for row in rows]
-    if json:
-        print_json(value)
-    else:
-        print_table(headers, cells)
-    if output is not None:
-        text = table.sheet_of(headers, cells) + "\n"
-        report.save(output, "depth", value, text, lines(rows))
+    sheet = (headers, [cells_of(row) for row in rows])
+    report.tell("depth", value, [sheet], [], lambda: lines(rows), output, json)
 
 
 def row_of(pipe: ImagePipeline, name: str, runs: dict[str, list[Run]]) -> dict[str, Any]:

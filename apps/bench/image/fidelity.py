@@ -20,7 +20,6 @@ from polydraft.modalities.loading import load
 from polydraft.modalities.world.matcher import Verdict, fidelity
 
 PARTS = ("ok", "objects", "count", "relation", "background", "clean")
-TOGETHER = 8
 
 
 def run(
@@ -34,13 +33,13 @@ def run(
         "method": method, "temperature": temperature, "top_p": top_p, "guidance_scale": guidance_scale,
     }  # fmt: skip
     captions, compositions = held_out(n)
-    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    taken_on = environment(pipe.device, pipe.dtype)
     pictures: list[Image.Image] = []
     verdicts: list[Verdict] = []
-    for first in range(0, n, TOGETHER):
-        drawn = pipe(captions[first : first + TOGETHER], seed=seed + first, **asked)
+    for first in range(0, n, shares.TOGETHER):
+        drawn = pipe(captions[first : first + shares.TOGETHER], seed=seed + first, **asked)
         pictures += drawn.images
-        together = zip(drawn.images, compositions[first : first + TOGETHER], strict=True)
+        together = zip(drawn.images, compositions[first : first + shares.TOGETHER], strict=True)
         verdicts += [fidelity(np.asarray(picture), wanted) for picture, wanted in together]
         right = sum(verdict.ok for verdict in verdicts)
         note(f"{len(verdicts)}/{n} pictures, {right / len(verdicts):.3f} show what was asked")

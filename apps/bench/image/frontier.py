@@ -19,11 +19,11 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out
-from polydraft.apps.bench.image.speed import draw, settings, split
+from polydraft.apps.bench.image.prompts import held_out, settings
 from polydraft.apps.bench.measure import plots, report, table
-from polydraft.apps.bench.measure.environment import environment, warning
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.bench.measure.decoding import draw, split
+from polydraft.apps.bench.measure.environment import timed_on
+from polydraft.apps.commands.terminal import note
 from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.pipeline import ImagePipeline
@@ -72,9 +72,7 @@ def run(
     sampling, scale = settings(pipe, temperature, guidance_scale, top_k)
     captions, compositions = held_out(n)
     judge = partial(turn, pipe, sampling, scale)
-    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
-    if told := warning():
-        note(told)
+    taken_on = timed_on(pipe.device, pipe.dtype)
     for name in names:  # warm up, and fit what is fitted when first used
         judge(points[name], captions[:1], compositions[:1], 0, 1)
         points[name] = Point(name, points[name].guarantee)
@@ -88,18 +86,12 @@ def run(
         points[table.PLAIN].same += [True] * len(plainly)
         note(f"{min(end, n)}/{n} captions")
     rows = [point.against(points[table.PLAIN]) for point in points.values()]
-    cells = [cells_of(row) for row in rows]
     value = {
         "model": pipe.card.name, "n": n, "timed": min(timed, n), "batch": batch, "sampling": asdict(sampling),
         "guidance_scale": scale, "rows": rows, "environment": taken_on,
     }  # fmt: skip
-    if json:
-        print_json(value)
-    else:
-        print_table(HEADERS, cells)
-    if output is not None:
-        text = table.sheet_of(HEADERS, cells) + "\n"
-        report.save(output, "frontier", value, text, scatter(rows))
+    sheet = (HEADERS, [cells_of(row) for row in rows])
+    report.tell("frontier", value, [sheet], [], lambda: scatter(rows), output, json)
 
 
 def turn(

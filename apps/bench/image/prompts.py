@@ -1,12 +1,18 @@
-"""Captions to measure on: compositions no model was ever trained on, the same for everyone.
+"""What image benches ask for: captions no model was ever trained on, the same for everyone, at settings that fit.
 
 captions, compositions = held_out(200)
+sampling, guidance_scale = settings(pipe, temperature=1.0)
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from polydraft.apps.bench.measure.table import PLAIN
+from polydraft.core.sampling import Sampling
+from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.scene import Composition, random_composition
 
@@ -21,3 +27,13 @@ def held_out(count: int) -> tuple[list[str], list[Composition]]:
         compositions.append(random_composition(rng, held_out=True))
         captions.append(describe(compositions[-1], rng))
     return captions, compositions
+
+
+def settings(
+    pipe: ImagePipeline, temperature: float | None = None, guidance_scale: float | None = None, top_k: int | None = None
+) -> tuple[Sampling, float]:
+    """The model's own sampling and guidance, or others where given; refuses what drawing refuses, by the same rules."""
+    asked: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
+    pipe.stream("a cat", method=PLAIN, guidance_scale=guidance_scale, **asked).close()
+    sampling = pipe.sampling(top_p=None, **asked)
+    return sampling, pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale

@@ -11,24 +11,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from polydraft.apps.bench.image.prompts import held_out
+from polydraft.apps.bench.image.prompts import held_out, settings
 from polydraft.apps.bench.measure import report, table
-from polydraft.apps.bench.measure.blocks import tell
-from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.decoding import asked_for, draw
+from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.peers import generate, untouched
-from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
+from polydraft.apps.bench.measure.timing import Contender, take_turns
 from polydraft.apps.commands.terminal import note
-from polydraft.core.decode import Method, decode, start
-from polydraft.core.methods import parse
-from polydraft.core.registry import DRAFTERS
-from polydraft.core.sampling import Sampling
-from polydraft.core.stats import DecodeStats
-from polydraft.core.target import Prompt
-from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
-from polydraft.modalities.pipeline import Pipeline
 
 PEER_NOTE = f"{table.PEER}: seconds of the whole call, prefill (one short pass) included"
 
@@ -40,15 +31,11 @@ def run(
     """Measure, print and, given a folder, save."""
     output = None if output is None else report.check_folder(output)
     pipe = load(model)
-    names = [table.PLAIN, *(name for name in split(methods) or drafting(pipe) if name != table.PLAIN)]
-    for name in names:
-        pipe.checked(name)
+    names = asked_for(methods, pipe)
     captions = held_out(prompts)[0]
     sampling, guided = settings(pipe, temperature, guidance_scale)
     asked = pipe.prompts_to_ids(captions)
-    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
-    if told := warning():
-        note(told)
+    taken_on = timed_on(pipe.device, pipe.dtype)
     peer, scales, blocks = untouched(pipe), list(dict.fromkeys((guided, 1.0))), []
     for scale in scales:
         contenders = [Contender(name, partial(draw, pipe, name, sampling, scale, asked, batch)) for name in names]
@@ -71,49 +58,4 @@ def run(
             for scale, block in zip(scales, blocks, strict=True)
         ],
     }
-    tell("image", value, blocks, notes, output, json)
-
-
-def drafting(pipe: Pipeline) -> list[str]:
-    """The model's ways to draft, each with its own judge; rules are asked for by name."""
-    return [name for name in pipe.available_methods() if name in DRAFTERS]
-
-
-def split(methods: str | None) -> list[str]:
-    """Names between commas that stand outside parentheses: `jacobi(window=8,init=left),pld` is two."""
-    names, depth = [""], 0
-    for character in methods or "":
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            names.append("")
-        else:
-            names[-1] += character
-    return [name.strip() for name in names if name.strip()]
-
-
-def settings(
-    pipe: ImagePipeline, temperature: float | None = None, guidance_scale: float | None = None, top_k: int | None = None
-) -> tuple[Sampling, float]:
-    """The model's own sampling and guidance, or others where given; refuses what drawing refuses, by the same rules."""
-    asked: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
-    pipe.stream("a cat", method=table.PLAIN, guidance_scale=guidance_scale, **asked).close()
-    sampling = pipe.sampling(top_p=None, **asked)
-    return sampling, pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
-
-
-def draw(pipe: Pipeline, name: str, sampling: Sampling, scale: float, prompts: list[Prompt], batch: int) -> Run:
-    """All prompts with the method of that name, `batch` at a time."""
-    return decoded(pipe.method(parse(name), sampling, scale), prompts, batch)
-
-
-def decoded(method: Method, prompts: list[Prompt], batch: int = 1) -> Run:
-    """All prompts, `batch` at a time."""
-    outputs, parts, passes = [], [], 0
-    for first in range(0, len(prompts), batch):
-        rows = start(method, prompts[first : first + batch])
-        passes += sum(1 for _ in decode(method, rows))
-        parts.append(DecodeStats.total([rows.stats[request] for request in sorted(rows.stats)]))
-        parts[-1].time(rows.watch)
-        outputs += rows.outputs()
-    stats = DecodeStats.in_sequence(parts)
-    return Run(stats.decode_seconds, stats.tokens, outputs, stats, passes)
+    report.tell_blocks("image", value, blocks, notes, output, json)

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 import polydraft
+from polydraft.apps.commands.terminal import note
 
 BUSY = 0.5  # load a core beyond which figures are not to be trusted
 
 
-def environment(device: str, dtype: str) -> dict[str, Any]:
+def environment(device: torch.device | str, dtype: torch.dtype | str) -> dict[str, Any]:
     """Everything needed to take the figure again. Ask before measuring: afterwards the load is one's own."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -29,9 +30,18 @@ def environment(device: str, dtype: str) -> dict[str, Any]:
         "polydraft": polydraft.__version__, "revision": revision(),
         "python": platform.python_version(), "torch": torch.__version__,
         "transformers": metadata.version("transformers"),
-        "machine": accelerator() if device.startswith("cuda") else cpu(), "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(), "device": device, "dtype": dtype, "load": load(),
+        "machine": accelerator() if str(device).startswith("cuda") else cpu(), "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(), "device": str(device), "dtype": str(dtype).removeprefix("torch."),
+        "load": load(),
     }  # fmt: skip
+
+
+def timed_on(device: torch.device | str, dtype: torch.dtype | str) -> dict[str, Any]:
+    """The environment of figures of time; says so when something else seems to run."""
+    found = environment(device, dtype)
+    if told := warning():
+        note(told)
+    return found
 
 
 def warning() -> str | None:

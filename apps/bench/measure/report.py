@@ -1,21 +1,25 @@
-"""Results on disk: JSON for machines, markdown and a picture for people, each written whole or not at all.
+"""Results, printed and on disk: JSON for machines, tables and a picture for people; files are whole or not there.
 
+tell("costs", value, sheets, notes, draw_picture, folder, json=False)
 save(folder, "image", value, markdown, picture)    # folder/image.json, image.md, image.png; with csv image.csv
 """
 
 from __future__ import annotations
 
-import json
+import json as json_format
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.bench.measure import plots, table
+from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.core.errors import OutputUnwritable
 from polydraft.modalities.image.result import write_picture
+
+Sheet = tuple[list[str], list[list[str]]]  # headers and rows
 
 
 def check_folder(folder: Path) -> Path:
@@ -26,11 +30,45 @@ def check_folder(folder: Path) -> Path:
     return folder
 
 
+def tell(
+    name: str, value: dict[str, Any], sheets: Sequence[Sheet], notes: Sequence[str],
+    picture: Callable[[], Image.Image], output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """`value` for machines, `sheets` and `notes` for people; given a folder, files called `name`."""
+    if json:
+        print_json(value)
+    else:
+        for headers, rows in sheets:
+            print_table(headers, rows)
+        for line in notes:
+            note(line)
+    if output is not None:
+        text = "\n\n".join([*(table.sheet_of(headers, rows) for headers, rows in sheets), *notes])
+        save(output, name, value, text + "\n", picture())
+
+
+def tell_blocks(
+    name: str, value: dict[str, Any], blocks: list[table.Block], notes: list[str], output: Path | None, json: bool
+) -> None:
+    """Timed blocks likewise, with a plot; a broken promise ends the command."""
+    if json:
+        print_json(value)
+    else:
+        for block in blocks:
+            note(f"\n{block.title}")
+            print_table(table.HEADERS, [row.cells() for row in block.rows])
+        for line in notes:
+            note(line)
+    if output is not None:
+        save(output, name, value, table.markdown(blocks) + "\n" + "\n".join([*notes, ""]), plots.bars(blocks))
+    check_promises(broken for block in blocks for broken in block.broken)
+
+
 def save(
     folder: Path, name: str, value: dict[str, Any], markdown: str, picture: Image.Image, csv: str | None = None
 ) -> None:
     """Files called `name`: three, and a table for other programs where there is one."""
-    write(folder, f"{name}.json", json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write(folder, f"{name}.json", json_format.dumps(value, indent=2, ensure_ascii=False) + "\n")
     write(folder, f"{name}.md", markdown)
     if csv is not None:
         write(folder, f"{name}.csv", csv)

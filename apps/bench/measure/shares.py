@@ -7,9 +7,11 @@ from typing import Any
 
 from PIL import Image
 
-from polydraft.apps.bench.measure import report
+from polydraft.apps.bench.measure import report, table
 from polydraft.apps.commands.terminal import print_json, print_table
 
+HEADERS = ["part", "share right"]
+TOGETHER = 8  # asked for in one batch
 SHOWN, SHEET_COLUMNS = 32, 8
 
 
@@ -31,9 +33,9 @@ def tell(
     if json:
         print_json(value)
     else:
-        print_table(["part", "share right"], rows)
+        print_table(HEADERS, rows)
     if output is not None:
-        text = "".join(f"| {part} | {share} |\n" for part, share in [["part", "share right"], ["---", "---"], *rows])
+        text = table.sheet_of(HEADERS, rows) + "\n"
         text += "\nMissed:\n\n" + "".join(f"- {', '.join(one['wrong'])}: {one['text']}\n" for one in missed)
         report.save(output, name, value, text, sheet(pictures[:SHOWN], [verdict["ok"] for verdict in verdicts]))
 

@@ -19,11 +19,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.speed import drafting, split
 from polydraft.apps.bench.measure import plots, report, table
-from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.decoding import asked_for
+from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.speech import intelligibility, speed
-from polydraft.apps.commands.terminal import note, print_json, print_table
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.corpus.sentences import everyday
 
@@ -37,14 +36,10 @@ def run(
     ears = intelligibility.recogniser(recogniser)
     more = intelligibility.others(ears, squim)
     pipe = load(model, modality="speech")
-    names = [table.PLAIN, *(name for name in split(methods) or drafting(pipe) if name != table.PLAIN)]
-    for name in names:
-        pipe.checked(name)
+    names = asked_for(methods, pipe)
     options = {"temperature": temperature, "top_k": top_k}
     pipe.stream("Yes.", method=table.PLAIN, **options).close()  # refuses what speaking refuses
-    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
-    if told := warning():
-        note(told)
+    taken_on = timed_on(pipe.device, pipe.dtype)
     rows = speed.measure(pipe, names, everyday()[:timed], repeats, options, peers)
     asked = everyday()[:sentences]
     quality = intelligibility.judged(pipe, names, asked, options, ears, more) if sentences else []
@@ -58,14 +53,7 @@ def run(
         sheets.append(
             (intelligibility.headers(value["quality"]), [intelligibility.cells(row) for row in value["quality"]])
         )
-    if json:
-        print_json(value)
-    else:
-        for headers, cells in sheets:
-            print_table(headers, cells)
-    if output is not None:
-        text = "\n\n".join(table.sheet_of(headers, cells) for headers, cells in sheets) + "\n"
-        report.save(output, "speech", value, text, picture(rows, quality))
+    report.tell("speech", value, sheets, [], lambda: picture(rows, quality), output, json)
     report.check_promises(row["method"] for row in rows if row["guarantee"] == "identical" and row["same"] is False)
 
 

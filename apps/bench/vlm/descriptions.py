@@ -9,7 +9,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from polydraft.apps.bench.image.fidelity import TOGETHER
 from polydraft.apps.bench.measure import report, shares
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
@@ -24,12 +23,12 @@ def run(
     """Describe, judge, print and, given a folder, save figures, misses and a sheet of the first scenes."""
     output = None if output is None else report.check_folder(output)
     pipe, rows = load(model, modality="vlm"), Rows()
-    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    taken_on = environment(pipe.device, pipe.dtype)
     pictures: list[Image.Image] = []
     texts: list[str] = []
     verdicts: list[Told] = []
-    for first in range(0, n, TOGETHER):
-        asked = [rows[place] for place in range(first, min(first + TOGETHER, n))]
+    for first in range(0, n, shares.TOGETHER):
+        asked = [rows[place] for place in range(first, min(first + shares.TOGETHER, n))]
         shown = [row["image"] for row in asked]
         answers = pipe(shown, [DESCRIBE] * len(shown), seed=seed + first, method=method, temperature=temperature).texts
         pictures, texts = pictures + shown, texts + answers

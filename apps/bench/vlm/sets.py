@@ -20,11 +20,11 @@ from PIL import Image
 from torch import Tensor
 
 from polydraft.apps import journal
-from polydraft.apps.bench.image.speed import split
 from polydraft.apps.bench.measure import report
+from polydraft.apps.bench.measure.decoding import split
 from polydraft.apps.bench.measure.environment import environment, warning
 from polydraft.apps.bench.measure.table import PLAIN
-from polydraft.apps.bench.vlm import data, plot, summary
+from polydraft.apps.bench.vlm import data, summary
 from polydraft.apps.bench.vlm.registry import wanted
 from polydraft.apps.bench.vlm.task import Row, Sample, Task, pictures
 from polydraft.apps.commands.terminal import note, print_json, print_table, progress
@@ -185,7 +185,7 @@ def check_settings(out: Path, settings: Settings) -> None:
 def tell_settings(file: Path, settings: Settings, tasks: str, pipe: Answerer) -> None:
     """What is asked for, and every session's machine and command line."""
     before = json_format.loads(file.read_text(encoding="utf-8")) if file.exists() else {"sessions": []}
-    session = {"tasks": tasks} | environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
+    session = {"tasks": tasks} | environment(pipe.device, pipe.dtype)
     value = {"settings": asdict(settings), "sessions": [*before["sessions"], session]}
     report.write(file.parent, file.name, json_format.dumps(value, indent=2, ensure_ascii=False) + "\n")
     if busy := warning():
@@ -270,7 +270,7 @@ def summarise(out: Path, settings: Settings, json: bool) -> None:
         print_table(summary.HEADERS, [line.cells() for line in found])
         for text in notes:
             note(text)
-    report.save(out, "vlm", value, summary.markdown(found, notes), plot.panels(found), summary.as_csv(found))
+    report.save(out, "vlm", value, summary.markdown(found, notes), summary.panels(found), summary.as_csv(found))
     report.check_promises(line.method for line in found if line.guarantee == "identical" and line.same != 1)
     if failed:
         raise SystemExit(1)

@@ -13,10 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps.bench.image.speed import drafting, draw, split
 from polydraft.apps.bench.measure import report, table
-from polydraft.apps.bench.measure.blocks import tell
-from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.decoding import asked_for, draw
+from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.peers import generate, untouched
 from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
@@ -40,12 +39,8 @@ def run(
     output = None if output is None else report.check_folder(output)
     heats = numbers(temperatures)
     pipe = load(model, drafter=drafter, modality="vlm")
-    names = [table.PLAIN, *(name for name in split(methods) or drafting(pipe) if name != table.PLAIN)]
-    for name in names:
-        pipe.checked(name)
-    taken_on = environment(str(pipe.device), str(pipe.dtype).removeprefix("torch."))
-    if told := warning():
-        note(told)
+    names = asked_for(methods, pipe)
+    taken_on = timed_on(pipe.device, pipe.dtype)
     asked, blocks = scenes(pipe, prompts, max_new_tokens), []
     for heat in heats:
         sampling = replace(pipe.sampling(temperature=heat), top_k=0, top_p=1.0)
@@ -62,7 +57,7 @@ def run(
             for heat, block in zip(heats, blocks, strict=True)
         ],
     }  # fmt: skip
-    tell("vlm", value, blocks, [PEER_NOTE] if peers else [], output, json)
+    report.tell_blocks("vlm", value, blocks, [PEER_NOTE] if peers else [], output, json)
 
 
 def numbers(temperatures: str) -> list[float]:

@@ -13,6 +13,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from matplotlib.figure import Figure
+from PIL import Image
+
+from polydraft.apps.bench.measure import plots
 from polydraft.apps.bench.measure.table import PLAIN, figure, sheet_of
 
 Record = dict[str, Any]
@@ -121,3 +125,21 @@ def as_csv(found: list[Line]) -> str:
     writer.writeheader()
     writer.writerows(asdict(line) for line in found)
     return text.getvalue()
+
+
+def panels(found: list[Line]) -> Image.Image:
+    """S inside τ, a panel a set and a bar a method."""
+    tasks = list(dict.fromkeys(line.task for line in found))
+    methods = len({line.method for line in found})
+    drawing = Figure(figsize=(7, len(tasks) * (0.8 + 0.36 * methods) + 0.5), layout="constrained")
+    for axes, task in zip(drawing.subplots(len(tasks), 1, squeeze=False)[:, 0], tasks, strict=True):
+        lines = [line for line in found if line.task == task]
+        names = [line.method for line in lines]
+        axes.barh(names, [line.tau or 0 for line in lines], 0.75, color=plots.COLOURS["tau"], label="τ, tokens a pass")
+        axes.barh(names, [line.speedup or 0 for line in lines], 0.4, color=plots.COLOURS["S"], label="S, times plain")
+        axes.axvline(1, color="#8a8f98", linewidth=1)
+        axes.set_title(task, loc="left")
+        axes.invert_yaxis()
+        axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=2)
+    return plots.rendered(drawing)

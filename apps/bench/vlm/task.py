@@ -11,9 +11,10 @@ from __future__ import annotations
 import ast
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from PIL import Image
@@ -22,6 +23,7 @@ from polydraft.core.errors import DataUnavailable, PromptError
 from polydraft.modalities.vlm.conversation import read
 
 Row = dict[str, Any]
+DIRECTLY = "Answer with the option's letter from the given choices directly."
 EXPLAIN = "Look at the picture, then answer in full sentences and explain in detail how you arrive at your answer."
 
 
@@ -70,6 +72,11 @@ class Task:
 def explained(question: str) -> str:
     """The free prompt of a question."""
     return f"{question}\n{EXPLAIN}"
+
+
+def lettered(options: Sequence[str], mark: str) -> str:
+    """ "A. yes" and so on, a line an option; mark: what follows the letter."""
+    return "\n".join(f"{letter}{mark} {option}" for letter, option in zip(ascii_uppercase, options, strict=False))
 
 
 def pictures(value: Any, folder: Path | None = None) -> list[Image.Image]:

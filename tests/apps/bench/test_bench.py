@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from polydraft.apps.bench.image import costs
-from polydraft.apps.bench.image.prompts import held_out
-from polydraft.apps.bench.image.speed import settings, split
+from polydraft.apps.bench.image.prompts import held_out, settings
+from polydraft.apps.bench.measure.decoding import split
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.measure.table import Block, markdown
 from polydraft.apps.bench.measure.timing import Contender, Run, speedup, take_turns

@@ -13,8 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from polydraft.apps.bench.vlm.task import Row, Sample, Source, Task, explained
-from polydraft.apps.bench.vlm.tasks.letters import lettered
+from polydraft.apps.bench.vlm.task import Row, Sample, Source, Task, explained, lettered
 
 LETTERS = "ABCDEFGHI"
 MARKS = ",.!?;:'"

@@ -11,8 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from polydraft.apps.bench.vlm.task import Row, Sample, Source, Task, explained
-from polydraft.apps.bench.vlm.tasks.letters import DIRECTLY, lettered
+from polydraft.apps.bench.vlm.task import DIRECTLY, Row, Sample, Source, Task, explained, lettered
 
 PICTURES = ("jpg", "png")
 
