@@ -1,4 +1,8 @@
-"""A network with a dataclass for a configuration, saved as an ordinary folder: config.json and bf16 safetensors."""
+"""What training leaves in a folder: weights in bf16, as they ship, their configuration, and the loss curve.
+
+save(codec, folder)                      # a network with a dataclass for a configuration
+save_pretrained(model, folder, curve)    # a model of transformers; known(folder) is its curve
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
 from polydraft.core.training.shipping import shipped
 
+Curve = list[dict[str, float]]
+
 
 def save(model: Any, folder: Path) -> None:
-    """`model.config` and all weights."""
+    """`model.config` and all weights, as config.json and safetensors."""
     save_file(shipped(model), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n")
+
+
+def save_pretrained(model: PreTrainedModel, folder: Path, curve: Curve) -> None:
+    """Weights, each once, and the loss curve."""
+    model.save_pretrained(folder, state_dict=shipped(model))
+    (folder / "curve.json").write_text(json.dumps(curve))
+
+
+def known(folder: Path) -> Curve:
+    """The curve of runs that ended or were stopped in `folder`; empty where nothing was trained."""
+    return json.loads((folder / "curve.json").read_text()) if (folder / "curve.json").exists() else []
+
+
+def steps(curve: Curve) -> int:
+    return int(curve[-1]["step"]) if curve else 0

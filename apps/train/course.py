@@ -8,19 +8,17 @@ batches now and then, and saves every few minutes.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from polydraft.apps.train.checkpoint import Curve, steps
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
 from polydraft.apps.train.together import average
 
-Curve = list[dict[str, float]]
 TELL_EVERY, JUDGE_EVERY = 50, 500  # steps
 SAVE_EVERY = 240  # seconds
 
@@ -69,12 +67,3 @@ def run(
 
 def told(names: dict[str, float], values: Tensor) -> str:
     return " ".join(f"{name} {value:.4f}" for name, value in zip(names, values.tolist(), strict=True))
-
-
-def known(folder: Path) -> Curve:
-    """The curve of runs that ended or were stopped in `folder`; empty where nothing was trained."""
-    return json.loads((folder / "curve.json").read_text()) if (folder / "curve.json").exists() else []
-
-
-def steps(curve: Curve) -> int:
-    return int(curve[-1]["step"]) if curve else 0

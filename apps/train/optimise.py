@@ -6,13 +6,7 @@ set_rate(optimisers, rate * descent(elapsed / budget, step))
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import torch
-from transformers import PreTrainedModel
-
-from polydraft.core.training.shipping import shipped
 
 WARM_UP = 100  # steps
 
@@ -45,9 +39,3 @@ def apply(optimisers: list[torch.optim.Optimizer], model: torch.nn.Module) -> No
     for optimiser in optimisers:
         optimiser.step()
         optimiser.zero_grad()
-
-
-def save(model: PreTrainedModel, folder: Path, curve: list[dict[str, float]]) -> None:
-    """Weights in bf16, as they ship, each once, and the loss curve."""
-    model.save_pretrained(folder, state_dict=shipped(model))
-    (folder / "curve.json").write_text(json.dumps(curve))

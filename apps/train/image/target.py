@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train import course
+from polydraft.apps.train.checkpoint import known, save_pretrained, steps
 from polydraft.apps.train.image.data import Batch, Batches
-from polydraft.apps.train.optimise import save
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID
 
@@ -62,9 +62,9 @@ def run(
     rate: float = 3e-3, packed: float = 0.6, eager: bool = False,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
-    curve = course.known(out)
-    torch.manual_seed(seed + course.steps(curve))  # other scenes than before
-    data = Batches(tokenizer, seed + course.steps(curve))
+    curve = known(out)
+    torch.manual_seed(seed + steps(curve))  # other scenes than before
+    data = Batches(tokenizer, seed + steps(curve))
     valid = Batches(tokenizer, 99, held_out=True, drop=0.0).next(64)
     config = LlamaConfig(
         vocab_size=data.vocab_size, hidden_size=width, num_hidden_layers=layers,
@@ -85,8 +85,8 @@ def run(
         return data.next(rows, max(0.0, packed - spent))
 
     course.run(
-        model, [], partial(divergence, model), next_batch, [valid], partial(save, model, out), weights=WEIGHTS,
-        minutes=minutes, rate=rate, curve=curve, rank=0,
+        model, [], partial(divergence, model), next_batch, [valid], partial(save_pretrained, model, out),
+        weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=0,
     )  # fmt: skip
 
 

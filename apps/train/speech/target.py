@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train import course
-from polydraft.apps.train.optimise import save
+from polydraft.apps.train.checkpoint import Curve, known, save_pretrained, steps
 from polydraft.apps.train.speech.codes import NOTHING, Batch, Coded
 from polydraft.apps.train.together import join
 from polydraft.core.drafters.hydra import HydraHeads
@@ -68,10 +68,10 @@ def run(
     layers: int = 12, rate: float = 3e-3, eager: bool = False,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
-    curve = course.known(out)
+    curve = known(out)
     torch.manual_seed(seed)
     rank = join()
-    rng = np.random.default_rng([seed, course.steps(curve), rank])  # other batches than before and elsewhere
+    rng = np.random.default_rng([seed, steps(curve), rank])  # other batches than before and elsewhere
     words = vocabulary.load(tokenizer)
     letters = frozenset(vocabulary.id_of(words, letter) for letter in LETTERS)
     speech = Coded(data, letters, vocabulary.code_offset(words))
@@ -94,9 +94,9 @@ def run(
         model.model.compile(dynamic=False)  # halves a step here; needs a C++ compiler
     folder.mkdir(parents=True, exist_ok=True)
 
-    def keep(curve: course.Curve) -> None:
+    def keep(curve: Curve) -> None:
         """The target as it ships, and the heads beside it."""
-        save(model, out, curve)
+        save_pretrained(model, out, curve)
         heads.save_pretrained(folder, state_dict=shipped(heads))
 
     course.run(

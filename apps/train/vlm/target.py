@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from polydraft.apps.train import course
-from polydraft.apps.train.optimise import save
+from polydraft.apps.train.checkpoint import known, save_pretrained, steps
 from polydraft.apps.train.together import join
 from polydraft.apps.train.vlm.data import (
     END,
@@ -105,7 +105,7 @@ def run(
     processor: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, rate: float = 3e-3, eager: bool = False
 ) -> None:
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
-    curve = course.known(out)
+    curve = known(out)
     torch.manual_seed(seed)
     rank = join()
     tokenizer = Tokenizer.from_file(str(processor / "tokenizer.json"))
@@ -114,7 +114,7 @@ def run(
     model.generation_config = GenerationConfig.from_pretrained(processor)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     naming = nn.Linear(WIDTH, sum(SEEN))
-    data = Conversations(tokenizer, [seed, course.steps(curve), rank])
+    data = Conversations(tokenizer, [seed, steps(curve), rank])
     held_out = Conversations(tokenizer, 99, held_out=True)
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
@@ -124,8 +124,8 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     course.run(
         model, [naming], partial(losses, model, naming, relation_words(tokenizer)), partial(data.next, rows),
-        [held_out.next(rows) for _ in range(4)], partial(save, model, out), weights=WEIGHTS, minutes=minutes, rate=rate,
-        curve=curve, rank=rank,
+        [held_out.next(rows) for _ in range(4)], partial(save_pretrained, model, out), weights=WEIGHTS,
+        minutes=minutes, rate=rate, curve=curve, rank=rank,
     )  # fmt: skip
 
 
