@@ -11,11 +11,12 @@ from typing import Annotated
 
 import typer
 
+from polydraft.apps.commands.options import Device, Dtype, Results
+
 app = typer.Typer(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
 
 FAILED = 1  # exit status
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what is done there is not done again.")]
-Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
 
 @app.callback()
@@ -27,7 +28,7 @@ def batch() -> None:
 def run_file(
     jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="A JSON object a line: id, modality, and arguments.")],
     out: Out,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """Draw, say and answer what JOBS asks for."""
     from polydraft.apps.bench.measure.report import check_folder
@@ -69,9 +70,9 @@ def vlm(
     min_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Shorter answers are not timed. Default: 1, or 32 if free.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    as_json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: Results = False,
 ) -> None:
     """Score and time methods of a vision-language model on question sets. Run it on an otherwise idle machine."""
     from polydraft.apps.bench.vlm.sets import run

@@ -18,16 +18,19 @@ from typing import Annotated
 
 import typer
 
+from polydraft.apps.commands.options import Device, Dtype, Method, Model, Results, Temperature, TopK, TopP
+
 app = typer.Typer(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
 
-Model = Annotated[str, typer.Option(help="Embedded model or a model folder.")]
-Temperature = Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")]
+Methods = Annotated[str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")]
+Named = Annotated[str | None, typer.Option(help="Names separated by commas.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")]
+Peers = Annotated[bool, typer.Option(help="Time transformers' own generate too.")]
 Guidance = Annotated[
     float | None,
     typer.Option("--guidance-scale", "--guidance", help="How strictly the prompt guides; 1 is off."),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and pictures.")]
-Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
 
 @app.callback()
@@ -38,17 +41,15 @@ def bench() -> None:
 @app.command("image")
 def image(
     prompts: Annotated[int, typer.Option(min=1, help="Prompts drawn by every method.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
+    repeats: Repeats = 3,
     batch: Annotated[int, typer.Option(min=1, help="Prompts drawn together.")] = 1,
-    methods: Annotated[
-        str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")
-    ] = None,
+    methods: Methods = None,
     model: Model = "tiny-image",
     temperature: Temperature = None,
     guidance_scale: Guidance = None,
-    peers: Annotated[bool, typer.Option(help="Time transformers' own generate too.")] = True,
+    peers: Peers = True,
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """Speed of image methods: S, τ, and whether the tokens are identical. Run it on an otherwise idle machine."""
     from polydraft.apps.bench.image.speed import run
@@ -64,19 +65,17 @@ def speech(
     sentences: Annotated[int, typer.Option(min=0, max=100, help="Everyday sentences a voice that are judged.")] = 25,
     timed: Annotated[int, typer.Option(min=1, max=100, help="Sentences that are timed, one by one.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; medians are reported.")] = 3,
-    methods: Annotated[
-        str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")
-    ] = None,
+    methods: Methods = None,
     model: Model = "tiny-speech",
     temperature: Temperature = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = None,
-    peers: Annotated[bool, typer.Option(help="Time transformers' own generate too.")] = True,
+    top_k: TopK = None,
+    peers: Peers = True,
     recogniser: Annotated[
         str, typer.Option(help="pocketsphinx, or wav2vec2 (polydraft[torchaudio], downloads its weights).")
     ] = "pocketsphinx",
     squim: Annotated[bool, typer.Option("--squim", help="SQUIM quality too (as wav2vec2).")] = False,
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """Speed of speech methods, first sound, and how well a recogniser understands them (needs polydraft[hearing])."""
     from polydraft.apps.bench.speech.run import run
@@ -90,17 +89,15 @@ def speech(
 @app.command("vlm")
 def vlm(
     prompts: Annotated[int, typer.Option(min=1, help="Scenes described by every method.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
-    methods: Annotated[
-        str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")
-    ] = None,
+    repeats: Repeats = 3,
+    methods: Methods = None,
     model: Model = "tiny-vlm",
     drafter: Annotated[str | None, typer.Option(help="A drafter's folder, for a model that has none.")] = None,
     temperatures: Annotated[str, typer.Option(help="A table each; 0 is greedy.")] = "0,1",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 160,
     peers: Annotated[bool, typer.Option(help="Time transformers' own generate too, and its ways to draft.")] = True,
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """Speed of descriptions of pictures: S, τ, and whether the tokens are identical."""
     from polydraft.apps.bench.vlm.speed import run
@@ -114,14 +111,14 @@ def vlm(
 @app.command("fidelity")
 def fidelity(
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Held-out captions drawn.")] = 200,
-    method: Annotated[str | None, typer.Option(help="As in `polydraft methods`.")] = None,
+    method: Method = None,
     model: Model = "tiny-image",
     temperature: Temperature = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass; 1 is off.")] = None,
+    top_p: TopP = None,
     guidance_scale: Guidance = None,
     seed: Annotated[int, typer.Option(min=0, help="Picture i gets seed + i.")] = 0,
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """Share of pictures that show what was asked, on compositions no model was trained on."""
     from polydraft.apps.bench.image.fidelity import run
@@ -135,12 +132,12 @@ def fidelity(
 @app.command("descriptions")
 def descriptions(
     n: Annotated[int, typer.Option("--n", "-n", min=1, max=1000, help="Held-out scenes described.")] = 200,
-    method: Annotated[str | None, typer.Option(help="As in `polydraft methods`.")] = None,
+    method: Method = None,
     model: Model = "tiny-vlm",
     temperature: Temperature = None,
     seed: Annotated[int, typer.Option(min=0, help="Scene i gets seed + i.")] = 0,
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """Share of descriptions that say what is there, on scenes no model was trained on."""
     from polydraft.apps.bench.vlm.descriptions import run
@@ -154,7 +151,7 @@ def costs(
     model: Model = "tiny-image",
     write: Annotated[bool, typer.Option("--write", help="Store τ by window in the model's manifest.")] = False,
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """What a pass of N nodes costs on this machine, and τ by Jacobi window."""
     from polydraft.apps.bench.image.costs import run
@@ -166,14 +163,14 @@ def costs(
 def frontier(
     n: Annotated[int, typer.Option("--n", "-n", min=2, help="Held-out captions drawn.")] = 200,
     timed: Annotated[int, typer.Option(min=1, help="Of these, how many one by one, for S; the first ones.")] = 40,
-    methods: Annotated[str | None, typer.Option(help="Names separated by commas.")] = None,
+    methods: Named = None,
     model: Model = "tiny-image",
     batch: Annotated[int, typer.Option(min=2, help="How many of the others are drawn together.")] = 10,
     temperature: Temperature = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = None,
+    top_k: TopK = None,
     guidance_scale: Guidance = None,
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """What lossy rules buy and cost: S against prompt fidelity, paired with plain decoding."""
     from polydraft.apps.bench.image.frontier import run
@@ -187,13 +184,13 @@ def frontier(
 @app.command("depth")
 def depth(
     prompts: Annotated[int, typer.Option(min=1, help="Prompts drawn by every method.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 1,
-    methods: Annotated[str | None, typer.Option(help="Names separated by commas.")] = None,
+    repeats: Repeats = 1,
+    methods: Named = None,
     model: Model = "tiny-image",
     temperature: Temperature = None,
     guidance_scale: Guidance = None,
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """How deep drafts are accepted: published verifiers beside trees on the shared noise."""
     from polydraft.apps.bench.image.depth import run
@@ -214,11 +211,11 @@ def roofline(
     words: Annotated[int | None, typer.Option(min=16, help="Ids that the drafter may guess. Default: all.")] = None,
     tokens: Annotated[int, typer.Option(min=8, help="Length of the answer.")] = 128,
     prompt: Annotated[int, typer.Option(min=2, help="Length of the prompt; a picture is hundreds of tokens.")] = 640,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")] = 3,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    repeats: Repeats = 3,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     output: Output = None,
-    as_json: Json = False,
+    as_json: Results = False,
 ) -> None:
     """How near S comes to what memory allows, on random weights of a well-known shape with a prescribed τ."""
     from polydraft.apps.bench.roofline import run

@@ -12,10 +12,10 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
-from typing import Annotated
 
 import typer
 
+from polydraft.apps.commands.options import Json
 from polydraft.apps.commands.terminal import print_json, print_table
 
 # As in pyproject.toml; a test holds the two together.
@@ -35,7 +35,7 @@ class Check:
     detail: str
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+def doctor(as_json: Json = False) -> None:
     """Check Python, libraries, device and embedded models."""
     checks = [check_python(), *map(check_package, LEAST_VERSIONS), check_torchaudio()]
     if not any(check.status == BROKEN for check in checks):

@@ -6,17 +6,16 @@ polydraft methods --json
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from polydraft.apps.commands.options import Json
 from polydraft.apps.commands.terminal import note, print_json, print_table
 
 if TYPE_CHECKING:
     from polydraft.core.methods import Choice, Parameter
 
 
-def methods(as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+def methods(as_json: Json = False) -> None:
     """List the methods with guarantee, needs, parameters and paper."""
     from polydraft.core.registry import DRAFTERS, choices
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polydraft.apps.commands.options import Json
 from polydraft.apps.commands.terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ EXAMPLES: dict[str, Callable[[ModelCard], str]] = {
 
 def models(
     name: Annotated[str | None, typer.Argument(help="Embedded model or a model folder.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the models, or show what NAME can do."""
     from polydraft.modalities import loading

@@ -15,6 +15,7 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, help="Train models and drafters.")
 
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and the finished model.")]
 Minutes = Annotated[float, typer.Option(min=0.01, help="Wall time to train for.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of data and initial weights.")]
 
@@ -26,7 +27,7 @@ def train() -> None:
 
 @app.command("tiny-image")
 def tiny_image(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and the finished model.")],
+    out: Out,
     minutes: Minutes = 120.0,
     seed: Seed = 0,
 ) -> None:
@@ -38,7 +39,7 @@ def tiny_image(
 
 @app.command("tiny-speech")
 def tiny_speech(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and the finished model.")],
+    out: Out,
     minutes: Minutes = 120.0,
     seed: Seed = 0,
 ) -> None:
@@ -50,7 +51,7 @@ def tiny_speech(
 
 @app.command("tiny-vlm")
 def tiny_vlm(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and the finished model.")],
+    out: Out,
     minutes: Minutes = 120.0,
     seed: Seed = 0,
 ) -> None:
