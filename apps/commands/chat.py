@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands.outcome import check_compare, check_promise, comparison, summary, tell
-from polydraft.apps.commands.terminal import busy, note
+from polydraft.apps.commands import request
+from polydraft.apps.commands.options import AnyModel, Compare, Device, Dtype, RepetitionPenalty, Temperature, TopK, TopP
+from polydraft.apps.commands.outcome import report, summary, tell, tell_comparison
+from polydraft.apps.commands.terminal import note
 
 if TYPE_CHECKING:
     from polydraft.modalities.vlm.pipeline import VLMPipeline
@@ -34,20 +38,20 @@ def chat(
         list[str], typer.Argument(metavar="PICTURE… QUESTION", help="Files and, last, a question; - is standard input.")
     ],
     turns: Annotated[bool, typer.Option("--turns", help="Keep asking; all arguments are pictures.")] = False,
-    model: Annotated[str, typer.Option(help="Embedded model, a folder, or organisation/repository.")] = "tiny-vlm",
+    model: AnyModel = "tiny-vlm",
     drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
     method: Annotated[str | None, typer.Option(help="As in `polydraft methods`, e.g. 'eagle2'.")] = None,
     speculative: Annotated[bool, typer.Option(help="Draft, or decode plainly: same answer, slower.")] = True,
     seed: Annotated[int, typer.Option(help="Another number, another answer, above temperature 0.")] = 0,
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the model's own.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 is off.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens of this mass; 1 is off.")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1 avoids what was said; 1 is off.")] = None,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    repetition_penalty: RepetitionPenalty = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
     min_new_tokens: Annotated[int, typer.Option(min=0, help="Shortest answer.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    compare: Annotated[bool, typer.Option("--compare", help="Decode plainly too: S, τ, same tokens?")] = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    compare: Compare = False,
     map_file: Annotated[
         Path | None, typer.Option("--map", help="Also draw which pass committed which words into this picture.")
     ] = None,
@@ -55,48 +59,37 @@ def chat(
 ) -> None:
     """Answer QUESTION about pictures."""
     from polydraft.core.errors import InvalidArgument
-    from polydraft.modalities.image.result import check_output
-    from polydraft.modalities.loading import load
 
     for name, given in (("--json", as_json), ("--map", map_file)):
         if turns and given:
             raise InvalidArgument(f"--turns is a conversation and {name} tells of one answer; leave one out.")
-    if map_file is not None:
-        check_output(map_file)
-    check_compare(compare, speculative, method)
+    request.check(map_file, compare, speculative, method)
     files, question = (about, None) if turns else (about[:-1], about[-1])
     pictures = [from_stdin() if file == "-" else file for file in files]
-    with busy(f"loading {model}"):
-        pipe = load(model, drafter=drafter, device=device, dtype=dtype, modality="vlm")
+    pipe = request.loaded(model, "vlm", drafter=drafter, device=device, dtype=dtype)
     options: dict[str, Any] = {
         "seed": seed, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens,
     }  # fmt: skip
-    chosen = {"speculative": speculative, "method": method}
+    asked = request.Request(options | {"image": pictures, "question": question}, speculative, method, compare)
     if turns:
-        converse(pipe, pictures, options, chosen, compare)
+        converse(pipe, asked)
         return
-    asked: dict[str, Any] = {"image": pictures, "question": question}
-    if compare:
-        for run in (chosen, {"method": "ar"}):
-            next(pipe.stream(**asked, **options | run))  # so that neither pays for the first use of a kernel
-    result = pipe(**asked, **options | chosen) if as_json else answer(pipe, asked | options | chosen)
-    plain = pipe(**asked, **options | {"method": "ar"}) if compare else None
+    asked.warm_up(pipe.stream)
+    result, plain = asked.run(pipe if as_json else partial(answer, pipe), pipe)
     if map_file is not None:
         from polydraft.apps.commands.maps.answer import save_answer_map
         from polydraft.modalities.vlm.conversation import opened
 
         save_answer_map(result, opened(pictures[0]) if pictures else None, about[-1], map_file)
-    if as_json:
-        tell(result, plain, "", report(result, map_file), as_json)
-    else:
-        note(summary(result))
-        if plain is not None:
-            note(comparison(result, plain))
-            check_promise(result, plain)
+    value = report(
+        result, map_file, seed=result.seeds[0], answer=result.text, tokens=len(result.tokens),
+        finish_reason=result.finish_reason,
+    )  # fmt: skip
+    tell(result, plain, summary(result), value, as_json, note)
 
 
-def answer(pipe: VLMPipeline, options: dict[str, Any]) -> ChatResult:
+def answer(pipe: VLMPipeline, **options: Any) -> ChatResult:
     """The answer, written as it is found."""
     stream = pipe.stream(**options)
     for step in stream:
@@ -109,19 +102,14 @@ def answer(pipe: VLMPipeline, options: dict[str, Any]) -> ChatResult:
     return result
 
 
-def converse(
-    pipe: VLMPipeline, pictures: list[Any], options: dict[str, Any], chosen: dict[str, Any], compare: bool
-) -> None:
+def converse(pipe: VLMPipeline, asked: request.Request) -> None:
     """Ask until an empty line; every turn sees those before it."""
     messages: list[dict[str, Any]] = []
     note("ask about the picture; an empty line ends the conversation")
     while (question := ask()) not in LEAVE:
-        asked: dict[str, Any] = {"image": pictures, "question": question, "messages": list(messages)}
-        result = answer(pipe, asked | options | chosen)
-        if compare:
-            plain = pipe(**asked, **options | {"method": "ar"})
-            note(comparison(result, plain))
-            check_promise(result, plain)
+        turn = replace(asked, options=asked.options | {"question": question, "messages": list(messages)})
+        result, plain = turn.run(partial(answer, pipe), pipe)
+        tell_comparison(result, plain, note)
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": result.text}]
 
 
@@ -138,12 +126,3 @@ def from_stdin() -> Any:
     from polydraft.modalities.vlm.conversation import read
 
     return read(io.BytesIO(sys.stdin.buffer.read()), "standard input")
-
-
-def report(result: ChatResult, map_file: Path | None) -> dict[str, Any]:
-    """What --json prints."""
-    return {
-        "map": None if map_file is None else str(map_file), "model": result.model, "method": result.method,
-        "seed": result.seeds[0], "answer": result.text, "tokens": len(result.tokens),
-        "finish_reason": result.finish_reason, "stats": result.stats.to_dict(),
-    }  # fmt: skip

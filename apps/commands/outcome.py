@@ -1,7 +1,12 @@
-"""What commands say of a result, whatever was made: passes, τ, speed, and how it stands to plain decoding."""
+"""What commands say of a result, whatever was made: passes, τ, speed, and how it stands to plain decoding.
+
+value = {"output": "out.png"} | report(result, map_file, seeds=result.seeds)
+tell(result, plain, f"out.png; {summary(result)}", value, as_json=False)
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
@@ -9,12 +14,14 @@ import typer
 from polydraft.apps.commands.terminal import note, print_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from polydraft.core.stats import DecodeStats
 
-
 BROKEN = 1  # exit status
+Say = Callable[[str], None]
 
 
 class Result(Protocol):
@@ -27,28 +34,37 @@ class Result(Protocol):
     def stats(self) -> DecodeStats: ...
 
     @property
+    def model(self) -> str: ...
+
+    @property
     def method(self) -> str: ...
 
 
-def check_compare(compare: bool, speculative: bool, method: str | None) -> None:
-    """Refuse to set plain decoding beside itself."""
-    from polydraft.core.errors import InvalidArgument
-    from polydraft.core.methods import parse
-
-    name = None if method is None else parse(method).drafter.name
-    if compare and (name == "ar" or not speculative):
-        raise InvalidArgument("--compare sets a drafting method beside plain decoding; leave out the plain method.")
+def report(result: Result, map_file: Path | None, **own: Any) -> dict[str, Any]:
+    """What --json prints. own: what only results of this modality have."""
+    return {
+        "map": None if map_file is None else str(map_file), "model": result.model, "method": result.method,
+        **own, "stats": result.stats.to_dict(),
+    }  # fmt: skip
 
 
-def tell(result: Result, plain: Result | None, made: str, value: dict[str, Any], as_json: bool) -> None:
-    """Say `made` (or print `value`) and how the result stands to `plain`; a broken promise ends the command."""
-    if as_json:
-        print_json(value if plain is None else value | {"compare": versus(result, plain)})
-    else:
-        typer.echo(f"{made}; {summary(result)}")
-        if plain is not None:
-            typer.echo(comparison(result, plain))
+def tell(
+    result: Result, plain: Result | None, line: str, value: dict[str, Any], as_json: bool, say: Say = typer.echo
+) -> None:
+    """Say `line` (or print `value`) and how the result stands to `plain`; a broken promise ends the command."""
+    if not as_json:
+        say(line)
+        tell_comparison(result, plain, say)
+        return
+    print_json(value if plain is None else value | {"compare": versus(result, plain)})
     if plain is not None:
+        check_promise(result, plain)
+
+
+def tell_comparison(result: Result, plain: Result | None, say: Say) -> None:
+    """How the result stands to `plain`, where there is one; a broken promise ends the command."""
+    if plain is not None:
+        say(comparison(result, plain))
         check_promise(result, plain)
 
 

@@ -1,0 +1,73 @@
+"""How commands ask for a result: with a method and, where they compare, once more plainly.
+
+check(map_file, compare, speculative, method)
+pipe = loaded("tiny-image", "image", device="auto", dtype="auto")
+request = Request({"seed": 7}, speculative, method, compare)
+request.warm_up(pipe.stream)
+result, plain = request.run(pipe, pipe)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from polydraft.apps.commands.terminal import busy
+
+PLAIN = "ar"
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Request:
+    """options: what is asked for whichever way it is decoded."""
+
+    options: dict[str, Any]
+    speculative: bool
+    method: str | None
+    compare: bool
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """All options of the run that is asked for."""
+        return self.options | {"speculative": self.speculative, "method": self.method}
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The same by plain decoding."""
+        return self.options | {"method": PLAIN}
+
+    def warm_up(self, stream: Callable[..., Any], passes: int = 1) -> None:
+        """A few passes of each run that is compared, so that neither pays for the first use of a kernel."""
+        for options in (self.chosen, self.plain) if self.compare else ():
+            begun = stream(**options)
+            for _ in range(passes):
+                next(begun)
+            begun.close()
+
+    def run(self, make: Callable[..., R], make_plainly: Callable[..., R]) -> tuple[R, R | None]:
+        """The result and, to compare, plain decoding's."""
+        return make(**self.chosen), make_plainly(**self.plain) if self.compare else None
+
+
+def check(map_file: Path | None, compare: bool, speculative: bool, method: str | None) -> None:
+    """Refuse a map that cannot be written, and to set plain decoding beside itself."""
+    from polydraft.core.errors import InvalidArgument
+    from polydraft.core.methods import parse
+    from polydraft.modalities.image.result import check_output
+
+    if map_file is not None:
+        check_output(map_file)
+    name = None if method is None else parse(method).drafter.name
+    if compare and (name == PLAIN or not speculative):
+        raise InvalidArgument("--compare sets a drafting method beside plain decoding; leave out the plain method.")
+
+
+def loaded(model: str, modality: str, **options: Any) -> Any:
+    """The model's pipeline; a sign turns meanwhile."""
+    from polydraft.modalities.loading import load
+
+    with busy(f"loading {model}"):
+        return load(model, modality=modality, **options)
