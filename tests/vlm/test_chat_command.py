@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from polydraft.apps.cli import app
-from polydraft.apps.commands.maps.image import COLOURS
+from polydraft.apps.commands.maps.drawing import COLOURS
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
 from ..apps.command_line import assert_refused, run

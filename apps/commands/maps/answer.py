@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw
 
-from polydraft.apps.commands.maps.image import BAR, COLOURS, INK, MARGIN, PAPER, TEXT, bars, font, shorten
+from polydraft.apps.commands.maps.drawing import BAR, COLOURS, INK, MARGIN, PAPER, TEXT, bars, font, shorten
 from polydraft.modalities.image.result import check_output, write_picture
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ bars below are as long as the number of passes, plain decoding above and the met
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
+from polydraft.apps.commands.maps.drawing import BAR, COLOURS, EMPTY, INK, MARGIN, PAPER, TEXT, bars, font, shorten
 from polydraft.modalities.image.result import check_output, write_picture
 
 if TYPE_CHECKING:
@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from polydraft.modalities.image.result import ImageResult
 
 SCALE = 4
-MARGIN = 24
-BAR = 18
-TEXT = 17
 TINT, FADE = 0.55, 0.75  # share of the pass's colour; how far the picture under it goes to grey
-PAPER, INK, PALE, EMPTY = (255, 255, 255), (32, 36, 44), (120, 126, 138), (205, 208, 214)
-COLOURS = (  # neighbours differ in hue and in lightness
-    (230, 85, 60), (45, 110, 200), (245, 190, 50), (110, 65, 165), (60, 180, 120), (215, 70, 140), (60, 190, 215),
-)  # fmt: skip
 
 
 def save_map(result: ImageResult, path: str | Path) -> Path:
@@ -99,35 +92,3 @@ def tinted(picture: Image.Image, passes: NDArray[np.int64]) -> Image.Image:
             if row and passes[row, column] != passes[row - 1, column]:
                 draw.line((x, y, x + step_x, y), fill=PAPER, width=2)
     return canvas
-
-
-def bars(draw: ImageDraw.ImageDraw, top: int, width: int, counts: NDArray[np.int64], tokens: int) -> None:
-    """Passes as lengths: plain decoding's, one a token, and the method's with the tokens of each as its colour."""
-    labels = (f"plain {tokens} passes", f"drafted {len(counts)} passes")
-    left = MARGIN + int(max(font().getlength(label) for label in labels)) + 12
-    length = width - MARGIN - left
-    edges = [left + round(length * index / tokens) for index in range(tokens + 1)]
-    for row, (label, count) in enumerate(zip(labels, (tokens, len(counts)), strict=True)):
-        y = top + row * (BAR + 10)
-        draw.text((MARGIN, y + BAR // 2), label, font=font(), fill=PALE if row == 0 else INK, anchor="lm")
-        for index in range(count):
-            shade = (EMPTY, (188, 192, 200))[index % 2] if row == 0 else COLOURS[index % len(COLOURS)]
-            draw.rectangle((edges[index], y, edges[index + 1] - 1, y + BAR), fill=shade)
-
-
-@functools.cache
-def font() -> ImageFont.FreeTypeFont:
-    """DejaVu Sans, which comes with matplotlib and has a τ."""
-    import matplotlib
-
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")), TEXT)
-
-
-def shorten(text: str, width: int) -> str:
-    """`text` on one line of `width` pixels."""
-    text = " ".join(text.split())
-    if font().getlength(text) <= width:
-        return text
-    while text and font().getlength(text + "…") > width:
-        text = text[:-1]
-    return text.rstrip() + "…"
