@@ -113,7 +113,7 @@ def run(
     prompt: int, repeats: int, device: str, dtype: str, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure every shape, print and, given a folder, save."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
     plan = Dynamic(depth, width, total)

@@ -36,7 +36,7 @@ SEED, REPEATS = 7, 20
 
 def run(*, prompts: int, model: str, write: bool, output: Path | None, json: bool) -> None:
     """Measure, print and, if asked, save and store τ in the manifest."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     pipe = load(model)
     if write:
         report.check_folder(pipe.card.path)

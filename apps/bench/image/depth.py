@@ -39,7 +39,7 @@ def run(
     guidance_scale: float | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     pipe = load(model)
     names = split(methods) or [name for name in COMPARED if name.split("+")[0] in pipe.available_methods()]
     if not names:

@@ -27,7 +27,7 @@ def run(
     guidance_scale: float | None, seed: int, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save figures and a sheet of the first pictures."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     pipe = load(model)
     asked: dict = {
         "method": method, "temperature": temperature, "top_p": top_p, "guidance_scale": guidance_scale,

@@ -65,7 +65,7 @@ def run(
     top_k: int | None, guidance_scale: float | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     pipe = load(model)
     names = [table.PLAIN, *(name for name in split(methods) or DEFAULT if name != table.PLAIN)]
     points = {name: Point(name, pipe.checked(name).guarantee) for name in names}

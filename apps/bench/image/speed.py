@@ -29,7 +29,7 @@ def run(
     guidance_scale: float | None, peers: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     pipe = load(model)
     names = asked_for(methods, pipe)
     captions = held_out(prompts)[0]

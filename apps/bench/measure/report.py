@@ -22,12 +22,13 @@ from polydraft.modalities.image.result import write_picture
 Sheet = tuple[list[str], list[list[str]]]  # headers and rows
 
 
-def check_folder(folder: Path) -> Path:
-    """`folder` if results can be written there; refused before anything is measured."""
+def check_folder(folder: Path | None) -> None:
+    """Refuse a folder that results cannot be written to, before anything is measured."""
+    if folder is None:
+        return
     ancestor = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not ancestor.is_dir() or not os.access(ancestor, os.W_OK):
         raise OutputUnwritable(f"{folder} cannot be written; give a folder that is writable or can be made.")
-    return folder
 
 
 def tell(

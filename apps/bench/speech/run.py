@@ -32,7 +32,7 @@ def run(
     top_k: int | None, peers: bool, recogniser: str, squim: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, judge, print and, given a folder, save."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     ears = intelligibility.recogniser(recogniser)
     more = intelligibility.others(ears, squim)
     pipe = load(model, modality="speech")

@@ -21,7 +21,7 @@ def run(
     *, n: int, method: str | None, model: str, temperature: float | None, seed: int, output: Path | None, json: bool
 ) -> None:
     """Describe, judge, print and, given a folder, save figures, misses and a sheet of the first scenes."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     pipe, rows = load(model, modality="vlm"), Rows()
     taken_on = environment(pipe.device, pipe.dtype)
     pictures: list[Image.Image] = []

@@ -36,7 +36,7 @@ def run(
     max_new_tokens: int, peers: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
-    output = None if output is None else report.check_folder(output)
+    report.check_folder(output)
     heats = numbers(temperatures)
     pipe = load(model, drafter=drafter, modality="vlm")
     names = asked_for(methods, pipe)
