@@ -1,20 +1,25 @@
-"""A key/value cache written in place at per-row slots: rows of any length, trees, rollback by length.
+"""Keys and values of a batch: a pool of rows written in place at per-row slots, rolled back by length.
 
-It stands behind transformers' `Cache`, so unmodified model files use it. Its view has a constant capacity: what a row
-computes must not depend on how long its neighbours are (bf16 sums regroup when the width of the keys changes).
+It stands behind transformers' `Cache`, so unmodified model files use it. Live rows are the first of the pool: a row
+joins behind them and, where one leaves, the last moves into the gap. Slots grow by whole blocks and rows by an eighth,
+as live rows need them; what attention sees is cut to the longest live row, in whole blocks.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from polydraft.core.attention import KEYS
+from polydraft.core.rows import Departure
+
 
 class SlotLayer(CacheLayerMixin):
-    """One layer's keys and values, stored `[rows, capacity, heads, dim]`."""
+    """One layer's keys and values, stored `[rows, heads, slots, dim]`."""
 
     is_sliding = False
 
@@ -26,44 +31,102 @@ class SlotLayer(CacheLayerMixin):
         self.cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        rows, capacity = self.cache.rows, self.cache.capacity
-        for name, states in (("keys", key_states), ("values", value_states)):
-            setattr(self, name, states.new_zeros(rows, capacity, states.shape[1], states.shape[3]))
+        room = self.cache.rows, key_states.shape[1], self.cache.slots
+        self.keys = key_states.new_zeros(*room, key_states.shape[3])
+        self.values = value_states.new_zeros(*room, value_states.shape[3])
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write `[rows, heads, N, dim]` at the cache's current slots; return whole-capacity views."""
+        """Write `[rows, heads, N, dim]` where the cache aims; return views of the rows it aims at."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        places = self.cache.places(key_states.shape[1])
         for store, states in ((self.keys, key_states), (self.values, value_states)):
-            store.view(-1, *store.shape[2:]).index_copy_(0, self.cache.flat_slots, states.transpose(1, 2).flatten(0, 1))
-        return self.keys.transpose(1, 2), self.values.transpose(1, 2)
+            store.view(-1, store.shape[3]).index_copy_(0, places, states.flatten(0, 2))
+        rows, width = self.cache.aimed_rows, self.cache.width
+        return self.keys[rows, :, :width], self.values[rows, :, :width]
+
+    def grow(self) -> None:
+        """Room for what the cache holds now."""
+        for name in ("keys", "values"):
+            old: Tensor = getattr(self, name)
+            new = old.new_zeros(self.cache.rows, old.shape[1], self.cache.slots, old.shape[3])
+            new[: old.shape[0], :, : old.shape[2]] = old
+            setattr(self, name, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.cache.capacity, 0
+        return self.cache.width, 0
 
     def get_seq_length(self) -> int:
         return 0
 
     def get_max_length(self) -> int:
-        return self.cache.capacity
+        return self.cache.slots
 
 
 class SlotCache(Cache):
-    """Caches of all layers over `rows` physical rows (request rows times guidance branches)."""
+    """Caches of all layers over `rows` physical rows, `branches` for each live row of the batch.
+
+    live: physical rows in use; width: slots that attention sees. shifts: `[live]`, rotary coordinate less slot, where a
+    slot is not its own coordinate.
+    """
 
     layers: list[SlotLayer]  # type: ignore[assignment]
-    shifts: Tensor | None = None  # `[rows]`: rotary coordinate less slot, where a slot is not its own coordinate
 
-    def __init__(self, layers: int, rows: int, capacity: int) -> None:
+    def __init__(self, layers: int, branches: int = 1) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
-        self.rows, self.capacity = rows, capacity
-        self.flat_slots = torch.empty(0, dtype=torch.long)
+        self.branches, self.rows, self.slots, self.live, self.width = branches, 0, 0, 0, KEYS
+        self.shifts: Tensor | None = None
+        self.aimed_rows = slice(0, 0)
+        self.aimed_slots = torch.empty(0, 0, dtype=torch.long)
+        self.found_places: dict[int, Tensor] = {}
 
-    def aim(self, slots: Tensor) -> None:
-        """Where the next pass writes: `[rows, N]` slots, one a position."""
-        base = torch.arange(self.rows, device=slots.device)[:, None] * self.capacity
-        self.flat_slots = (base + slots).flatten()
+    def join(self, rows: int) -> slice:
+        """Take `rows` more rows into use, with all their branches; which they are."""
+        first = self.live
+        self.live += rows * self.branches
+        if self.live > self.rows:
+            self.rows = max(self.live, self.rows + self.rows // 8)
+            self.grow()
+        return slice(first, self.live)
+
+    def leave(self, leaving: Departure) -> None:
+        """Rows leave; the physical rows of the last ones move into their places."""
+        for gap, mover in zip(leaving.gaps, leaving.movers, strict=True):
+            into, out_of = (slice(row * self.branches, (row + 1) * self.branches) for row in (gap, mover))
+            for layer in self.layers:
+                if layer.is_initialized:
+                    layer.keys[into], layer.values[into] = layer.keys[out_of], layer.values[out_of]
+            if self.shifts is not None:
+                self.shifts[into] = self.shifts[out_of]
+        self.live = leaving.left * self.branches
+        if self.shifts is not None:
+            self.shifts = self.shifts[: self.live]
+
+    def reach(self, slots: int) -> None:
+        """Attention sees at least so many slots from now on, and no block more."""
+        self.width = blocks(slots)
+        if self.width > self.slots:
+            self.slots = self.width
+            self.grow()
+
+    def grow(self) -> None:
+        for layer in self.layers:  # one after the other: the old and the new of a single layer are held at once
+            if layer.is_initialized:
+                layer.grow()
+
+    def aim(self, slots: Tensor, rows: slice | None = None) -> None:
+        """Where the next pass writes: `[rows, N]` slots of `rows` (default: all live ones), one a position."""
+        self.aimed_slots, self.aimed_rows = slots, slice(0, self.live) if rows is None else rows
+        self.found_places.clear()
+
+    def places(self, heads: int) -> Tensor:
+        """The aimed slots of all heads as places of flat storage."""
+        if heads not in self.found_places:
+            start, stop = self.aimed_rows.start * heads, self.aimed_rows.stop * heads
+            first = lines(stop, self.slots, self.aimed_slots.device)[start:]
+            self.found_places[heads] = (first.view(-1, heads, 1) + self.aimed_slots[:, None]).flatten()
+        return self.found_places[heads]
 
     def adopt(self, row: int, other: Cache) -> None:
         """Copy what `other`, a cache of one row as transformers fills it, holds to `row`, from slot 0 on."""
@@ -72,35 +135,23 @@ class SlotCache(Cache):
             if not mine.is_initialized:
                 mine.lazy_initialization(theirs.keys, theirs.values)
             for store, states in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
-                store[row, : states.shape[2]] = states[0].transpose(0, 1)
+                store[row, :, : states.shape[2]] = states[0]
 
     def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy slots `source` to `target`, both `[rows, M]`; every source is read before any target is written."""
-        base = torch.arange(self.rows, device=source.device)[:, None] * self.capacity
-        source, target = (base + source).flatten(), (base + target).flatten()
+        """Copy slots `source` to `target` of all live rows, `[live, M]`; sources are read before targets are written."""
+        rows = torch.arange(len(source), device=source.device)[:, None]
         for layer in self.layers:
             for store in (layer.keys, layer.values):
-                flat = store.view(-1, *store.shape[2:])
-                flat.index_copy_(0, target, flat.index_select(0, source))
+                store[rows, :, target] = store[rows, :, source]
 
-    def select(self, rows: Tensor) -> SlotCache:
-        """A cache of the given physical rows, in that order."""
-        chosen = SlotCache(len(self.layers), len(rows), self.capacity)
-        for mine, theirs in zip(chosen.layers, self.layers, strict=True):
-            mine.keys, mine.values = theirs.keys.index_select(0, rows), theirs.values.index_select(0, rows)
-            mine.is_initialized = True
-        chosen.shifts = None if self.shifts is None else self.shifts[rows]
-        return chosen
 
-    @staticmethod
-    def concat(caches: list[SlotCache]) -> SlotCache:
-        """All rows of `caches`, which must share layers and capacity."""
-        first = caches[0]
-        joined = SlotCache(len(first.layers), sum(cache.rows for cache in caches), first.capacity)
-        for index, layer in enumerate(joined.layers):
-            layer.keys = torch.cat([cache.layers[index].keys for cache in caches])
-            layer.values = torch.cat([cache.layers[index].values for cache in caches])
-            layer.is_initialized = True
-        shifts = [cache.shifts for cache in caches if cache.shifts is not None]
-        joined.shifts = torch.cat(shifts) if shifts else None
-        return joined
+@lru_cache(maxsize=64)
+def lines(count: int, slots: int, device: torch.device) -> Tensor:
+    """Where each of `count` lines of `slots` begins."""
+    with torch.inference_mode(False):
+        return torch.arange(count, device=device) * slots
+
+
+def blocks(slots: int) -> int:
+    """Whole blocks of keys that hold `slots`."""
+    return -(-max(1, slots) // KEYS) * KEYS

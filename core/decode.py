@@ -6,162 +6,219 @@
     batch.outputs()      # generated ids of every request, in order
 
 `decode` yields after every target pass; closing it cancels. `step` is one turn of the loop, for callers whose rows join
-and leave (a server): `Batch.select` and `Batch.concat` between steps.
+and leave (a server): `join` and `leave` between steps, `Batch.release` for what has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Drafter, Judged
+from polydraft.core.drafters.base import Drafter, Outcome
+from polydraft.core.errors import InvalidArgument
+from polydraft.core.noise import Noise
+from polydraft.core.rows import Departure
 from polydraft.core.sampling import History, Sampler
 from polydraft.core.state import State
 from polydraft.core.stats import DecodeStats, Stopwatch
-from polydraft.core.stream import Noise, SecondStream
-from polydraft.core.tape import NoiseTape
 from polydraft.core.target import CausalTarget, Prompt
-from polydraft.core.verdict import Verdict, cut_at_end, in_place
+from polydraft.core.verdict import IMPOSSIBLE, REASONS, Verdict, cut_at_end, in_place
 from polydraft.core.verify.base import Verifier
 
 
 @dataclass(frozen=True)
 class Method:
-    """A named way to decode: who drafts, who is drafted for, who judges, under which distribution."""
+    """A named way to decode: who drafts, who is drafted for, who judges, under which grammar.
+
+    guarantee: what results are labelled with; the verifier's, unless this machine does not keep it (`core.proof`).
+    """
 
     name: str
     target: CausalTarget
     drafter: Drafter
     verifier: Verifier
-    sampler: Sampler
-    eos: frozenset[int] = frozenset()
+    sampler: Sampler = Sampler()
+    guarantee: str = ""
 
     @property
-    def bits_count(self) -> bool:
-        """Whether identity hangs on the last bits: the promise is made, and the target computes in 16 bits."""
-        return self.verifier.guarantee == "identical" and self.target.model.dtype.itemsize == 2
+    def label(self) -> str:
+        return self.guarantee or self.verifier.guarantee
 
     def noise(self, prompts: list[Prompt]) -> Noise:
-        """The tapes of new rows, or their second streams."""
-        seeds, segments = [prompt.seed for prompt in prompts], [prompt.segment for prompt in prompts]
-        vocab, greedy, device = self.target.vocab, self.sampler.sampling.greedy, self.target.device
-        if self.verifier.on_tape:
-            reach = self.drafter.reach + 1
-            return NoiseTape(seeds, vocab, reach, greedy=greedy, segments=segments, device=device)
-        return SecondStream(seeds, vocab, greedy=greedy, segments=segments, device=device)
+        """What new rows draw."""
+        rows, device = len(prompts), self.target.device
+        seeds = torch.tensor([prompt.seed for prompt in prompts], dtype=torch.long, device=device)
+        segments = torch.tensor([prompt.segment for prompt in prompts], dtype=torch.long, device=device)
+        temperatures = [prompt.sampling.temperature for prompt in prompts]
+        greedy = torch.tensor([not heat for heat in temperatures], dtype=torch.bool, device=device)
+        passes = torch.zeros(rows, dtype=torch.long, device=device)
+        return Noise(seeds, segments, passes, greedy, temperatures, self.target.vocab, self.verifier.on_tape)
+
+
+@dataclass
+class Request:
+    """What became of a request so far, on the host; finish: why it ended, "cancelled" while it has not."""
+
+    id: int
+    stats: DecodeStats
+    ids: list[int] = field(default_factory=list)
+    finish: str = "cancelled"
 
 
 @dataclass
 class Batch:
-    """Rows under way: what is committed, what the drafter keeps, their noise and counts; `done` holds ended rows."""
+    """Rows under way (`live`, in their order), and requests by id until they are released."""
 
     state: State
-    drafts: object
     noise: Noise
-    stats: dict[int, DecodeStats]
+    drafts: Any = None
+    live: list[Request] = field(default_factory=list)
+    requests: dict[int, Request] = field(default_factory=dict)
     watch: Stopwatch = field(default_factory=Stopwatch)
-    done: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.live)
+
+    def release(self, request: int) -> Request:
+        """Hand out an ended request and forget it."""
+        if any(row.id == request for row in self.live):
+            raise InvalidArgument(f"request {request} is under way; let it leave before it is released.")
+        return self.requests.pop(request)
+
+    def in_order(self) -> list[Request]:
+        return [self.requests[request] for request in sorted(self.requests)]
 
     def outputs(self) -> list[Tensor]:
         """Generated ids of every request so far, in the order of their ids."""
-        found = {request: tokens for request, (tokens, _) in self.done.items()}
-        found.update(zip(self.state.ids, self.state.outputs(), strict=True))
-        return [found[request] for request in sorted(found)]
+        return [torch.tensor(request.ids, dtype=torch.long) for request in self.in_order()]
 
     def finish_reasons(self) -> list[str]:
-        """Why each request ended: "eos", "length" or, where it has not, "cancelled"."""
-        return [self.done[request][1] if request in self.done else "cancelled" for request in sorted(self.stats)]
+        """Why each request ended: "eos", "length", whatever it was stopped for or, where it has not, "cancelled"."""
+        return [request.finish for request in self.in_order()]
+
+    @property
+    def stats(self) -> dict[int, DecodeStats]:
+        return {request.id: request.stats for request in self.in_order()}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One target pass: which requests took part, what was drafted for them and what became of it."""
+    """One target pass, as the host learnt of it: for every row that took part its request, how many tokens it had,
+    which were committed, and how many of them had been drafted; `ended` are requests that it ended."""
 
     requests: list[int]
     generated: list[int]
-    draft: Draft
-    verdict: Verdict
+    committed: list[list[int]]
+    accepted: list[int]
+    ended: list[int]
+
+    @property
+    def counts(self) -> list[int]:
+        return [len(tokens) for tokens in self.committed]
 
 
+@torch.inference_mode()
 def start(method: Method, prompts: list[Prompt], ids: list[int] | None = None) -> Batch:
-    """Prefill target and drafter. Request `ids` default to 0, 1, …"""
-    watch = Stopwatch()
-    state, seen = method.target.prefill(prompts, ids, method.drafter.nodes)
-    drafts = method.drafter.begin(prompts, seen)
-    noise = method.noise(prompts)
-    watch.lap("prefill")
-    stats = {request: DecodeStats(method.name, method.verifier.guarantee) for request in state.ids}
-    return Batch(state, drafts, noise, stats, watch)
+    """A batch of `prompts`, whose request ids default to 0, 1, …"""
+    batch = Batch(method.target.empty(), method.noise([]))
+    join(method, batch, prompts, list(range(len(prompts))) if ids is None else ids)
+    return batch
+
+
+@torch.inference_mode()
+def join(method: Method, batch: Batch, prompts: list[Prompt], ids: list[int]) -> None:
+    """Prefill target and drafter: requests `ids`, which no other may have, join behind the live rows."""
+    if len(set(ids) - batch.requests.keys()) != len(prompts):
+        raise InvalidArgument(f"requests {ids} are not {len(prompts)} new ones; every request needs an id of its own.")
+    batch.watch.lap("idle")
+    seen = method.target.prefill(batch.state, prompts)
+    batch.drafts = method.drafter.begin(batch.drafts, seen)
+    batch.noise.extend(method.noise(prompts))
+    for request in ids:
+        batch.requests[request] = Request(request, DecodeStats(method.name, method.label))
+        batch.live.append(batch.requests[request])
+    batch.watch.lap("prefill")
+
+
+@torch.inference_mode()
+def leave(batch: Batch, reasons: Mapping[int, str]) -> None:
+    """Requests leave the live rows, each for its reason; what they generated stays until it is released."""
+    going = [row for row, request in enumerate(batch.live) if request.id in reasons]
+    if not going:
+        return
+    for row in going:
+        batch.live[row].finish = reasons[batch.live[row].id]
+    leaving = Departure.of(going, len(batch.live))
+    batch.live = leaving.list_of(batch.live)
+    batch.state.leave(leaving)
+    batch.noise.leave(leaving)
+    if batch.drafts is not None:
+        batch.drafts.leave(leaving)
 
 
 @torch.inference_mode()
 def step(method: Method, batch: Batch) -> Step:
     """One target pass over every row of `batch`; rows that end leave it."""
     state, watch = batch.state, batch.watch
-    before, requests = list(state.generated), list(state.ids)
     watch.lap("idle")  # whoever reads the steps
     draft = method.drafter.draft(state, batch.drafts, method.sampler, batch.noise)
     watch.lap("draft")
     scores = method.target.score(state, draft)
     watch.lap("score")
-    law = method.sampler(scores.logits, history(state, draft) if method.sampler.remembers else None)
+    law = method.sampler(scores.logits, state.settings, history(method, state, draft))
     verdict = method.verifier.verify(draft, law, batch.noise, state.generated)
-    if method.bits_count and not draft.chain:
+    if method.verifier.guarantee == "identical" and not draft.chain:
         verdict = in_place(verdict)
-    verdict = cut_at_end(verdict, state, method.eos)
+    left = state.budget - state.generated
+    verdict = cut_at_end(verdict, left, method.sampler.ends, law.possible(verdict.end))
     watch.lap("verify")
+    drafted = (draft.valid & (draft.depth[:, 1:] <= left[:, None])).sum(1)  # what the budget has room for
     method.target.commit(state, draft, verdict)
-    method.drafter.observe(state, batch.drafts, Judged(draft, law, scores.features, verdict))
+    method.drafter.observe(state, batch.drafts, Outcome(draft, law, scores.features, verdict))
     batch.noise.turn()
-    count(batch, draft, verdict)
-    retire(method, batch)
+    made = record(batch, draft, verdict, drafted)
+    leave(batch, {request: batch.requests[request].finish for request in made.ended})
     watch.lap("rest")
-    return Step(requests, before, draft, verdict)
+    return made
 
 
 def decode(method: Method, batch: Batch) -> Iterator[Step]:
     """Steps until every row has ended."""
-    while len(batch.state):
+    while len(batch):
         yield step(method, batch)
 
 
-def history(state: State, draft: Draft) -> History:
-    """What the law at every column of `draft` may depend on."""
-    t = torch.tensor(state.generated, device=draft.tokens.device)[:, None] + draft.depth
+def history(method: Method, state: State, draft: Draft) -> History | None:
+    """What the law at every column of `draft` may depend on; None if it depends on nothing but the logits."""
+    if not method.sampler.remembers(state.settings):
+        return None
+    t = state.generated[:, None] + draft.depth
     return History(state.tokens, state.valid(), torch.cat([state.roots(), draft.tokens], 1), draft.lineage, t)
 
 
-def count(batch: Batch, draft: Draft, verdict: Verdict) -> None:
-    drafted = draft.valid.sum(1).tolist()
-    for row, request in enumerate(batch.state.ids):
-        batch.stats[request].count(drafted[row], verdict.accepted[row], verdict.counts[row], draft.passes)
-
-
-def retire(method: Method, batch: Batch) -> None:
-    """Move ended rows to `done`."""
-    state = batch.state
-    if all(state.active):
-        return
-    for row, reason in enumerate(state.finish):
-        if reason is not None:
-            batch.done[state.ids[row]] = (state.output(row).clone(), reason)
-    keep(method, batch, [row for row, active in enumerate(state.active) if active])
-
-
-def keep(method: Method, batch: Batch, rows: list[int]) -> None:
-    """Only `rows` stay in the batch."""
-    batch.state, batch.noise = batch.state.select(rows), batch.noise.select(rows)
-    batch.drafts = method.drafter.select(batch.drafts, rows)
-
-
-def join(method: Method, batch: Batch, late: Batch) -> None:
-    """Rows of `late` (started with other ids) join `batch`."""
-    batch.state = State.concat([batch.state, late.state])
-    batch.noise = type(batch.noise).concat([batch.noise, late.noise])  # type: ignore[list-item]
-    batch.drafts = method.drafter.concat([batch.drafts, late.drafts])
-    batch.stats.update(late.stats)
-    batch.done.update(late.done)
+def record(batch: Batch, draft: Draft, verdict: Verdict, drafted: Tensor) -> Step:
+    """Learn from the device, in one read, what the pass came to."""
+    assert verdict.finish is not None
+    numbers = torch.stack([verdict.counts, verdict.accepted, verdict.finish, drafted], 1)
+    told = torch.cat([numbers, verdict.tokens], 1).tolist()
+    requests, before = [request.id for request in batch.live], [len(request.ids) for request in batch.live]
+    committed, ended = [], []
+    for row, (request, (count, accepted, finish, nodes, *tokens)) in enumerate(zip(batch.live, told, strict=True)):
+        request.ids += tokens[:count]
+        request.stats.count(nodes, accepted, count, draft.passes)
+        batch.state.reached[row] += count
+        committed.append(tokens[:count])
+        if reason := REASONS[finish]:
+            request.finish = reason
+            ended.append(request.id)
+        if finish == IMPOSSIBLE:
+            raise InvalidArgument(
+                f"nothing may follow token {len(request.ids)} of request {request.id}: grammar and sampling rule out "
+                "every id, or the model's logits are not finite; loosen them, or use float32."
+            )
+    return Step(requests, before, committed, [row[1] for row in told], ended)

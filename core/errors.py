@@ -33,6 +33,10 @@ class UnsupportedMethod(PolydraftError, ValueError):
     """The method exists but not here: the model has no drafter for it, or its parts do not go together."""
 
 
+class UnsupportedModel(PolydraftError, ValueError):
+    """The model computes something that polydraft does not, so its tokens would be wrong."""
+
+
 class WeightsError(PolydraftError, OSError):
     """A weight file is missing, truncated or holds tensors of the wrong shape."""
 

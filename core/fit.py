@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.tape import gumbel
+from polydraft.core.noise import gumbel
 from polydraft.core.target import CausalTarget, Prompt
 
 
+@torch.inference_mode()
 def pass_seconds(target: CausalTarget, prompts: list[Prompt], nodes: list[int], repeats: int = 5) -> dict[int, float]:
     """t(N): median wall time of a target pass over root and N drafted nodes, by N."""
-    state, _ = target.prefill(prompts, nodes=max(nodes))
+    state = target.empty()
+    target.prefill(state, prompts)
     seconds: dict[int, list[float]] = {count: [] for count in nodes}
     for repeat in range(repeats + 1):
         for count in nodes:

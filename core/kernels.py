@@ -1,16 +1,21 @@
-"""Linear layers for inference in bf16 on CPUs: fewer and packed products, and bits that do not depend on the batch.
+"""Linear layers for inference on CPUs: fewer and packed products, and bits that do not depend on the batch.
 
-    prepare(model)     # in place; nothing to do on accelerators or in fp32
+    prepare(model)     # in place; nothing to do on accelerators, or in other types than fp32 and bf16
 
-oneDNN's bf16 product sums more than 256 inputs in one order up to 32 rows and in others above, so a token's logits
-would change in the last bit with the batch and the draft around it, and identity with plain decoding would end at the
-first near tie. Such products are therefore cut into blocks of at most 32 rows. Weights are laid out once as the kernel
-wants them, where `nn.Linear` does so in every call, and layers that read the same tensor are one product.
+oneDNN's products sum in one order up to BLOCK rows, some shapes only from two rows on, and in others beyond (but for
+few inputs), so a token's logits would change in the last bit with the batch and the draft around it, and identity with
+plain decoding would end at the first near tie. Products are therefore cut into blocks of rows, and a single row gets a
+second one where it needs it. Weights are laid out
+once as the kernel wants them, where `nn.Linear` does so in every call, and layers that read the same tensor are one
+product. Weights that nobody trains are kept in that layout alone.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 BLOCK = 32  # the most rows summed in one order (one AMX tile pair)
@@ -36,10 +41,24 @@ class Product:
         self.bias = torch.cat([bias.detach() for bias in biases]) if biases else None
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, BLOCK)
         self.inputs, self.versions = weight.shape[1], self.current()
+        self.fewest = 1 if sums_alone_alike(*weight.shape, weight.dtype) else 2
 
-    def current(self) -> list[int]:
-        """Counts that move when weights are trained on."""
-        return [parameters["weight"]._version for parameters in self.trainable]  # type: ignore[union-attr]
+    def current(self) -> list[tuple[int, torch.dtype]]:
+        """What changes when weights are trained on, or converted."""
+        weights = [parameters["weight"] for parameters in self.trainable]
+        return [(weight._version, weight.dtype) for weight in weights]  # type: ignore[union-attr]
+
+    def let_go(self) -> None:
+        """From now on the weights are in the packed layout alone, unless someone trains or shares them."""
+        if not any(member.weight.requires_grad for member in self.members):
+            self.trainable, self.versions = [], []
+            for member in self.members:
+                member.weight = nn.Parameter(member.weight.to("meta"), requires_grad=False)
+
+    def unpacked(self, place: int) -> Tensor:
+        """The weight of member `place` as it was."""
+        weight = self.members[place].weight
+        return self.packed.to_dense().split(self.sizes)[place] if weight.is_meta else weight
 
     def of(self, place: int, input: Tensor) -> Tensor:
         """What member `place` makes of `input`."""
@@ -57,13 +76,27 @@ class Product:
 
     def compute(self, input: Tensor) -> Tensor:
         rows = input.shape[:-1].numel()
-        if rows <= BLOCK or self.inputs <= WHOLE:
+        if rows >= self.fewest and (rows <= BLOCK or self.inputs <= WHOLE):
             return self.block(input)
-        parts = input.reshape(rows, -1).tensor_split(-(-rows // BLOCK))
-        return torch.cat([self.block(part) for part in parts]).view(*input.shape[:-1], -1)
+        flat = input.reshape(rows, -1)
+        if rows < self.fewest:
+            made = self.block(F.pad(flat, (0, 0, 0, self.fewest - rows)))[:rows]
+        else:
+            made = torch.cat([self.block(part) for part in flat.tensor_split(-(-rows // BLOCK))])
+        return made.view(*input.shape[:-1], -1)
 
     def block(self, rows: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
+
+
+@lru_cache(maxsize=256)
+def sums_alone_alike(outputs: int, inputs: int, dtype: torch.dtype) -> bool:
+    """Whether a product of one row has the bits it has among others, tried on random numbers."""
+    generator = torch.Generator().manual_seed(0)
+    weight, x = (torch.randn(size, inputs, generator=generator).to(dtype) for size in (outputs, BLOCK))
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, BLOCK)
+    alone, among = (torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "") for rows in (x[:1], x))
+    return torch.equal(alone, among[:1])
 
 
 class InferenceLinear(nn.Linear):
@@ -73,17 +106,32 @@ class InferenceLinear(nn.Linear):
     place: int
 
     def forward(self, input: Tensor) -> Tensor:  # named as in nn.Linear
-        return self.product.of(self.place, input) if torch.is_inference_mode_enabled() else super().forward(input)
+        if torch.is_inference_mode_enabled():
+            return self.product.of(self.place, input)
+        return F.linear(input, self.product.unpacked(self.place), self.bias)
 
 
 def prepare(model: nn.Module) -> None:
-    """Make every linear layer of a bf16 CPU model an `InferenceLinear`; weights stay where they are."""
+    """Make every linear layer of a CPU model an `InferenceLinear`; see `Product` for where its weights are then."""
+    owners: dict[int, int] = {}
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
     for module in list(model.modules()):
         for members in layers(module):
             product = Product(members)
+            shared = any(owners[id(member.weight)] > 1 for member in members)  # tied to the embeddings
             for place, member in enumerate(members):
                 member.__class__ = InferenceLinear
                 member.product, member.place = product, place  # type: ignore[assignment]
+            if not shared:
+                product.let_go()
+
+
+def weight_of(layer: nn.Module) -> Tensor:
+    """The weight of a linear layer, however it is kept."""
+    weight = layer.product.unpacked(layer.place) if isinstance(layer, InferenceLinear) else layer.weight
+    return weight.detach()  # type: ignore[union-attr, operator, return-value]
 
 
 def layers(module: nn.Module) -> list[list[nn.Linear]]:
@@ -98,7 +146,7 @@ def layers(module: nn.Module) -> list[list[nn.Linear]]:
 
 
 def plain(module: nn.Module) -> bool:
-    """Whether `module` is a linear layer in bf16 on a CPU that oneDNN serves."""
+    """Whether `module` is a linear layer on a CPU that oneDNN serves."""
     if type(module) is not nn.Linear or not torch.backends.mkldnn.is_available():
         return False
-    return module.weight.device.type == "cpu" and module.weight.dtype == torch.bfloat16
+    return module.weight.device.type == "cpu" and module.weight.dtype in (torch.bfloat16, torch.float32)

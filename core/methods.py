@@ -1,15 +1,7 @@
-"""Methods by name: who drafts and who judges, with their parameters, written `jacobi(window=16)+lantern(delta=0.2)`.
-
-choice = parse("draft(depth=6)")
-drafter, verifier = choice.build(site)
-
-A drafter alone is judged as its row says, on the noise tape unless it was published otherwise; a rule alone takes the
-drafter its row names. Wrong pairs are refused with what to use instead. The rows are in `registry.py`.
-"""
+"""What a method is: a way to draft and a way to judge, with their parameters. Which there are is in `registry.py`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from polydraft.core.drafters.base import Drafter
-from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
+from polydraft.core.errors import InvalidArgument, UnknownMethod
 from polydraft.core.target import CausalTarget
 from polydraft.core.verify.base import Verifier
 
 
 @dataclass(frozen=True)
-class Site:
+class MethodContext:
     """What a method is built on: a target, its grammar, and the drafters that were trained for it.
 
     allowed: `[V]` bool, ids the target may generate; row: tokens a row of a picture (0: not a grid).
@@ -84,7 +76,7 @@ class DraftPart:
     name: str
     summary: str
     paper: str
-    make: Callable[[Site, dict[str, Any]], Drafter]
+    make: Callable[[MethodContext, dict[str, Any]], Drafter]
     shape: Callable[[dict[str, Any]], str]
     judge: str = "tape"
     kind: str = ""
@@ -102,7 +94,7 @@ class JudgePart:
     guarantee: str
     summary: str
     paper: str
-    make: Callable[[Site, dict[str, Any], str], Verifier]
+    make: Callable[[MethodContext, dict[str, Any], str], Verifier]
     shapes: tuple[str, ...]
     drafter: str = "jacobi"
     needs_codes: bool = False
@@ -138,19 +130,11 @@ class Choice:
             return f"a drafter of kind {self.drafter.kind!r}"
         return "a codebook" if self.judge.needs_codes and not codes else ""
 
-    def build(self, site: Site) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier for `site`; raises UnsupportedMethod where the model lacks what the method needs."""
-        if lacking := self.lacks(site.drafters, site.codes is not None):
-            from polydraft.core.registry import available
-
-            raise UnsupportedMethod(
-                f"method {self.name!r} needs {lacking} and {site.model} has none; use one of "
-                f"{listed(available(site.drafters, site.codes is not None))}, "
-                "or train one with `polydraft train drafter`."
-            )
-        values = defaults(self.drafter) | site.fitted(self.drafter.name) | self.given
-        drafter = self.drafter.make(site, values)
-        return drafter, self.judge.make(site, defaults(self.judge) | self.judge_given, self.drafter.shape(values))
+    def build(self, context: MethodContext) -> tuple[Drafter, Verifier]:
+        """Drafter and verifier for a model that lacks nothing."""
+        values = defaults(self.drafter) | context.fitted(self.drafter.name) | self.given
+        drafter = self.drafter.make(context, values)
+        return drafter, self.judge.make(context, defaults(self.judge) | self.judge_given, self.drafter.shape(values))
 
 
 def written(name: str, given: dict[str, Any]) -> str:
@@ -159,37 +143,6 @@ def written(name: str, given: dict[str, Any]) -> str:
 
 def defaults(part: DraftPart | JudgePart) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in part.parameters.items()}
-
-
-def parse(text: str) -> Choice:
-    """`drafter`, `rule`, or `drafter+rule`, each with `(key=value,…)` or without."""
-    from polydraft.core.registry import DRAFTERS, JUDGES
-
-    # a + that starts a name joins two parts; those of "lantern++" do not
-    pieces = re.split(r"\s*\+\s*(?=[a-z])", text.strip())
-    parts = [split(piece) for piece in pieces]
-    names = [name for name, _ in parts]
-    if len(parts) == 1 and names[0] in DRAFTERS:
-        drafter = DRAFTERS[names[0]]
-        return Choice(drafter, JUDGES[drafter.judge], read(drafter, parts[0][1]))
-    if len(parts) == 1 and names[0] in JUDGES and JUDGES[names[0]].drafter:
-        judge = JUDGES[names[0]]
-        return Choice(DRAFTERS[judge.drafter], judge, {}, read(judge, parts[0][1]))
-    if len(parts) == 2 and names[0] in DRAFTERS and names[1] in JUDGES:
-        drafter, judge = DRAFTERS[names[0]], JUDGES[names[1]]
-        return paired(Choice(drafter, judge, read(drafter, parts[0][1]), read(judge, parts[1][1])))
-    known = listed([*DRAFTERS, *(name for name, judge in JUDGES.items() if judge.drafter)])
-    raise UnknownMethod(f"method {text!r} is unknown; use one of {known}, or drafter+rule, see `polydraft methods`.")
-
-
-def listed(names: list[str]) -> str:
-    """Names for a message; a rule's ratio form goes without saying."""
-    return ", ".join(name for name in names if not name.endswith("-ratio"))
-
-
-def split(piece: str) -> tuple[str, str]:
-    match = re.fullmatch(r"([a-z][\w+-]*)\s*(?:\(([^()]*)\))?", piece)
-    return (match.group(1), match.group(2) or "") if match else ("", "")
 
 
 def read(part: DraftPart | JudgePart, text: str) -> dict[str, Any]:
@@ -201,19 +154,6 @@ def read(part: DraftPart | JudgePart, text: str) -> dict[str, Any]:
             raise UnknownMethod(f"method {part.name!r} has no parameter {key!r}; its parameters are {known}.")
         given[key] = part.parameters[key].read(key, value)
     return given
-
-
-def paired(choice: Choice) -> Choice:
-    """`choice` if its judge can judge what its drafter drafts."""
-    from polydraft.core.registry import JUDGES
-
-    shape = choice.drafter.shape(defaults(choice.drafter) | choice.given)
-    if not fits(choice.judge, shape):
-        usable = ", ".join(judge.name for judge in JUDGES.values() if fits(judge, shape))
-        raise UnsupportedMethod(
-            f"{choice.judge.name!r} cannot judge the drafts of {choice.drafter.name!r}; with it use one of {usable}."
-        )
-    return choice
 
 
 def fits(judge: JudgePart, shape: str) -> bool:

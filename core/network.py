@@ -1,56 +1,64 @@
 """A decoder that scores whole trees: any transformers backbone, unforked, over our cache.
 
-Root and nodes of every row and guidance branch run through the model's own forward with a 4-D mask and per-row
-positions. Targets and drafters that are networks share it.
+Root and nodes of every row and guidance branch run through the model's own forward, with per-row positions and a mask
+a kind of layer. Targets and drafters that are networks share it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polydraft.core import attention
 from polydraft.core.cache import SlotCache
+from polydraft.core.errors import UnsupportedModel
+from polydraft.core.layers import Layers
+from polydraft.core.rows import places
 
 PREFILL = 64  # positions of a prompt a pass
-QUERIES = 32  # of a pass that attention takes at once on CPUs
+STRETCHED = ("longrope", "dynamic")  # rotary frequencies that change with the longest position of a pass
+Near: TypeAlias = "partial[Tensor] | None"
 
 
 class Network:
     """backbone: takes ids or embeddings, returns features; config: its text configuration.
 
-    capacity: slots a row; constant so that a row's bits never depend on its neighbours. narrowest: fewest columns that
-    attention may take at once.
+    context: positions that it can tell apart.
     """
 
-    def __init__(self, backbone: nn.Module, config: Any, *, capacity: int, narrowest: int) -> None:
+    def __init__(self, backbone: nn.Module, config: Any) -> None:
         self.backbone, self.config = backbone, config
-        self.capacity, self.narrowest = capacity, narrowest
-        self.windows = sliding_windows(config)
+        self.nearness = nearness(config)
+        self.context = context(config)
+        self.groups = config.num_attention_heads // (
+            getattr(config, "num_key_value_heads", 0) or config.num_attention_heads
+        )
+        self.dtype = next(backbone.parameters()).dtype
+        for part in backbone.modules():  # layers from several models (an adapter's) have configurations of their own
+            if (own := getattr(part, "config", None)) is not None:
+                own._attn_implementation = attention.NAME
+        self.layers = Layers.of(backbone) if self.nearness is None else None
 
-    def widened(self, columns: int) -> int:
-        """Columns of a pass with padding, so that what is left over after whole blocks of QUERIES is no narrower."""
-        return columns + max(0, self.narrowest - ((columns - 1) % QUERIES + 1))
+    def cache(self, branches: int) -> SlotCache:
+        return SlotCache(self.config.num_hidden_layers, branches)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return next(self.backbone.parameters()).dtype
-
-    def cache(self, rows: int) -> SlotCache:
-        return SlotCache(self.config.num_hidden_layers, rows, self.capacity)
-
-    def prefill(self, cache: SlotCache, inputs: Tensor) -> Tensor:
+    def prefill(self, cache: SlotCache, inputs: Tensor, rows: slice) -> Tensor:
         """Features `[rows, L, D]` of prompts from slot 0 on; inputs: ids `[rows, L]` or embeddings `[rows, L, D]`."""
         length = inputs.shape[1]
-        padding = (0, -length % 8) if inputs.ndim == 2 else (0, 0, 0, -length % 8)
-        inputs = nn.functional.pad(inputs, padding)
-        every = torch.arange(self.capacity, device=inputs.device)
+        inputs = F.pad(inputs, (0, -length % 8) if inputs.ndim == 2 else (0, 0, 0, -length % 8))
         features = []
         for start in range(0, inputs.shape[1], PREFILL):
             part = inputs[:, start : start + PREFILL]
-            places = torch.arange(start, start + part.shape[1], device=part.device).expand(len(part), -1)
-            features.append(self.forward(part, cache, places, places, every <= places[..., None], every[None]))
+            cache.reach(start + part.shape[1])
+            every = places(cache.width, inputs.device)
+            slots = every[start : start + part.shape[1]].expand(len(part), -1)
+            cache.aim(slots, rows)
+            mask = self.masks(every <= slots[..., None], slots, every[None])
+            features.append(self.forward(part, cache, slots, mask))
         return torch.cat(features, 1)[:, :length]
 
     def tree_pass(self, cache: SlotCache, inputs: Tensor, lineage: Tensor, depth: Tensor, cached: Tensor) -> Tensor:
@@ -58,50 +66,46 @@ class Network:
 
         inputs: ids `[B, C]`, the same for all branches, or embeddings `[B*R, C, D]`. Column m of the tree has slot
         `cached + m` and position `cached + depth[m]` (depth `[B, M]`); the new columns see the prefix and their lineage
-        `[B, C, M]`. Earlier columns were written by earlier passes.
+        `[B, C, M]`. Earlier columns were written by earlier passes. The cache has been told how far rows reach.
         """
         branches, columns = cached.shape[1], inputs.shape[1]
-        known, extra = depth.shape[1] - columns, self.widened(columns) - columns
-        inputs = inputs.repeat_interleave(branches, 0) if inputs.ndim == 2 else inputs
-        inputs = nn.functional.pad(inputs, (0, extra) if inputs.ndim == 2 else (0, 0, 0, extra))
-        depth = nn.functional.pad(depth, (0, extra))
-        lineage = nn.functional.pad(lineage, (0, extra, 0, extra))
-        width, total = columns + extra, depth.shape[1]
+        known = depth.shape[1] - columns
+        if branches > 1:
+            inputs = inputs.repeat_interleave(branches, 0) if inputs.ndim == 2 else inputs
+            depth, lineage = depth.repeat_interleave(branches, 0), lineage.repeat_interleave(branches, 0)
         cached = cached.flatten()[:, None]
-        offset = torch.arange(self.capacity, device=inputs.device) - cached  # [B*R, capacity], 0 at the first column
-        inside = offset.clamp(0, total - 1)
-        spread = lineage.repeat_interleave(branches, 0).gather(2, inside[:, None].expand(-1, width, -1))
-        visible = (offset < 0)[:, None] | (spread & ((offset >= 0) & (offset < total))[:, None])
-        visible[:, columns:, 0] = True  # padding looks at something, or its softmax would be 0/0
-        depth = depth.repeat_interleave(branches, 0)
-        slots = cached + torch.arange(known, total, device=inputs.device)
-        key_positions = cached + torch.where(offset < 0, offset, depth.gather(1, inside)) if self.windows else slots
-        features = self.forward(inputs, cache, slots, cached + depth[:, known:], visible, key_positions)
-        return features[:, :columns]
+        slots = cached + places(depth.shape[1], depth.device)
+        cache.aim(slots[:, known:])
+        positions = cached + depth[:, known:]
+        if self.nearness is None:
+            mask = attention.tree_mask(cached, lineage, cache.width, self.groups, self.dtype)
+        else:
+            every = places(cache.width, depth.device)
+            visible = (every < cached)[:, None].repeat(1, columns, 1)
+            visible.scatter_(2, slots[:, None].expand_as(lineage), lineage)
+            keys = every.repeat(len(slots), 1).scatter_(1, slots, cached + depth)
+            mask = self.masks(visible, positions, keys)
+        return self.forward(inputs, cache, positions, mask)
 
-    def forward(
-        self, inputs: Tensor, cache: SlotCache, slots: Tensor, positions: Tensor, visible: Tensor, key_positions: Tensor
-    ) -> Tensor:
-        """The model's own forward: inputs, slots and positions `[rows, C, …]`, visible `[rows, C, capacity]`."""
-        cache.aim(slots)
+    def forward(self, inputs: Tensor, cache: SlotCache, positions: Tensor, mask: Any) -> Tensor:
+        """The model's own forward over the rows that `cache` aims at: inputs and positions `[rows, C, …]`."""
+        turned = positions if cache.shifts is None else positions + cache.shifts[cache.aimed_rows, None]
+        if self.layers is not None:
+            return self.layers(inputs, turned, cache, mask)
         named = {"inputs_embeds" if inputs.ndim == 3 else "input_ids": inputs}
-        turned = positions if cache.shifts is None else positions + cache.shifts[:, None]
-        output = self.backbone(
-            **named, position_ids=turned, past_key_values=cache, use_cache=True,
-            attention_mask=self.masks(visible, positions, key_positions),
-        )  # fmt: skip
+        output = self.backbone(**named, position_ids=turned, past_key_values=cache, use_cache=True, attention_mask=mask)
         return output.last_hidden_state
 
     def masks(self, visible: Tensor, positions: Tensor, key_positions: Tensor) -> Any:
-        """The 4-D additive mask the model expects, or one a layer type where some layers slide."""
-        full = additive(visible, self.dtype)
-        if not self.windows:
+        """The folded mask of visible `[rows, C, width]`, or one a kind of layer where some see less than everything."""
+        full = attention.folded(visible, self.groups, self.dtype)
+        if self.nearness is None:
             return full
         made = {}
-        for layer_type, window in self.windows.items():
-            near = positions[..., None] - key_positions[:, None] < window if window else None
-            made[layer_type] = full if near is None else additive(visible & near, self.dtype)
-        return made if "full_attention" in made else next(iter(made.values()))
+        for kind, near in self.nearness.items():
+            seen = visible if near is None else visible & near(positions[..., None], key_positions[:, None])
+            made[kind] = full if near is None else attention.folded(seen, self.groups, self.dtype)
+        return made if "full_attention" in made or len(made) > 1 else next(iter(made.values()))
 
 
 def keep_path(cache: SlotCache, branches: int, cached: Tensor, path: Tensor) -> None:
@@ -113,17 +117,46 @@ def keep_path(cache: SlotCache, branches: int, cached: Tensor, path: Tensor) -> 
     cache.move(first + source, (first + order).expand_as(source))
 
 
-def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bool `[rows, C, K]` → additive `[rows, 1, C, K]`: made once a pass, not once a layer."""
-    return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))[:, None]
+def within(window: int, query: Tensor, key: Tensor) -> Tensor:
+    """A sliding window (Beltagy et al. 2020, Longformer, arXiv 2004.05150, section 3.1)."""
+    return query - key < window
 
 
-def sliding_windows(config: Any) -> dict[str, int | None]:
-    """Window of every layer type, {} where all layers see everything."""
+def same_chunk(size: int, query: Tensor, key: Tensor) -> Tensor:
+    """Chunked attention: only keys of the query's own chunk."""
+    return query // size == key // size
+
+
+def nearness(config: Any) -> dict[str, Near] | None:
+    """Which keys every kind of layer sees, of those before a query; None where all layers see everything."""
     window = getattr(config, "sliding_window", None)
-    if not window:
-        return {}
-    types = getattr(config, "layer_types", None)
-    if types is None:
-        return {"sliding_attention": window}
-    return {name: window if name == "sliding_attention" else None for name in dict.fromkeys(types)}
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        return {"sliding_attention": partial(within, window)} if window else None
+    known: dict[str, Near] = {"full_attention": None}
+    if window:
+        known["sliding_attention"] = partial(within, window)
+    if chunk := getattr(config, "attention_chunk_size", None):
+        known["chunked_attention"] = partial(same_chunk, chunk)
+    if strange := [kind for kind in kinds if kind not in known]:
+        raise UnsupportedModel(
+            f"a layer of this model is of the kind {strange[0]!r}, which polydraft does not compute; "
+            f"it knows {', '.join(('full_attention', 'sliding_attention', 'chunked_attention'))}."
+        )
+    found = {kind: known[kind] for kind in dict.fromkeys(kinds)}
+    return None if set(found) == {"full_attention"} else found
+
+
+def context(config: Any) -> int:
+    """Positions that rows may have; where frequencies would change further out, as many as they stay the same for."""
+    longest = getattr(config, "max_position_embeddings", None) or 2**31
+    ropes = [rope for rope in rope_settings(config) if rope.get("rope_type", rope.get("type")) in STRETCHED]
+    first = [rope.get("original_max_position_embeddings") for rope in ropes]
+    first.append(getattr(config, "original_max_position_embeddings", None) if ropes else None)
+    return min([longest, *(size for size in first if size)])
+
+
+def rope_settings(config: Any) -> list[dict[str, Any]]:
+    """Rotary settings, of all layers or a kind of layer each."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return [each for each in rope.values() if isinstance(each, dict)] or [rope]

@@ -1,7 +1,15 @@
-"""Every way to draft and every way to judge, by name."""
+"""Every way to draft and every way to judge, by name, written `jacobi(window=16)+lantern(delta=0.2)`.
+
+choice = parse("draft(depth=6)")
+drafter, verifier = build(choice, context)
+
+A drafter alone is judged as its row says, on the noise tape unless it was published otherwise; a rule alone takes the
+drafter its row names. Wrong pairs are refused with what to use instead.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -9,21 +17,18 @@ from typing import Any
 
 import torch
 
-from polydraft.core.drafters.base import Drafter
-from polydraft.core.drafters.dynamic import Dynamic
+from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.eagle import EagleDrafter
+from polydraft.core.drafters.heads import MultiTokenDrafter
 from polydraft.core.drafters.hydra import HydraDrafter
-from polydraft.core.drafters.initial import INITIALISATIONS, Initial
-from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.jacobi import INITIALISATIONS, Initial, JacobiDrafter
 from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
-from polydraft.core.drafters.parallel import ParallelDrafter
-from polydraft.core.drafters.plain import NoDrafter
-from polydraft.core.drafters.plans import Likeliest, SharedNoise
+from polydraft.core.drafters.plans import Dynamic, Rank, Static
 from polydraft.core.drafters.sjd import SJDDrafter
-from polydraft.core.drafters.static import Static
-from polydraft.core.methods import Choice, DraftPart, JudgePart, Parameter, Site
+from polydraft.core.errors import UnknownMethod, UnsupportedMethod
+from polydraft.core.methods import Choice, DraftPart, JudgePart, MethodContext, Parameter, defaults, fits, read
 from polydraft.core.verify import rules
 from polydraft.core.verify.base import Verifier
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
@@ -38,59 +43,61 @@ SAMPLED = ("chain", "tree")  # tokens drawn from a law that comes with them, sib
 ANY = ("fixed", *SAMPLED, "picked")
 
 
-def lookup(site: Site, values: Values) -> Drafter:
-    return LookupDrafter(allowed=site.allowed, **values)
+def lookup(context: MethodContext, values: Values) -> Drafter:
+    return LookupDrafter(allowed=context.allowed, **values)
 
 
-def initial(site: Site, values: Values) -> Initial:
-    return Initial(values["init"], site.allowed, site.row or 1)  # without a grid the token above is the token before
+def initial(context: MethodContext, values: Values) -> Initial:
+    return Initial(
+        values["init"], context.allowed, context.row or 1
+    )  # without a grid the token above is the token before
 
 
-def jacobi(site: Site, values: Values) -> Drafter:
-    return JacobiDrafter(values["window"], initial(site, values), values["restart"] == "yes")
+def jacobi(context: MethodContext, values: Values) -> Drafter:
+    return JacobiDrafter(values["window"], initial(context, values), values["restart"] == "yes")
 
 
-def sjd(site: Site, values: Values, refresh: str) -> Drafter:
-    return SJDDrafter(values["window"], initial(site, values), refresh)
+def sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
+    return SJDDrafter(values["window"], initial(context, values), refresh)
 
 
 def dynamic(values: Values) -> Dynamic:
     return Dynamic(values["depth"], values["width"], values["total"], values["stop"])
 
 
-def independent(site: Site, values: Values) -> Drafter:
-    model, translation = site.drafters["lm"]()
-    rank = SharedNoise(values["spread"])
-    return LMDrafter(model, site.target, dynamic(values), rank, site.unread, translation)
+def independent(context: MethodContext, values: Values) -> Drafter:
+    model, translation = context.drafters["lm"]()
+    rank = Rank(values["spread"])
+    return LMDrafter(model, context.target, dynamic(values), rank, context.unread, translation)
 
 
-def eagle(site: Site, values: Values) -> Drafter:
+def eagle(context: MethodContext, values: Values) -> Drafter:
     plan = Static(values["depth"], values["nodes"])
-    return EagleDrafter(site.drafters["eagle"](), site.target, plan, SharedNoise(), site.unread)
+    return EagleDrafter(context.drafters["eagle"](), context.target, plan, Rank(), context.unread)
 
 
-def eagle2(site: Site, values: Values) -> Drafter:
-    rank = SharedNoise(values["spread"]) if "spread" in values else Likeliest()
-    return EagleDrafter(site.drafters["eagle"](), site.target, dynamic(values), rank, site.unread)
+def eagle2(context: MethodContext, values: Values) -> Drafter:
+    rank = Rank(values["spread"]) if "spread" in values else Rank(draws=False)
+    return EagleDrafter(context.drafters["eagle"](), context.target, dynamic(values), rank, context.unread)
 
 
-def kangaroo(site: Site, values: Values) -> Drafter:
-    backbone = site.drafters["kangaroo"]().backbone
-    return EarlyExitDrafter(backbone, site.target, dynamic(values), SharedNoise(values["spread"]))
+def kangaroo(context: MethodContext, values: Values) -> Drafter:
+    backbone = context.drafters["kangaroo"]().backbone
+    return EarlyExitDrafter(backbone, context.target, dynamic(values), Rank(values["spread"]))
 
 
-def early_exit(site: Site, values: Values) -> Drafter:
-    layers = min(values["layers"], max(1, site.target.config.num_hidden_layers - 1))
-    backbone = shallow(site.target.model, layers)
-    return EarlyExitDrafter(backbone, site.target, dynamic(values), SharedNoise(values["spread"]))
+def early_exit(context: MethodContext, values: Values) -> Drafter:
+    layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
+    backbone = shallow(context.target.model, layers)
+    return EarlyExitDrafter(backbone, context.target, dynamic(values), Rank(values["spread"]))
 
 
-def sparse(site: Site, values: Values, kind: str, made: Callable[..., Drafter]) -> Drafter:
+def sparse(context: MethodContext, values: Values, kind: str, made: Callable[..., Drafter]) -> Drafter:
     """`shares` are fitted to the drafter (`core.fit.best_shares`)."""
-    model = site.drafters[kind]()
+    model = context.drafters[kind]()
     shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
     plan = Static(min(model.places, values["depth"]), values["nodes"], shares)
-    return made(model, site.target, plan, SharedNoise())
+    return made(model, context.target, plan, Rank())
 
 
 def sparse_shape(values: Values) -> str:
@@ -102,11 +109,11 @@ def dynamic_shape(values: Values) -> str:
 
 
 WINDOW = {
-    "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 32),
+    "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 256),
     "init": Parameter("left-law", "what fills new places", choices=INITIALISATIONS, kind=str),
 }
 SPARSE = {
-    "nodes": Parameter(16, "nodes drafted", 1, 40),
+    "nodes": Parameter(16, "nodes drafted", 1, 256),
     "width": Parameter(4, "most children a node; 1 is a chain", 1, 16),
     "depth": Parameter(3, "longest path, if the drafter sees as far", 1, 16),
 }
@@ -118,14 +125,16 @@ TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
 def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
     """Of a drafter whose levels each cost a pass."""
     return {
-        "depth": Parameter(depth, "longest path", 1, 20),
-        "width": Parameter(width, "live nodes a level; 1 is a chain", 1, 16),
-        "total": Parameter(12, "nodes drafted, if it is a tree", 1, 40),
+        "depth": Parameter(depth, "longest path", 1, 32),
+        "width": Parameter(width, "live nodes a level; 1 is a chain", 1, 32),
+        "total": Parameter(12, "nodes drafted, if it is a tree", 1, 256),
         "stop": Parameter(stop, "guess no further once the last guess is right with less than this", 0, 1, kind=float),
     }
 
 
-def ahead(name: str, kind: str, summary: str, paper: str, made: Callable[..., Drafter] = ParallelDrafter) -> DraftPart:
+def ahead(
+    name: str, kind: str, summary: str, paper: str, made: Callable[..., Drafter] = MultiTokenDrafter
+) -> DraftPart:
     """A drafter that fills fixed places, each level from what is known by then."""
     return DraftPart(
         name, f"{summary}, a sparse tree under the shared noise", paper, partial(sparse, kind=kind, made=made),
@@ -137,7 +146,7 @@ DRAFTERS: dict[str, DraftPart] = {
     part.name: part
     for part in (
         DraftPart(
-            "ar", "plain decoding, one token a target pass", "", lambda site, values: NoDrafter(), lambda values: "tape"
+            "ar", "plain decoding, one token a target pass", "", lambda context, values: NoDrafter(), lambda values: "tape"
         ),
         DraftPart(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
@@ -147,7 +156,7 @@ DRAFTERS: dict[str, DraftPart] = {
             "pld", "copy what followed the last tokens when they last occurred", "Saxena 2023, Prompt Lookup Decoding",
             lookup, lambda values: "fixed",
             parameters={
-                "reach": Parameter(10, "tokens copied", 1, 48),
+                "reach": Parameter(10, "tokens copied", 1, 256),
                 "ngram": Parameter(3, "longest n-gram matched", 1, 8),
             },
         ),
@@ -170,7 +179,7 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "eagle", "one layer on the target's features, a fixed tree", "Li et al. 2024, arXiv 2401.15077", eagle,
             lambda values: "tree", kind="eagle",
-            parameters={"depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 40)},
+            parameters={"depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 256)},
         ),
         DraftPart(
             "eagle2", "one layer on the target's features, the best paths under the shared noise",
@@ -211,39 +220,45 @@ def readers(kind: str) -> list[str]:
     return [part.name for part in DRAFTERS.values() if part.kind == kind and part.name not in fixed]
 
 
-def on_tape(site: Site, values: Values, shape: str, make: Callable[[Site, Values], rules.Match]) -> Verifier:
-    return TapeVerifier(make(site, values), site.rigid)
+def on_tape(
+    context: MethodContext, values: Values, shape: str, make: Callable[[MethodContext, Values], rules.Match]
+) -> Verifier:
+    return TapeVerifier(make(context, values), context.rigid)
 
 
-def ratio_test(site: Site, values: Values, shape: str, make: Callable[[Site, Values], rules.Rule]) -> Verifier:
+def ratio_test(
+    context: MethodContext, values: Values, shape: str, make: Callable[[MethodContext, Values], rules.Rule]
+) -> Verifier:
     """Chains of sampled tokens at once, trees and deterministic drafts child by child."""
-    rule = make(site, values)
+    rule = make(context, values)
     if shape in ("chain", "off"):
-        return SpeculativeSampling(rule, site.rigid)
-    return RecursiveRejection(rule, site.rigid)
+        return SpeculativeSampling(rule, context.rigid)
+    return RecursiveRejection(rule, context.rigid)
 
 
-def lantern(site: Site, values: Values) -> rules.Lantern:
-    return rules.Lantern(nearest(code_vectors(site), values["k"]), delta=values["delta"])
+def lantern(context: MethodContext, values: Values) -> rules.Lantern:
+    return rules.Lantern(nearest(code_vectors(context), values["k"]), delta=values["delta"])
 
 
-def lantern_plus(site: Site, values: Values) -> rules.Lantern:
-    return rules.LanternPlus(nearest(code_vectors(site), values["k"]), lam=values["lam"])
+def lantern_plus(context: MethodContext, values: Values) -> rules.Lantern:
+    return rules.LanternPlus(nearest(code_vectors(context), values["k"]), lam=values["lam"])
 
 
-def grouped(site: Site, values: Values) -> rules.Grouped:
-    return rules.Grouped(values["size"], values["delta"], values["distance"], site.codes)
+def grouped(context: MethodContext, values: Values) -> rules.Grouped:
+    return rules.Grouped(values["size"], values["delta"], values["distance"], context.codes)
 
 
-def code_groups(site: Site, values: Values) -> Any:
+def code_groups(context: MethodContext, values: Values) -> Any:
     """Rigid ids are alone, whatever they sound like."""
-    codes = code_vectors(site)
-    return groups(codes if site.rigid is None else codes.masked_fill(site.rigid[:, None], torch.nan), values["theta"])
+    codes = code_vectors(context)
+    return groups(
+        codes if context.rigid is None else codes.masked_fill(context.rigid[:, None], torch.nan), values["theta"]
+    )
 
 
-def code_vectors(site: Site) -> Any:
-    assert site.codes is not None  # `Choice.build` has looked
-    return site.codes
+def code_vectors(context: MethodContext) -> Any:
+    assert context.codes is not None  # `Choice.build` has looked
+    return context.codes
 
 
 def number(default: float, text: str, least: float, most: float) -> Parameter:
@@ -280,7 +295,7 @@ class RuleRow:
     name: str
     summary: str
     paper: str
-    make: Callable[[Site, Values], Any]
+    make: Callable[[MethodContext, Values], Any]
     parameters: dict[str, Parameter]
     shapes: tuple[str, ...] = ("",)
     needs_codes: bool = False
@@ -301,48 +316,48 @@ LOSSY = (
             needs_codes=True),
     RuleRow("gsd", "an id of similar rank may stand for the choice", GSD_PAPER, grouped, GROUPS, needs_codes=True),
     RuleRow("pcg", "a code of the choice's acoustic group may stand for it", PCG_PAPER,
-            lambda site, values: SharedGroup(code_groups(site, values)), THETA, needs_codes=True),
+            lambda context, values: SharedGroup(code_groups(context, values)), THETA, needs_codes=True),
     RuleRow("typical", "a typical id may stand for the choice", MEDUSA_PAPER,
-            lambda site, values: rules.Typical(**values), TYPICAL),
+            lambda context, values: rules.Typical(**values), TYPICAL),
     RuleRow("top-k", "one of the k likeliest may stand for the choice", "Llasa+",
-            lambda site, values: rules.TopK(**values), TOP),
+            lambda context, values: rules.TopK(**values), TOP),
     RuleRow("tolerance", "any of several draws may stand for the choice", "VADUSA",
-            lambda site, values: rules.Tolerant(**values), {"count": Parameter(2, "draws", 1, 16)}),
+            lambda context, values: rules.Tolerant(**values), {"count": Parameter(2, "draws", 1, 16)}),
     RuleRow("lantern-ratio", "accept with p~/q, p~ the mass around a code", LANTERN_PAPER, lantern,
             NEIGHBOURS | DELTA, TESTED, needs_codes=True),
     RuleRow("lantern++-ratio", "the same within a multiple of p", LANTERN_PLUS_PAPER, lantern_plus, K_NEAR | LAM,
             TESTED, needs_codes=True),
     RuleRow("gsd-ratio", "accept with the ratio of group masses", GSD_PAPER, grouped, GROUPS, TESTED, needs_codes=True),
     RuleRow("typical-ratio", "accept what is typical", MEDUSA_PAPER,
-            lambda site, values: rules.Typical(**values), TYPICAL, TESTED),
-    RuleRow("top-k-ratio", "accept the k likeliest", "Llasa+", lambda site, values: rules.TopK(**values), TOP, TESTED),
-    RuleRow("lenience", "accept with p / (l q)", LEVIATHAN, lambda site, values: rules.Lenience(**values),
+            lambda context, values: rules.Typical(**values), TYPICAL, TESTED),
+    RuleRow("top-k-ratio", "accept the k likeliest", "Llasa+", lambda context, values: rules.TopK(**values), TOP, TESTED),
+    RuleRow("lenience", "accept with p / (l q)", LEVIATHAN, lambda context, values: rules.Lenience(**values),
             {"lenience": number(0.5, "l", 0.01, 1)}, WITH_Q),
     RuleRow("ensemble", "sample w p + (1 - w) q", "Fu et al. 2025, Speculative Ensemble",
-            lambda site, values: rules.Ensemble(**values), {"weight": number(0.8, "w", 0, 1)}, ("chain", "off")),
-    RuleRow("ssd", "accept with p/q + beta", "SSD (speech)", lambda site, values: rules.Tolerance(**values),
+            lambda context, values: rules.Ensemble(**values), {"weight": number(0.8, "w", 0, 1)}, ("chain", "off")),
+    RuleRow("ssd", "accept with p/q + beta", "SSD (speech)", lambda context, values: rules.Tolerance(**values),
             {"beta": number(0.4, "added to the ratio", 0, 1)}, WITH_Q),
     RuleRow("cool-sd", "accept with w p/q, loose early and tight late", "Cool-SD",
-            lambda site, values: rules.CoolSD(**values), COOL, WITH_Q),
+            lambda context, values: rules.CoolSD(**values), COOL, WITH_Q),
 )  # fmt: skip
 
 EXACT = (
     JudgePart("tape", "identical", "the target's own choices on the noise tape", TAPE_PAPER,
-              lambda site, values, shape: TapeVerifier(), ("",), drafter=""),
+              lambda context, values, shape: TapeVerifier(), ("",), drafter=""),
     JudgePart("target-only", "exact", "draw from p, go where the draw is drafted; any tree", RECURSIVE,
-              lambda site, values, shape: TargetOnlyVerifier(), ANY, drafter="eagle2"),
+              lambda context, values, shape: TargetOnlyVerifier(), ANY, drafter="eagle2"),
     JudgePart("sps", "exact", "speculative sampling: accept with p/q", LEVIATHAN,
-              partial(ratio_test, make=lambda site, values: rules.Rule()), ("chain", "off"), drafter="draft"),
+              partial(ratio_test, make=lambda context, values: rules.Rule()), ("chain", "off"), drafter="draft"),
     JudgePart("recursive", "exact", "recursive rejection over siblings drawn without replacement",
               f"{RECURSIVE}; Jeon et al. 2024, arXiv 2402.14160",
-              lambda site, values, shape: RecursiveRejection(), ("fixed", *SAMPLED), drafter="eagle"),
+              lambda context, values, shape: RecursiveRejection(), ("fixed", *SAMPLED), drafter="eagle"),
     JudgePart("block", "exact", "judge a whole chain at once", "Sun et al. 2024, arXiv 2403.10444",
-              lambda site, values, shape: BlockVerification(), ("chain",), drafter="draft"),
+              lambda context, values, shape: BlockVerification(), ("chain",), drafter="draft"),
 )  # fmt: skip
 
 GROUP_TEST = JudgePart(
     "pcg-ratio", "lossy", "accept with the ratio of group masses; exact on groups of like codes", PCG_PAPER,
-    lambda site, values, shape: GroupSampling(code_groups(site, values)), ("chain", "off"),
+    lambda context, values, shape: GroupSampling(code_groups(context, values)), ("chain", "off"),
     drafter="draft", needs_codes=True, parameters=THETA,
 )  # fmt: skip
 
@@ -360,3 +375,54 @@ def available(drafters: Iterable[str], codes: bool = True) -> list[str]:
     have = dict.fromkeys(drafters)
     names = [*DRAFTERS, *(name for name, part in JUDGES.items() if part.drafter)]
     return [name for name, choice in zip(names, choices(), strict=True) if not choice.lacks(have, codes)]
+
+
+def build(choice: Choice, context: MethodContext) -> tuple[Drafter, Verifier]:
+    """Drafter and verifier; raises UnsupportedMethod where the model lacks what the method needs."""
+    codes = context.codes is not None
+    if lacking := choice.lacks(context.drafters, codes):
+        raise UnsupportedMethod(
+            f"method {choice.name!r} needs {lacking} and {context.model} has none; use one of "
+            f"{listed(available(context.drafters, codes))}, or train one with `polydraft train drafter`."
+        )
+    return choice.build(context)
+
+
+def parse(text: str) -> Choice:
+    """`drafter`, `rule`, or `drafter+rule`, each with `(key=value,…)` or without."""
+    # a + that starts a name joins two parts; those of "lantern++" do not
+    pieces = re.split(r"\s*\+\s*(?=[a-z])", text.strip())
+    parts = [split(piece) for piece in pieces]
+    names = [name for name, _ in parts]
+    if len(parts) == 1 and names[0] in DRAFTERS:
+        drafter = DRAFTERS[names[0]]
+        return Choice(drafter, JUDGES[drafter.judge], read(drafter, parts[0][1]))
+    if len(parts) == 1 and names[0] in JUDGES and JUDGES[names[0]].drafter:
+        judge = JUDGES[names[0]]
+        return Choice(DRAFTERS[judge.drafter], judge, {}, read(judge, parts[0][1]))
+    if len(parts) == 2 and names[0] in DRAFTERS and names[1] in JUDGES:
+        drafter, judge = DRAFTERS[names[0]], JUDGES[names[1]]
+        return paired(Choice(drafter, judge, read(drafter, parts[0][1]), read(judge, parts[1][1])))
+    known = listed([*DRAFTERS, *(name for name, judge in JUDGES.items() if judge.drafter)])
+    raise UnknownMethod(f"method {text!r} is unknown; use one of {known}, or drafter+rule, see `polydraft methods`.")
+
+
+def listed(names: list[str]) -> str:
+    """Names for a message; a rule's ratio form goes without saying."""
+    return ", ".join(name for name in names if not name.endswith("-ratio"))
+
+
+def split(piece: str) -> tuple[str, str]:
+    match = re.fullmatch(r"([a-z][\w+-]*)\s*(?:\(([^()]*)\))?", piece)
+    return (match.group(1), match.group(2) or "") if match else ("", "")
+
+
+def paired(choice: Choice) -> Choice:
+    """`choice` if its judge can judge what its drafter drafts."""
+    shape = choice.drafter.shape(defaults(choice.drafter) | choice.given)
+    if not fits(choice.judge, shape):
+        usable = ", ".join(judge.name for judge in JUDGES.values() if fits(judge, shape))
+        raise UnsupportedMethod(
+            f"{choice.judge.name!r} cannot judge the drafts of {choice.drafter.name!r}; with it use one of {usable}."
+        )
+    return choice

@@ -1,18 +1,21 @@
 """From logits to the target distribution: one sampler for target and drafter, a pure function of a node's own history.
 
 Order: mask table and shortest length, repetition penalty, temperature, top-k, top-p, min-p (as transformers' processors
-and warpers), repetition-aware redraw.
+and warpers), repetition-aware redraw. Every row has settings of its own, and none changes another's bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.rows import Rows
+
+LIKELIEST = 1024  # ids that a nucleus is looked for among before all are sorted
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class RepetitionAware:
 class Sampling:
     """What the user chooses. `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0, penalty 1 are off.
 
-    min_tokens: the end cannot be drawn before so many tokens.
+    min_tokens: the end cannot be drawn before so many tokens. guidance_scale: `s` of `u + s (c - u)` over conditional
+    and unconditional logits (Ho and Salimans 2022); 1 is the conditional alone.
     """
 
     temperature: float = 1.0
@@ -50,6 +54,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     min_tokens: int = 0
     repetition_aware: RepetitionAware | None = None
+    guidance_scale: float = 1.0
 
     def __post_init__(self) -> None:
         checks = (
@@ -59,6 +64,7 @@ class Sampling:
             ("min_p", 0 <= self.min_p < 1, "at least 0 and below 1"),
             ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "above 0 (1 is off)"),
             ("min_tokens", self.min_tokens >= 0, "0 or more"),
+            ("guidance_scale", 0 <= self.guidance_scale < float("inf"), "0 or more (1 is off)"),
         )
         for name, good, allowed in checks:
             if not good:
@@ -67,6 +73,65 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+
+OFF = Sampling(temperature=1.0)
+WARPERS = ("top_k", "top_p", "min_p")
+
+
+@dataclass
+class Settings(Rows):
+    """Samplings of a batch of rows: `chosen` on the host, and their numbers as tensors `[B]` on the device.
+
+    again_window, again_tau, banned: of repetition-aware rows; a window of 0 is off.
+    """
+
+    chosen: list[Sampling]
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    repetition_penalty: Tensor
+    min_tokens: Tensor
+    guidance_scale: Tensor
+    greedy: Tensor
+    again_window: Tensor
+    again_tau: Tensor
+    banned: Tensor
+
+    @staticmethod
+    def of(chosen: list[Sampling], device: torch.device | str) -> Settings:
+        again = [row.repetition_aware for row in chosen]
+        numbers = {name: [getattr(row, name) for row in chosen] for name in SHARED}
+        numbers["temperature"] = [1.0 if row.greedy else row.temperature for row in chosen]
+        numbers["greedy"] = [row.greedy for row in chosen]
+        numbers["again_window"] = [0 if rule is None else rule.window for rule in again]
+        numbers["again_tau"] = [1.0 if rule is None else rule.tau for rule in again]
+        numbers["banned"] = [rule is not None and rule.banned for rule in again]
+        tensors = {name: torch.tensor(value, dtype=KINDS[name], device=device) for name, value in numbers.items()}
+        return Settings(list(chosen), **tensors)
+
+    def used(self, name: str) -> bool:
+        """Whether any row departs from "off"."""
+        return any(getattr(row, name) != getattr(OFF, name) for row in self.chosen)
+
+    @property
+    def greedy_alone(self) -> bool:
+        return all(row.greedy for row in self.chosen)
+
+    @property
+    def window(self) -> int:
+        """The longest repetition-aware window."""
+        return max((row.repetition_aware.window for row in self.chosen if row.repetition_aware), default=0)
+
+
+KINDS = {
+    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty", "guidance_scale"), torch.float32),
+    **dict.fromkeys(("top_k", "min_tokens", "again_window"), torch.long),
+    **dict.fromkeys(("greedy", "banned"), torch.bool),
+    "again_tau": torch.float64,  # what it comes to in tokens is compared with whole numbers
+}
+SHARED = tuple(name for name in (field.name for field in fields(Sampling)) if name != "repetition_aware")
 
 
 @dataclass(frozen=True)
@@ -100,62 +165,86 @@ class History:
 
 
 @dataclass(frozen=True)
+class Law:
+    """What may come next at every column.
+
+    scores: `[B, C, V]` fp32, log p but for a constant a column, -inf where nothing may be drawn. greedy: `[B]` rows at
+    temperature 0, whose scores are raw: only their argmax counts, and rules that need chances read them at 1.
+    """
+
+    scores: Tensor
+    greedy: Tensor
+
+    @cached_property
+    def logp(self) -> Tensor:
+        return self.scores.log_softmax(-1)
+
+    @cached_property
+    def p(self) -> Tensor:
+        return self.scores.softmax(-1)
+
+    def possible(self, column: Tensor) -> Tensor:
+        """`[B]` bool: whether anything may be drawn at column `[B]`."""
+        return self.scores[torch.arange(len(column), device=column.device), column].amax(-1).isfinite()
+
+    def choices(self, noise: Tensor) -> Tensor:
+        """`[B, C]`: the ids that Gumbel noise `[B, C, V]` chooses; ties go to the lower index."""
+        return (self.scores + noise).argmax(-1)
+
+
+@dataclass(frozen=True)
 class Sampler:
-    """`sampler(logits, history)` → log p.
+    """The grammar of a model, and laws of its logits.
 
     mask: `[K, V]` bool table of allowed ids, one row a slot of the grammar; `slot = t % K` (K=1: the same everywhere).
     ends: `[V]` bool, ids that end a sequence, for `min_tokens`.
     """
 
-    sampling: Sampling
     mask: Tensor | None = None
-    ends: Tensor | None = None
+    ends: Tensor | None = field(default=None, repr=False)
 
-    @cached_property
-    def unfiltered(self) -> Sampler:
+    def remembers(self, settings: Settings) -> bool:
+        """Whether any row's law depends on anything but the logits."""
+        slots = self.mask is not None and len(self.mask) > 1
+        late = self.ends is not None and settings.used("min_tokens")
+        return slots or late or settings.used("repetition_penalty") or settings.window > 0
+
+    def __call__(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
+        """The law of `[B, C, V]` logits; history may be left out if the sampler does not remember."""
+        whole = self.tempered(logits, settings, history)
+        scores = whole if settings.greedy_alone else filtered(whole, settings)
+        if settings.window:
+            scores = without_repeats(scores, whole, known(history), settings)
+        return Law(scores, settings.greedy)
+
+    def proposal(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
         """The same without top-k, top-p and min-p: what a draft on the tape is ranked by.
 
         A filter of the drafter's own law throws out what the target may well choose, and gains nothing: the noise is
         shared, and unlikely ids rank low anyhow.
         """
-        return replace(self, sampling=replace(self.sampling, top_k=0, top_p=1.0, min_p=0.0))
+        scores = self.tempered(logits, settings, history)
+        if settings.window:
+            scores = without_repeats(scores, scores, known(history), settings)
+        return Law(scores, settings.greedy)
 
-    @property
-    def remembers(self) -> bool:
-        """Whether the law depends on anything but the logits."""
-        chosen = self.sampling
-        slots = self.mask is not None and len(self.mask) > 1
-        late = self.ends is not None and chosen.min_tokens > 0
-        return slots or late or chosen.repetition_penalty != 1 or chosen.repetition_aware is not None
-
-    def __call__(self, logits: Tensor, history: History | None = None) -> Tensor:
-        """`[B, C, V]` logits → fp32 log p; unnormalised logits at temperature 0, where only the argmax counts.
-
-        history: may be left out if the sampler does not remember.
-        """
-        chosen = self.sampling
+    def tempered(self, logits: Tensor, settings: Settings, history: History | None) -> Tensor:
+        """Masked, penalised scores over their temperature."""
         scores = logits.float()
         if self.mask is not None:
             mask = self.mask if len(self.mask) == 1 else self.mask[known(history).t % len(self.mask)]
-            scores = torch.where(mask, scores, float("-inf"))
-        if self.ends is not None and chosen.min_tokens:
-            scores = scores.masked_fill(self.ends & (known(history).t < chosen.min_tokens)[..., None], float("-inf"))
-        if chosen.repetition_penalty != 1:
-            scores = penalise(scores, known(history), chosen.repetition_penalty)
-        again = chosen.repetition_aware
-        if chosen.greedy:
-            return scores if again is None or not again.banned else without_repeats(scores, known(history), again)
-        if chosen.temperature != 1:
-            scores = scores / chosen.temperature
-        whole = scores
-        if 0 < chosen.top_k < scores.shape[-1]:
-            scores = scores.masked_fill(scores < scores.topk(chosen.top_k).values[..., -1:], float("-inf"))
-        if chosen.top_p < 1:
-            scores = nucleus(scores, chosen.top_p)
-        if chosen.min_p > 0:
-            floor = scores.max(-1, keepdim=True).values + torch.tensor(chosen.min_p).log()
-            scores = scores.masked_fill(scores < floor, float("-inf"))
-        return scores.log_softmax(-1) if again is None else redrawn(scores, whole, known(history), again)
+            scores = torch.where(mask, scores, -torch.inf)
+        if self.ends is not None and settings.used("min_tokens"):
+            early = known(history).t < settings.min_tokens[:, None]
+            scores = scores.masked_fill(self.ends & early[..., None], -torch.inf)
+        if settings.used("repetition_penalty"):
+            scores = penalised(scores, known(history), settings.repetition_penalty)
+        if any(row.temperature not in (0, 1) for row in settings.chosen):
+            # from the best score down, so that no temperature is too small to divide by
+            best = scores.amax(-1, keepdim=True)
+            cooled = (scores - best) / settings.temperature[:, None, None]
+            scores = torch.where((settings.temperature == 1)[:, None, None], scores, cooled)
+        return scores
 
 
 def known(history: History | None) -> History:
@@ -163,50 +252,99 @@ def known(history: History | None) -> History:
     return history
 
 
-def repeats(history: History, rule: RepetitionAware) -> tuple[Tensor, Tensor]:
+def filtered(scores: Tensor, settings: Settings) -> Tensor:
+    """Scores `[B, C, V]` under every row's own top-k, top-p and min-p; greedy rows keep what they have."""
+    vocab = scores.shape[-1]
+    kept = scores
+    if settings.used("top_k"):
+        sizes = torch.where((settings.top_k == 0) | settings.greedy, vocab, settings.top_k.clamp(max=vocab))
+        most = min(vocab, max(row.top_k for row in settings.chosen))
+        ranked = scores.topk(most).values
+        least = ranked.gather(-1, (sizes.clamp(max=most) - 1)[:, None, None].expand(-1, scores.shape[1], -1))
+        kept = kept.masked_fill((scores < least) & (sizes <= most)[:, None, None], -torch.inf)
+    if settings.used("top_p"):
+        mass = torch.where(settings.greedy, 1.0, settings.top_p)[:, None, None]
+        kept = kept.masked_fill((kept < nucleus_edge(kept, mass)) & (mass < 1), -torch.inf)
+    if settings.used("min_p"):
+        floor = kept.amax(-1, keepdim=True) + settings.min_p.log()[:, None, None]
+        kept = kept.masked_fill((kept < floor) & ~settings.greedy[:, None, None], -torch.inf)
+    return kept
+
+
+def nucleus_edge(scores: Tensor, mass: Tensor) -> Tensor:
+    """`[B, C, 1]`: the least score of the fewest likely ids whose probability reaches `mass` `[B, 1, 1]`.
+
+    Holtzman et al. 2020, section 3.1. On CPUs the likeliest ids alone are sorted, unless that is too few.
+    """
+    total, vocab = scores.logsumexp(-1, keepdim=True), scores.shape[-1]
+    few = min(vocab, LIKELIEST) if scores.device.type == "cpu" else vocab
+    for most in (few, vocab):
+        ranked = scores.topk(most).values
+        before = (ranked - total).exp().cumsum(-1).roll(1, -1)
+        before[..., 0] = 0
+        inside = (before < mass) & (ranked > -torch.inf)
+        if most == vocab or not bool((inside[..., -1:] & (mass < 1)).any()):
+            break
+    return ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
+
+
+def repeats(history: History, settings: Settings) -> tuple[Tensor, Tensor]:
     """Recent ids `[B, C, W]` of every path, and which of them are the first mention of a repeated id."""
-    ids = history.recent(rule.window)
+    ids = history.recent(settings.window)
+    places = torch.arange(settings.window, device=ids.device)
+    ids = ids.masked_fill(places >= settings.again_window[:, None, None], -1)
     same = ids[..., :, None] == ids[..., None, :]
     first = ~(same & torch.ones_like(same[0, 0]).tril(-1)).any(-1)
-    return ids.clamp(min=0), (ids >= 0) & first & (same.sum(-1) >= rule.tau * rule.window)
+    often = same.sum(-1) >= (settings.again_tau * settings.again_window)[:, None, None]
+    return ids.clamp(min=0), (ids >= 0) & first & often
 
 
-def redrawn(scores: Tensor, whole: Tensor, history: History, rule: RepetitionAware) -> Tensor:
+def without_repeats(scores: Tensor, whole: Tensor, history: History, settings: Settings) -> Tensor:
+    """Every row's repetition-aware rule over its filtered scores and the whole ones, `[B, C, V]` each."""
+    ids, repeated = repeats(history, settings)
+    ruled = (settings.again_window > 0)[:, None, None]
+    if not settings.greedy_alone:
+        scores = torch.where(
+            ruled & ~settings.greedy[:, None, None], redrawn(scores, whole, ids, repeated, settings.banned), scores
+        )
+    if any(row.greedy for row in settings.chosen):
+        second = (ruled[..., 0] & (settings.greedy & settings.banned)[:, None])[..., None]
+        scores = torch.where(second, second_best(scores, ids, repeated), scores)
+    return scores
+
+
+def redrawn(scores: Tensor, whole: Tensor, ids: Tensor, repeated: Tensor, banned: Tensor) -> Tensor:
     """Log of what a draw from n, and where it is a repeat a second one from F, come to.
 
     `n(v)[v not in B] + F(v) Σ_B n(b)`, or with a ban `n(v)[v not in B] + Σ_(b in B, b != v) n(b) F(v) / (1 - F(b))`.
-    scores and whole: `[B, C, V]`, n and F before normalising. Sums go over the few repeats: their order, and so their
-    bits, depend on nothing else.
+    scores and whole: n and F before normalising. Sums over the few repeats are taken in fp64, so that their order
+    leaves no trace.
     """
     n, full = scores.softmax(-1), whole.softmax(-1)
-    ids, repeated = repeats(history, rule)
-    given_up = n.gather(-1, ids) * repeated  # [B, C, W]
-    own = full.gather(-1, ids)
-    if not rule.banned:
-        moved = given_up.sum(-1, keepdim=True)
-        back, kept = own * moved, torch.zeros_like(own)
-    else:
-        rest = 1 - own
-        kept = torch.where(rest > 0, 0, given_up)  # nothing else can be drawn
-        shared = torch.where(rest > 0, given_up / rest.clamp(min=torch.finfo(rest.dtype).tiny), 0)
-        moved = shared.sum(-1, keepdim=True)
-        others = ~torch.eye(rule.window, dtype=torch.bool, device=ids.device)
-        back = own * (shared[..., None, :] * others).sum(-1)
-    law = torch.nn.functional.pad(n + full * moved, (0, 1))  # what is no repeat writes past the end
-    return law.scatter(-1, ids.masked_fill(~repeated, n.shape[-1]), back + kept)[..., :-1].log()
+    given_up = (n.gather(-1, ids) * repeated).double()  # [B, C, W]
+    own = full.gather(-1, ids).double()
+    rest = 1 - own
+    shared = torch.where(rest > 0, given_up / rest.clamp(min=torch.finfo(rest.dtype).tiny), 0)
+    others = ~torch.eye(ids.shape[-1], dtype=torch.bool, device=ids.device)
+    ban = banned[:, None, None]
+    moved = torch.where(ban, shared, given_up).sum(-1, keepdim=True)
+    back = own * torch.where(ban, (shared[..., None, :] * others).sum(-1), moved)
+    kept = torch.where(ban & (rest <= 0), given_up, 0)  # nothing else can be drawn
+    law = torch.nn.functional.pad(n + full * moved.float(), (0, 1))  # what is no repeat writes past the end
+    return law.scatter(-1, ids.masked_fill(~repeated, n.shape[-1]), (back + kept).float())[..., :-1].log()
 
 
-def without_repeats(scores: Tensor, history: History, rule: RepetitionAware) -> Tensor:
+def second_best(scores: Tensor, ids: Tensor, repeated: Tensor) -> Tensor:
     """Temperature 0 with a ban: where the best id is a repeat the second best is drawn."""
-    ids, repeated = repeats(history, rule)
     best = scores.argmax(-1, keepdim=True)
     again = ((ids == best) & repeated).any(-1, keepdim=True)
-    possible = (scores > float("-inf")).sum(-1, keepdim=True) > 1
-    dropped = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, again & possible)
-    return scores.masked_fill(dropped, float("-inf"))
+    possible = (scores > -torch.inf).sum(-1, keepdim=True) > 1
+    return scores.masked_fill(
+        torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, again & possible), -torch.inf
+    )
 
 
-def penalise(scores: Tensor, history: History, penalty: float) -> Tensor:
+def penalised(scores: Tensor, history: History, penalty: Tensor) -> Tensor:
     """Divide positive and multiply negative scores of ids seen on the node's own path (Keskar et al. 2019, CTRL)."""
     rows, columns, vocab = scores.shape
     committed = torch.zeros(rows, vocab + 1, dtype=torch.bool, device=scores.device)
@@ -214,13 +352,5 @@ def penalise(scores: Tensor, history: History, penalty: float) -> Tensor:
     seen = committed[:, None].repeat(1, columns, 1)
     on_path = history.nodes[:, None, :].expand_as(history.lineage).masked_fill(~history.lineage, vocab)
     seen.scatter_(2, on_path, True)
-    penalised = torch.where(scores > 0, scores / penalty, scores * penalty)
-    return torch.where(seen[..., :vocab], penalised, scores)
-
-
-def nucleus(scores: Tensor, mass: float) -> Tensor:
-    """Keep the fewest most likely ids whose probability reaches `mass` (Holtzman et al. 2020, section 3.1)."""
-    ordered, index = scores.softmax(-1).sort(-1, descending=True)
-    before = ordered.cumsum(-1) - ordered
-    dropped = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, index, before >= mass)
-    return scores.masked_fill(dropped, float("-inf"))
+    strength = penalty[:, None, None]
+    return torch.where(seen[..., :vocab], torch.where(scores > 0, scores / strength, scores * strength), scores)

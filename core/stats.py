@@ -7,16 +7,25 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 
 class Stopwatch:
-    """Names the phase that each stretch of time belongs to."""
+    """Names the phase that each stretch of time belongs to.
 
-    def __init__(self) -> None:
+    waits: whether a lap ends only when an accelerator has done what it was asked for. Without it a phase is the time to
+    ask, and the pass's one read waits for the rest; the sum is right either way.
+    """
+
+    def __init__(self, waits: bool = False) -> None:
         self.seconds: Counter[str] = Counter()
+        self.waits = waits
         self.last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
         """Count the time since the last lap as `phase`."""
+        if torch.accelerator.is_available() and (self.waits or phase == "prefill"):
+            torch.accelerator.synchronize()
         now = time.perf_counter()
         self.seconds[phase] += now - self.last  # type: ignore[assignment]
         self.last = now

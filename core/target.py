@@ -1,7 +1,7 @@
 """A target: any transformers causal decoder, unforked, scoring whole drafts in one pass.
 
 `score` runs root and nodes of every row and guidance branch in one pass; `commit` keeps the accepted path and forgets
-the rest.
+the rest. Rows join a target's state by prefilling into its pool; see `core.rows` for how they leave.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.cache import SlotCache
+from polydraft.core.cache import blocks
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.kernels import prepare
+from polydraft.core.kernels import prepare, weight_of
 from polydraft.core.network import Network, keep_path
+from polydraft.core.sampling import Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
-
-NARROWEST = 4  # queries; with fewer attention sums in another order, rarely to other bits, and identity would end there
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request: the branches' prompts (conditional first, then unconditional if guided), budget and seed.
+    """One request: the branches' prompts (conditional first, then unconditional if guided), budget, seed and sampling.
 
     The last id of a branch is its root: it gets its keys and values with the first scored draft. inputs: whatever else
     the model's own forward reads a prompt with (pixels, say); the target knows.
@@ -38,18 +37,26 @@ class Prompt:
     seed: int = 0
     segment: int = 0
     inputs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    sampling: Sampling = Sampling()
 
 
 @dataclass(frozen=True)
 class Prefill:
     """What reading prompts left for drafters, meaningless beyond a branch's own length.
 
-    features: `[B, R, L, D]` of the last layer. embeddings: `[B, R, L, D]`, what the first layer read where that was
-    not the embeddings of the ids.
+    ids: `[B*R, L]` and lengths `[B, R]` of all branches. features: `[B, R, L, D]` of the last layer. embeddings:
+    `[B, R, L, D]`, what the first layer read where that was not the embeddings of the ids.
     """
 
+    ids: Tensor
+    lengths: Tensor
     features: Tensor
     embeddings: Tensor | None = None
+
+    def before_root(self) -> Tensor:
+        """`[B, R, D]`: the feature that chose the root; zeros where the root is all there is."""
+        last = (self.lengths - 2).clamp(min=0)[..., None, None].expand(-1, -1, 1, self.features.shape[-1])
+        return self.features.gather(2, last)[:, :, 0] * (self.lengths > 1)[..., None]
 
 
 @dataclass(frozen=True)
@@ -63,26 +70,16 @@ class Scores:
 class CausalTarget:
     """Adapter over a transformers `…ForCausalLM`.
 
-    guidance_scale: `s` of `u + s (c - u)` over two branches (Ho and Salimans 2022); 1 is one branch.
-    capacity: slots a row; constant for a target so that a row's bits never depend on its neighbours.
-    narrowest: fewest positions a pass; a drafter's own network, which owes nobody its bits, takes 1.
+    guided: whether rows have two branches, conditional and unconditional. context: most positions a row may have;
+    default: the model's own.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, *, capacity: int, guidance_scale: float = 1.0, narrowest: int = NARROWEST
-    ) -> None:
-        self.model, self.guidance_scale = model.eval(), guidance_scale
+    def __init__(self, model: PreTrainedModel, *, guided: bool = False, context: int | None = None) -> None:
+        self.model, self.branches = model.eval(), 2 if guided else 1
         prepare(model)
         self.config = model.config.get_text_config()
-        self.network = Network(model.get_decoder(), self.config, capacity=capacity, narrowest=narrowest)
-
-    @property
-    def capacity(self) -> int:
-        return self.network.capacity
-
-    @property
-    def branches(self) -> int:
-        return 1 if self.guidance_scale == 1 else 2
+        self.network = Network(model.get_decoder(), self.config)
+        self.context = min(self.network.context, context or self.network.context)
 
     @property
     def vocab(self) -> int:
@@ -96,8 +93,12 @@ class CausalTarget:
         return self.model.get_input_embeddings()(ids)
 
     def head(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
-        """Logits of features `[..., D]`; projection: some rows of the vocabulary's, see `narrowed`."""
+        """Logits of features `[..., D]`, scaled as the family does; projection: see `narrowed`."""
         logits = (self.model.get_output_embeddings() if projection is None else projection)(features)
+        if (scale := getattr(self.config, "logit_scale", None)) is not None:  # Cohere
+            logits = logits * scale
+        if (scale := getattr(self.config, "logits_scaling", None)) is not None:  # Granite
+            logits = logits / scale
         softcap = getattr(self.config, "final_logit_softcapping", None)
         return logits if softcap is None else torch.tanh(logits / softcap) * softcap
 
@@ -105,59 +106,71 @@ class CausalTarget:
         """The vocabulary projection's rows `ids` alone, for `head`."""
         whole = self.model.get_output_embeddings()
         made = nn.Linear(whole.in_features, len(ids), bias=whole.bias is not None, device="meta")
-        kept = {name: weight.detach()[ids] for name, weight in whole.named_parameters()}
+        kept = {"weight": weight_of(whole)[ids]} | ({} if whole.bias is None else {"bias": whole.bias.detach()[ids]})
         made.load_state_dict(kept, assign=True)
         prepare(made.requires_grad_(False))
         return made
 
-    def combine(self, logits: Tensor) -> Tensor:
-        """Guidance over branches: `[B, R, N, V]` → `[B, N, V]` fp32."""
+    def combine(self, logits: Tensor, settings: Settings) -> Tensor:
+        """Every row's guidance over branches: `[B, R, N, V]` → `[B, N, V]` fp32."""
         logits = logits.float()
         if logits.shape[1] == 1:
             return logits[:, 0]
         conditional, unconditional = logits.unbind(1)
-        return unconditional + self.guidance_scale * (conditional - unconditional)
+        scale = settings.guidance_scale[:, None, None]
+        return torch.where(scale == 1, conditional, unconditional + scale * (conditional - unconditional))
 
-    def padded(self, prompts: list[Prompt]) -> tuple[Tensor, Tensor]:
-        """Ids of all branches `[B*R, L]`, right-padded, and their lengths `[B, R]`."""
-        branches = [torch.tensor(branch) for prompt in prompts for branch in prompt.branches[: self.branches]]
-        lengths = torch.tensor([len(branch) for branch in branches], device=self.device)
-        ids = nn.utils.rnn.pad_sequence(branches, batch_first=True).to(self.device)
-        return ids, lengths.view(len(prompts), -1)
-
-    @torch.inference_mode()
-    def prefill(self, prompts: list[Prompt], ids: list[int] | None = None, nodes: int = 0) -> tuple[State, Prefill]:
-        """A state whose rows hold all but the last id of every branch's prompt, with room for drafts of `nodes`."""
-        padded, offsets = self.padded(prompts)
-        longest = padded.shape[1]
-        needed = longest + max(prompt.budget for prompt in prompts) + self.network.widened(nodes + 1) - 1
-        if needed > self.capacity:
-            raise InvalidArgument(
-                f"prompt, budget and draft need {needed} positions but this target holds {self.capacity}; "
-                "shorten the prompt, ask for fewer tokens, draft less or load it with a larger capacity."
-            )
-        # sized to the target, not to these prompts: rows that join later fit
-        tokens = torch.zeros(len(prompts), self.capacity, dtype=torch.long, device=self.device)
-        for row, prompt in enumerate(prompts):
-            tokens[row, : len(prompt.branches[0])] = torch.tensor(prompt.branches[0])
-        state = State(
-            tokens, [len(prompt.branches[0]) for prompt in prompts], [0] * len(prompts),
-            [prompt.budget for prompt in prompts], offsets, self.network.cache(len(padded)),
-            list(range(len(prompts))) if ids is None else ids, [None] * len(prompts),
+    def empty(self) -> State:
+        """A state without rows."""
+        none = torch.zeros(0, dtype=torch.long, device=self.device)
+        return State(
+            none[:, None][:, :0], none, none, none, none[:, None].expand(-1, self.branches),
+            Settings.of([], self.device), [], self.network.cache(self.branches),
         )  # fmt: skip
-        return state, self.read(prompts, padded, offsets, state.cache)
 
-    def read(self, prompts: list[Prompt], ids: Tensor, lengths: Tensor, cache: SlotCache) -> Prefill:
-        """Fill `cache` with prompts, ids `[B*R, L]` and lengths `[B, R]` as `padded` makes them."""
-        return Prefill(self.network.prefill(cache, ids).unflatten(0, lengths.shape))
+    def refuse(self, prompts: list[Prompt]) -> None:
+        """Raise InvalidArgument for the first prompt that is empty or too long, before anything is computed."""
+        for prompt in prompts:
+            lengths = [len(branch) for branch in prompt.branches[: self.branches]]
+            if not min(lengths, default=0) or len(lengths) < self.branches:
+                raise InvalidArgument(
+                    "a prompt has no tokens; give at least one, such as the token that begins a text."
+                )
+            if max(lengths) + prompt.budget > self.context:
+                raise InvalidArgument(
+                    f"prompt and budget need {max(lengths) + prompt.budget} positions but this target holds "
+                    f"{self.context}; shorten the prompt or ask for fewer tokens."
+                )
 
-    @torch.inference_mode()
+    def prefill(self, state: State, prompts: list[Prompt]) -> Prefill:
+        """Rows for `prompts` join `state`, holding all but the last id of every branch."""
+        self.refuse(prompts)
+        padded = [torch.tensor(branch) for prompt in prompts for branch in prompt.branches[: self.branches]]
+        ids = nn.utils.rnn.pad_sequence(padded, batch_first=True).to(self.device)
+        starts = [[len(branch) for branch in prompt.branches[: self.branches]] for prompt in prompts]
+        lengths = torch.tensor(starts, device=self.device)
+        tokens = torch.zeros(len(prompts), blocks(ids.shape[1]), dtype=torch.long, device=self.device)
+        tokens[:, : ids.shape[1]] = ids[:: self.branches]
+        new = State(
+            tokens, lengths[:, 0], torch.zeros_like(lengths[:, 0]),
+            torch.tensor([prompt.budget for prompt in prompts], device=self.device), lengths,
+            Settings.of([prompt.sampling for prompt in prompts], self.device), [max(row) for row in starts], state.cache,
+        )  # fmt: skip
+        state.extend(new)
+        return self.read(state, prompts, ids, lengths, state.cache.join(len(prompts)))
+
+    def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
+        """Fill the physical `rows` with prompts, ids `[B*R, L]` and lengths `[B, R]`."""
+        features = self.network.prefill(state.cache, ids, rows)
+        return Prefill(ids, lengths, features.unflatten(0, lengths.shape))
+
     def score(self, state: State, draft: Draft) -> Scores:
         """One parallel pass over root and nodes."""
+        state.reach(draft.size + 1)
         ids = torch.cat([state.roots(), draft.tokens], 1)
         features = self.network.tree_pass(state.cache, ids, draft.lineage, draft.depth, state.cached())
         features = features.unflatten(0, state.offsets.shape)
-        return Scores(self.combine(self.head(features)), features)
+        return Scores(self.combine(self.head(features), state.settings), features)
 
     def commit(self, state: State, draft: Draft, verdict: Verdict) -> None:
         """Keep keys and values of the accepted path, drop the rest, append the committed tokens."""

@@ -1,4 +1,5 @@
-"""The seam of drafters. A drafter holds weights and settings; what belongs to requests is in its draft state."""
+"""The seam of drafters, and the simplest of them. A drafter holds weights and settings; what belongs to requests is in
+its state, which rows join and leave like any other (`core.rows`)."""
 
 from __future__ import annotations
 
@@ -8,64 +9,57 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.sampling import Sampler
+from polydraft.core.noise import Noise
+from polydraft.core.rows import Rows
+from polydraft.core.sampling import Law, Sampler
 from polydraft.core.state import State
-from polydraft.core.target import Prefill, Prompt
+from polydraft.core.target import Prefill
 from polydraft.core.verdict import Verdict
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What became of a draft: law `[B, N+1, V]` log p, the target's features `[B, R, N+1, D]`, and the verdict."""
+class Outcome:
+    """What became of a draft: the law at its columns, the target's features `[B, R, N+1, D]`, and the verdict."""
 
     draft: Draft
-    law: Tensor
+    law: Law
     features: Tensor
     verdict: Verdict
 
 
 class Drafter(Protocol):
-    """`reach` is the deepest node it drafts, in positions; `nodes` is the most it drafts a pass."""
+    """Guesses what comes next, for any number of requests."""
 
-    @property
-    def reach(self) -> int: ...
+    def begin(self, own: Any, seen: Prefill) -> Any:
+        """The drafter's state with new rows behind those of `own` (None: there were none); seen: their prompts."""
 
-    @property
-    def nodes(self) -> int: ...
+    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
+        """Guess what follows the root of every row."""
 
-    def begin(self, prompts: list[Prompt], seen: Prefill) -> Any:
-        """The draft state of new rows; `seen`: what the target made of their prompts."""
-
-    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Any) -> Draft:
-        """Guess what follows the root of every row. noise: a NoiseTape or a SecondStream, as the verifier asks."""
-
-    def observe(self, state: State, drafts: Any, judged: Judged) -> None:
+    def observe(self, state: State, own: Any, outcome: Outcome) -> None:
         """See what became of the draft; `state` has already committed the verdict."""
-
-    def select(self, drafts: Any, rows: list[int]) -> Any:
-        """The draft state of `rows`."""
-
-    def concat(self, drafts: list[Any]) -> Any:
-        """The draft state of all rows."""
 
 
 class Stateless:
-    """Mix-in for drafters that read everything from the committed rows; a chain unless they say otherwise."""
+    """Mix-in for drafters that read everything from the committed rows."""
 
-    reach: int
-
-    @property
-    def nodes(self) -> int:
-        return self.reach
-
-    def begin(self, prompts: list[Prompt], seen: Prefill) -> Any:
+    def begin(self, own: Any, seen: Prefill) -> Any:
         return None
 
-    def observe(self, state: State, drafts: Any, judged: Judged) -> None:
+    def observe(self, state: State, own: Any, outcome: Outcome) -> None:
         return None
 
-    def select(self, drafts: Any, rows: list[int]) -> Any:
-        return None
 
-    def concat(self, drafts: list[Any]) -> Any:
-        return None
+class NoDrafter(Stateless):
+    """Plain autoregressive decoding, one token a target pass: the baseline of everything."""
+
+    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
+        return Draft.empty(len(state), state.tokens.device)
+
+
+def joined(own: Any, new: Rows) -> Any:
+    """The rows of `new` behind those of `own`, if there were any."""
+    if own is None:
+        return new
+    own.extend(new)
+    return own

@@ -7,6 +7,7 @@ EAGLE (arXiv 2401.15077, section 4.1): so the block knows the token that the tar
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,12 +15,12 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from polydraft.core.cache import SlotCache
-from polydraft.core.drafters.attached import layers_like
-from polydraft.core.drafters.parallel import Foreseer
+from polydraft.core.drafters.heads import MultiTokenNetwork
+from polydraft.core.drafters.network import layers_like
 from polydraft.core.network import Network
 
 
-class BlockNetwork(Foreseer):
+class BlockNetwork(MultiTokenNetwork):
     """`fuse` [embedding, feature] → D, then `depth` layers of the target's own kind; no embeddings, no head."""
 
     kind, title = "block", "block drafter"
@@ -34,8 +35,10 @@ class BlockNetwork(Foreseer):
         self.layers: PreTrainedModel = AutoModel.from_config(self.config)
         self.layers.embed_tokens = nn.Identity()
 
-    def network(self, capacity: int = 0) -> Network:
-        return Network(self.layers, self.config, capacity=capacity, narrowest=1)
+    @cached_property
+    def network(self) -> Network:
+        """Made when first used, on the device and in the type that the weights then have."""
+        return Network(self.layers, self.config)
 
     def fused(self, features: Tensor, embeddings: Tensor) -> Tensor:
         return self.fuse(torch.cat([embeddings, features], -1).to(self.fuse.weight.dtype))
@@ -52,15 +55,15 @@ class BlockNetwork(Foreseer):
         visible = (torch.arange(len(block), device=starts.device) <= first[:, None]) | mine
         position = position[None]
         inputs = torch.cat([self.fused(features, embeddings), self.queries.repeat(len(features), len(starts), 1)], 1)
-        mask = self.network().masks(visible[None], position, position)
+        mask = self.network.masks(visible[None], position, position)
         read = self.layers(inputs_embeds=inputs, position_ids=position, attention_mask=mask, use_cache=False)
         return read.last_hidden_state[:, entries:].unflatten(1, (-1, places))
 
-    def cache(self, rows: int, capacity: int) -> SlotCache:
-        return self.network(capacity).cache(rows)
+    def cache(self, branches: int) -> SlotCache:
+        return self.network.cache(branches)
 
-    def remember(self, cache: SlotCache, features: Tensor, embeddings: Tensor) -> None:
-        self.network(cache.capacity).prefill(cache, self.fused(features, embeddings))
+    def remember(self, cache: SlotCache, features: Tensor, embeddings: Tensor, rows: slice) -> None:
+        self.network.prefill(cache, self.fused(features, embeddings), rows)
 
     def ahead(
         self, cache: SlotCache, cached: Tensor, features: Tensor, embeddings: Tensor, counts: Tensor, places: int
@@ -73,5 +76,5 @@ class BlockNetwork(Foreseer):
         real = (column >= entries) | (column < counts[:, None])  # rows have fewer new entries than others
         lineage = (column[:, None] >= column) & real[:, None]
         depth = torch.where(column < entries, column, column - entries + counts[:, None])
-        read = self.network(cache.capacity).tree_pass(cache, inputs, lineage, depth, cached)
+        read = self.network.tree_pass(cache, inputs, lineage, depth, cached)
         return read[:, entries:].unflatten(0, cached.shape)

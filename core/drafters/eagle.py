@@ -22,18 +22,18 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from polydraft.core.drafters import published
-from polydraft.core.drafters.attached import Attached, layers_like
-from polydraft.core.drafters.grow import GrowingDrafter
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.unread import counted, in_front
+from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, counted, in_front, layers_like
+from polydraft.core.drafters.plans import Plan, Rank, Tree
+from polydraft.core.drafters.tree import embeddings
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.network import Network
+from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
 PICTURES = ("features", "embeddings", "dropped")
 
 
-class EagleNetwork(Attached):
+class EagleNetwork(FeatureNetwork):
     """`fuse` [embedding, feature] → D, then one layer of the target's own kind; no embeddings, no head.
 
     pictures: see above. words: the ids it may guess, None is all. bias: of `fuse`. normed: whether the layer normalises
@@ -82,14 +82,14 @@ class EagleNetwork(Attached):
         return torch.where(pictured[..., None], embeddings.to(entries.dtype), entries)
 
 
-class EagleDrafter(GrowingDrafter):
+class EagleDrafter(NetworkDrafter):
     """pictured: `[V]` bool, ids of prompts that stand for pictures."""
 
     def __init__(
         self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank, pictured: Tensor | None = None
     ) -> None:
         self.model, self.pictured = model.eval(), pictured
-        super().__init__(Network(model.layer, model.config, capacity=target.capacity, narrowest=1), target, plan, rank)
+        super().__init__(Network(model.layer, model.config), target, plan, rank)
         self.words = None if model.words is None else torch.tensor(model.words, device=target.device)
         self.projection = None if self.words is None else target.narrowed(self.words)
 
@@ -100,17 +100,18 @@ class EagleDrafter(GrowingDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.target.head(features, self.projection)
 
-    def logits(self, said: Tensor, level: int, width: int) -> Tensor:
-        logits = super().logits(said, level, width)
+    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
+        logits = super().logits(said, state, tree)
         if self.words is None:
             return logits
         nowhere = logits.new_full((*logits.shape[:-1], self.target.vocab), -torch.inf)
         return nowhere.index_copy_(-1, self.words, logits)
 
-    def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
-        features, embeddings = seen.features.flatten(0, 1)[:, : ids.shape[1] - 1], self.embeddings(ids, seen)[:, 1:]
+    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
+        ids, last = seen.ids, (seen.lengths - 2).clamp(min=0)
+        features = seen.features.flatten(0, 1)[:, :-1]
         pictured = None if self.pictured is None else self.pictured[ids[:, 1:]]
-        entries = self.model.entries(embeddings, features, pictured)
-        if pictured is None or self.model.pictures != "dropped":
-            return entries, lengths - 2
-        return in_front(~pictured, entries)[0], lengths - 2 - counted(pictured, lengths - 2)
+        entries = self.model.entries(embeddings(self.target, seen)[:, 1:], features, pictured)
+        if pictured is None or self.model.pictures != "dropped" or not entries.shape[1]:
+            return entries, last
+        return in_front(~pictured, entries)[0], last - counted(pictured, last)

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.core.cache import SlotCache
-from polydraft.core.drafters.attached import Attached
-from polydraft.core.drafters.parallel import last
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.tree import Growth, Nodes, Stem, TreeDrafter, take
+from polydraft.core.drafters.heads import last
+from polydraft.core.drafters.network import FeatureNetwork
+from polydraft.core.drafters.plans import Plan, Rank, Tree
+from polydraft.core.drafters.tree import Stem, TreeDrafter, TreeState, take
+from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
 
-class HydraHeads(Attached):
+class HydraHeads(FeatureNetwork):
     """`h + W_k SiLU(V_k [h, e_0, …, e_k-1])` for k = 1 … `places`: e_0 embeds the root, e_j the token of level j."""
 
     kind, title = "hydra", "Hydra heads"
@@ -44,7 +45,7 @@ class HydraHeads(Attached):
         return known[..., : self.size] + say(nn.functional.silu(read(known)))
 
     def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
-        """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences; see `Foreseer`, for training."""
+        """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences; see `MultiTokenNetwork`, for training."""
         final = embeddings.shape[1] - 1
         known, guessed = features[:, starts], []
         for place in range(self.places):
@@ -61,20 +62,22 @@ class HydraDrafter(TreeDrafter):
         super().__init__(target, plan, rank)
         self.model = model.eval()
 
-    def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[SlotCache, Tensor]:
-        return SlotCache(0, len(ids), self.target.capacity), lengths - 2
+    def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
+        cache = SlotCache(0, seen.lengths.shape[1]) if cache is None else cache
+        cache.join(len(seen.lengths))
+        return cache, (seen.lengths - 2).clamp(min=0)
 
-    def read(self, drafts: Growth, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
-        root = tokens.gather(1, counts[:, None] - 1)
-        return self.knowing(last(features, counts)[:, :, None], root)
+    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Tensor:
+        root = tokens.gather(1, own.counts[:, None] - 1)
+        return self.knowing(last(features, own.counts)[:, :, None], root)
 
-    def onward(self, said: Tensor, drafts: Growth, stem: Stem, nodes: Nodes, parents: Tensor) -> Tensor:
-        return self.knowing(take(said, parents), nodes.newest_ids())
+    def onward(self, said: Tensor, own: TreeState, stem: Stem, tree: Tree) -> Tensor:
+        return self.knowing(take(said, tree.above), tree.newest)
 
     def knowing(self, known: Tensor, ids: Tensor) -> Tensor:
         """One more token, ids `[B, W]`."""
         embeddings = self.target.embed(ids)[:, None].expand(-1, known.shape[1], -1, -1)
         return torch.cat([known, embeddings.to(known.dtype)], -1)
 
-    def logits(self, said: Tensor, level: int, width: int) -> Tensor:
-        return self.target.combine(self.target.head(self.model(said)))
+    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
+        return self.target.combine(self.target.head(self.model(said)), state.settings)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from polydraft.core.drafters.attached import Attached, layers_like
-from polydraft.core.drafters.grow import GrowingDrafter
+from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, layers_like
 from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.tree import embeddings
 from polydraft.core.network import Network
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -42,7 +42,7 @@ def shallow(target: PreTrainedModel, layers: int, adapter: PreTrainedModel | Non
     return backbone.eval()
 
 
-class KangarooAdapter(Attached):
+class KangarooAdapter(FeatureNetwork):
     """`depth` layers of the target's own kind behind its first `layers`."""
 
     kind, title = "kangaroo", "Kangaroo adapter"
@@ -68,13 +68,11 @@ class KangarooAdapter(Attached):
         return self.joined[0]
 
 
-class EarlyExitDrafter(GrowingDrafter):
+class EarlyExitDrafter(NetworkDrafter):
     """It reads what the target's first layer reads, pictures included."""
 
     def __init__(self, backbone: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank) -> None:
-        super().__init__(
-            Network(backbone, backbone.config, capacity=target.capacity, narrowest=1), target, plan, rank
-        )  # fmt: skip
+        super().__init__(Network(backbone, backbone.config), target, plan, rank)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self.target.embed(tokens).repeat_interleave(features.shape[1], 0)
@@ -82,5 +80,5 @@ class EarlyExitDrafter(GrowingDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.target.head(features)
 
-    def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
-        return self.embeddings(ids, seen), lengths - 1
+    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
+        return embeddings(self.target, seen), seen.lengths - 1

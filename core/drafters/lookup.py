@@ -13,9 +13,9 @@ from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
+from polydraft.core.noise import Noise
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.stream import Noise
 
 
 @dataclass
@@ -29,10 +29,10 @@ class LookupDrafter(Stateless):
     ngram: int = 3
     allowed: Tensor | None = field(default=None, repr=False)
 
-    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Noise) -> Draft:
+    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
         tokens, device = state.tokens, state.tokens.device
         rows, width = tokens.shape
-        last = torch.tensor(state.lengths, device=device)[:, None] - 1
+        last = state.lengths[:, None] - 1
         places = torch.arange(width, device=device)
         matches = places < last  # place j ends an occurrence of the last n tokens
         found = torch.full((rows,), -1, device=device)

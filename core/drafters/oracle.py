@@ -6,57 +6,67 @@ a prescribed acceptance.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Stateless
+from polydraft.core.drafters.base import Stateless, joined
+from polydraft.core.noise import Noise, uniform
+from polydraft.core.rows import Rows
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.stream import Noise
-from polydraft.core.tape import uniform
-from polydraft.core.target import Prefill, Prompt
+from polydraft.core.target import Prefill
+
+
+@dataclass
+class Replayed(Rows):
+    """truth: `[B, T]` what each row will say; order: `[B]` when it joined; begun: rows that have joined so far."""
+
+    truth: Tensor
+    order: Tensor
+    begun: int
 
 
 @dataclass
 class OracleDrafter(Stateless):
     """A tree of `width` siblings at each of `reach` depths, one of them recorded truth, the others wrong.
 
-    recorded: generated ids `[T]` of every request, by its id.
+    recorded: generated ids `[T]` of every request, by when it joins the batch.
     acceptance: chance that a position's truth is in the tree; at width > 1 it wanders over the branches.
     vocab: wrong tokens are drawn below it; only the truth's branch is continued.
+    leads: chance that the truth's branch stands in plain decoding's place.
     """
 
-    recorded: dict[int, Tensor]
+    recorded: Mapping[int, Tensor]
     vocab: int
     reach: int = 4
     width: int = 1
     acceptance: float = 0.8
     seed: int = 0
+    leads: float = 0.75
 
-    @property
-    def nodes(self) -> int:
-        return self.reach * self.width
+    def begin(self, own: Replayed | None, seen: Prefill) -> Replayed:
+        begun = 0 if own is None else own.begun
+        order = range(begun, begun + len(seen.lengths))
+        truth = nn.utils.rnn.pad_sequence([self.recorded[row] for row in order], batch_first=True)
+        device = seen.lengths.device
+        rows: Replayed = joined(own, Replayed(truth.to(device), torch.tensor(list(order), device=device), begun))
+        rows.begun = order.stop
+        return rows
 
-    def begin(self, prompts: list[Prompt], seen: Prefill) -> Any:
-        return None
-
-    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Noise) -> Draft:
+    def draft(self, state: State, own: Replayed, sampler: Sampler, noise: Noise) -> Draft:
         device = state.tokens.device
         steps = torch.arange(self.reach, device=device)
-        t = torch.tensor(state.generated, device=device)[:, None] + steps  # [B, reach]
-        truth = torch.stack([
-            torch.nn.functional.pad(self.recorded[request].to(device), (0, self.reach + 1))[places]
-            for request, places in zip(state.ids, t.clamp(max=10**9).tolist(), strict=True)
-        ])  # fmt: skip
-        ids = torch.tensor(state.ids, device=device)[:, None]
-        key = torch.tensor(self.seed, device=device)
+        t = state.generated[:, None] + steps  # [B, reach]
+        truth = own.truth.gather(1, t.clamp(max=own.truth.shape[1] - 1))
+        order, key = own.order[:, None], torch.tensor(self.seed, device=device)
         # keyed by request, position and depth, so that errors fall on every depth of every branch
-        present = uniform(key, ids, t, steps) < self.acceptance
-        place = (uniform(key + 1, ids, t, steps) * self.width).long().clamp(max=self.width - 1)
+        present = uniform(key, order, t, steps) < self.acceptance
+        place = (uniform(key + 1, order, t, steps) * self.width).long().clamp(max=self.width - 1)
         branches = torch.arange(self.width, device=device)
         right = present[..., None] & (branches == place[..., None])  # [B, reach, width]
         wrong = (truth[..., None] + 1 + branches) % self.vocab
@@ -64,11 +74,11 @@ class OracleDrafter(Stateless):
         if self.width == 1:
             return Draft.of_chain(tokens)
         # children hang under the branch where the truth is, or would be
-        above = torch.nn.functional.pad((steps * self.width + place)[:, :-1], (1, 0), value=-1)
+        above = F.pad((steps * self.width + place)[:, :-1], (1, 0), value=-1)
         parents = above[..., None].expand(-1, -1, self.width).flatten(1)
-        tree = Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool))
+        tree = Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), self.reach)
         led = tree.led_by((self.reach - 1) * self.width + place[:, -1])
         # mostly the truth leads, sometimes it is a side branch
-        leads = uniform(key + 2, ids, t[:, :1]) < 0.75
+        leads = uniform(key + 2, order, t[:, :1]) < self.leads
         tokens, parents = torch.where(leads, led.tokens, tokens), torch.where(leads, led.parents, parents)
-        return Draft(tokens, parents, tree.valid)
+        return Draft(tokens, parents, tree.valid, self.reach)

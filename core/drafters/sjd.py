@@ -13,21 +13,22 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Judged
-from polydraft.core.drafters.window import WindowDrafter
+from polydraft.core.drafters.base import Outcome, joined
+from polydraft.core.drafters.jacobi import WindowDrafter
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.noise import Noise
+from polydraft.core.rows import Rows
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.stream import SecondStream
-from polydraft.core.target import Prefill, Prompt
+from polydraft.core.target import Prefill
 from polydraft.core.verify.rules import Rule, at, emitted, residual
 
 REFRESHES = ("independent", "maximal")
 
 
 @dataclass
-class Guesses:
-    """The last pass's guesses behind its root, ids `[B, W]`; the first `known[b]` places have been judged.
+class Guesses(Rows):
+    """The last pass's guesses behind its root, ids `[B, W]`; the first `known` `[B, 1]` places have been judged.
 
     proposals: `[B, W, V]` log of the laws they were drawn from; laws: `[B, W, V]` log p, what the pass said of their
     places. The last judged place had no guess (`-1`). edge: `[B, V]` log p behind the deepest.
@@ -37,7 +38,7 @@ class Guesses:
     known: Tensor
     proposals: Tensor
     laws: Tensor
-    edge: Tensor | None = None
+    edge: Tensor
 
 
 @dataclass
@@ -51,40 +52,41 @@ class SJDDrafter(WindowDrafter):
         if self.refresh not in REFRESHES:
             raise InvalidArgument(f"refresh={self.refresh!r} is unknown; it must be one of {', '.join(REFRESHES)}.")
 
-    def begin(self, prompts: list[Prompt], seen: Prefill) -> Guesses:
-        known = torch.zeros(len(prompts), 1, dtype=torch.long, device=seen.features.device)
-        laws = self.initial.flat.expand(len(prompts), self.window, -1)
-        return Guesses(known.expand(-1, self.window) - 1, known, laws, laws)
+    def begin(self, own: Guesses | None, seen: Prefill) -> Guesses:
+        rows = len(seen.lengths)
+        known = torch.zeros(rows, 1, dtype=torch.long, device=seen.lengths.device)
+        laws = self.initial.flat.repeat(rows, self.window, 1)
+        return joined(own, Guesses(known.repeat(1, self.window) - 1, known, laws, laws.clone(), laws[:, 0].clone()))
 
-    def draft(self, state: State, drafts: Guesses, sampler: Sampler, noise: SecondStream) -> Draft:
+    def draft(self, state: State, own: Guesses, sampler: Sampler, noise: Noise) -> Draft:
         """Refreshed guesses, then initial ones."""
-        guesses = self.refreshed(drafts, noise)
-        fresh = torch.arange(self.window, device=guesses.device) >= drafts.known
-        filled = self.initial.fill(state, guesses, drafts.known, drafts.edge, noise)
+        guesses = self.refreshed(own, noise)
+        fresh = torch.arange(self.window, device=guesses.device) >= own.known
+        filled = self.initial.fill(state, guesses, own.known, own.edge, noise)
         ids = torch.where(fresh, filled, guesses)
-        laws = torch.where(fresh[..., None], self.initial.law(filled, drafts.edge), drafts.laws)
-        q = None if noise.greedy else torch.nn.functional.pad(laws, (0, 0, 0, 1))
-        return Draft.of_chain(ids, q=q)
+        laws = torch.where(fresh[..., None], self.initial.law(filled, own.known, own.edge), own.laws)
+        return Draft.of_chain(ids, q=torch.nn.functional.pad(laws, (0, 0, 0, 1)) if noise.sampled else None)
 
-    def refreshed(self, drafts: Guesses, noise: SecondStream) -> Tensor:
+    def refreshed(self, own: Guesses, noise: Noise) -> Tensor:
         """`[B, W]`: a draw from every place's new law, coupled with the old guess or not."""
-        p, q = drafts.laws.softmax(-1), drafts.proposals.softmax(-1)
-        if self.refresh == "independent" or noise.greedy:
-            return emitted(p, noise.gumbel(self.window), noise.greedy)
-        old = drafts.ids.clamp(min=0)
-        kept = (drafts.ids >= 0) & (noise.uniform(self.window) < at(p, old) / at(q, old))
-        left = torch.where((drafts.ids >= 0)[..., None], residual(Rule(), None, p, q, old), p)
-        return torch.where(kept, old, emitted(left, noise.gumbel(self.window), noise.greedy))
+        p, q = own.laws.softmax(-1), own.proposals.softmax(-1)
+        greedy = noise.greedy[:, None]
+        if self.refresh == "independent":
+            return emitted(p, noise.gumbel(self.window), greedy)
+        old = own.ids.clamp(min=0)
+        kept = (own.ids >= 0) & (noise.uniform(self.window) < at(p, old) / at(q, old)) & ~greedy
+        left = torch.where((own.ids >= 0)[..., None], residual(Rule(), None, p, q, old), p)
+        left = torch.where(greedy[..., None], p, left)
+        return torch.where(kept, old, emitted(left, noise.gumbel(self.window), greedy))
 
-    def observe(self, state: State, drafts: Guesses, judged: Judged) -> None:
+    def observe(self, state: State, own: Guesses, outcome: Outcome) -> None:
         """Shift by what was committed, with what the pass said of every place behind it."""
-        draft, law = judged.draft, judged.law
-        counts = torch.tensor(judged.verdict.counts, device=law.device)[:, None]
+        draft, law, counts = outcome.draft, outcome.law.logp, outcome.verdict.counts[:, None]
         places = torch.arange(self.window, device=law.device) + counts
         inside = places.clamp(max=self.window - 1)
-        drafts.ids = torch.where(places < self.window, draft.tokens.gather(1, inside), -1)
+        own.ids = torch.where(places < self.window, draft.tokens.gather(1, inside), -1)
         if draft.q is not None:
-            drafts.proposals = draft.q.gather(1, inside[..., None].expand(-1, -1, law.shape[-1]))
-        drafts.laws = law.gather(1, places.clamp(max=self.window)[..., None].expand(-1, -1, law.shape[-1]))
-        drafts.known = (self.window + 1 - counts).clamp(min=0)
-        drafts.edge = law[:, -1]
+            own.proposals = draft.q.gather(1, inside[..., None].expand(-1, -1, law.shape[-1]))
+        own.laws = law.gather(1, places.clamp(max=self.window)[..., None].expand(-1, -1, law.shape[-1]))
+        own.known = (self.window + 1 - counts).clamp(min=0)
+        own.edge = law[:, -1]

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.drafters.eagle import EagleNetwork
-from polydraft.core.drafters.unread import in_front
+from polydraft.core.drafters.network import in_front
 from polydraft.core.training.examples import Examples, read
 
 TURNS = 3

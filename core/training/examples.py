@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.unread import in_front
+from polydraft.core.drafters.network import in_front
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.noise import Noise
+from polydraft.core.sampling import Law
 from polydraft.core.verdict import Verdict
 
 
@@ -30,6 +32,5 @@ class Verifier(Protocol):
     @property
     def on_tape(self) -> bool: ...
 
-    def verify(self, draft: Draft, law: Tensor, noise: Any, t: list[int]) -> Verdict:
-        """law: `[B, N+1, V]` log p, unnormalised at temperature 0; t: tokens every row has generated. noise: what
-        `on_tape` asks for."""
+    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
+        """law: of the draft's columns; t: `[B]` tokens every row has generated."""

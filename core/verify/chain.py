@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.stream import SecondStream
+from polydraft.core.noise import Noise
+from polydraft.core.sampling import Law
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.rules import Rule, at, chance, emitted, judged_law, normalised, one_hot, residual
 
@@ -21,15 +22,15 @@ def proposal(draft: Draft, p: Tensor) -> Tensor:
     return one_hot(draft.tokens, p[:, 1:]) if draft.q is None else draft.q[:, : draft.size].exp()
 
 
-def ending(draft: Draft, accepted: Tensor, law: Tensor, stream: SecondStream) -> Verdict:
+def ending(draft: Draft, accepted: Tensor, law: Tensor, noise: Noise) -> Verdict:
     """Accept `accepted` `[B]` nodes and emit a draw from `law` `[B, V]`."""
-    return closing(draft, accepted, emitted(law, stream.gumbel(1)[:, 0], stream.greedy))
+    return closing(draft, accepted, emitted(law, noise.gumbel(1)[:, 0], noise.greedy))
 
 
 def closing(draft: Draft, accepted: Tensor, token: Tensor) -> Verdict:
     """Accept `accepted` `[B]` nodes and emit `token` `[B]`."""
     choices = torch.zeros_like(draft.depth).scatter_(1, accepted[:, None], token[:, None])
-    return follow(accepted, draft.lineage, draft.depth, draft.tokens, choices)
+    return follow(accepted, draft, choices)
 
 
 def column(law: Tensor, index: Tensor) -> Tensor:
@@ -55,20 +56,19 @@ class SpeculativeSampling:
     def guarantee(self) -> str:
         return "exact" if self.rule.exact else "lossy"
 
-    def verify(self, draft: Draft, law: Tensor, noise: SecondStream, t: list[int]) -> Verdict:
-        p = judged_law(self.rule, law, noise.greedy)
+    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
+        p = judged_law(self.rule, law)
         if draft.size == 0:
             return ending(draft, torch.zeros(len(p), dtype=torch.long, device=p.device), p[:, 0], noise)
         q, depth = proposal(draft, p), draft.depth[:, 1:] - 1
         judged = self.rule.target(p[:, :-1], q)
-        f = chance(self.rule, self.rigid, judged, q, draft.tokens, depth, noise.greedy)
+        f = chance(self.rule, self.rigid, judged, q, draft.tokens, depth, noise.greedy[:, None])
         kept = draft.valid & (noise.uniform(draft.size) < f)
         accepted = kept.cumprod(1).sum(1)
         failed = accepted.clamp(max=draft.size - 1)
         left = residual(self.rule, self.rigid, column(judged, failed), column(q, failed), failed[:, None])
         rejected = (accepted < draft.size) & draft.valid.gather(1, failed[:, None])[:, 0]
-        if noise.greedy:  # the correction is the argmax
-            rejected = torch.zeros_like(rejected)
+        rejected = rejected & ~noise.greedy  # there the correction is the argmax
         return ending(draft, accepted, torch.where(rejected[:, None], left, column(p, accepted)), noise)
 
 
@@ -81,8 +81,8 @@ class BlockVerification:
     on_tape = False
     guarantee = "exact"
 
-    def verify(self, draft: Draft, law: Tensor, noise: SecondStream, t: list[int]) -> Verdict:
-        p = judged_law(Rule(), law, noise.greedy)
+    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
+        p = judged_law(Rule(), law)
         if draft.size == 0:
             return ending(draft, torch.zeros(len(p), dtype=torch.long, device=p.device), p[:, 0], noise)
         q = proposal(draft, p)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.stream import SecondStream
+from polydraft.core.noise import Noise
+from polydraft.core.sampling import Law
 from polydraft.core.verdict import Verdict
 from polydraft.core.verify.chain import closing, column, proposal
 from polydraft.core.verify.rules import Match, at, emitted, normalised
@@ -63,8 +64,8 @@ class GroupSampling:
     on_tape = False
     guarantee = "lossy"
 
-    def verify(self, draft: Draft, law: Tensor, noise: SecondStream, t: list[int]) -> Verdict:
-        p = law.softmax(-1)
+    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
+        p = law.p
         accepted = torch.zeros(len(p), dtype=torch.long, device=p.device)
         rejected, correction = accepted.bool(), accepted
         if draft.size:
@@ -72,24 +73,25 @@ class GroupSampling:
             kept, _ = self.judge(p[:, :-1], q, draft.tokens, noise)
             accepted = (draft.valid & kept).cumprod(1).sum(1)
             failed = accepted.clamp(max=draft.size - 1)
-            rejected = (accepted < draft.size) & draft.valid.gather(1, failed[:, None])[:, 0] & (not noise.greedy)
+            rejected = (accepted < draft.size) & draft.valid.gather(1, failed[:, None])[:, 0] & ~noise.greedy
             correction, _ = self.corrected(column(p, failed), column(q, failed), noise)
         supplied = emitted(column(p, accepted), noise.gumbel(1)[:, 0], noise.greedy)
         return closing(draft, accepted, torch.where(rejected, correction, supplied))
 
-    def judge(self, p: Tensor, q: Tensor, x: Tensor, noise: SecondStream) -> tuple[Tensor, Tensor]:
+    def judge(self, p: Tensor, q: Tensor, x: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """Which of x `[B, N]` are kept under p and q `[B, N, V]`, and the group each was drawn into."""
         possible = at(p, x) > 0
-        if noise.greedy:
-            group = p.argmax(-1)
-            return possible & holds(self.members, group, x), group
+        likeliest = p.argmax(-1)
         owners = self.members[x]
         which = (noise.uniform(x.shape[1]) * (owners >= 0).sum(-1)).long()
         group = at(owners, which)
         mass_p, mass_q = (within(self.members, law, group[..., None]).sum((-1, -2)) for law in (p, q))
-        return possible & (noise.uniform(x.shape[1]) * mass_q < mass_p), group
+        kept = noise.uniform(x.shape[1]) * mass_q < mass_p
+        greedy = noise.greedy[:, None]
+        kept = torch.where(greedy, holds(self.members, likeliest, x), kept)
+        return possible & kept, torch.where(greedy, likeliest, group)
 
-    def corrected(self, p: Tensor, q: Tensor, noise: SecondStream) -> tuple[Tensor, Tensor]:
+    def corrected(self, p: Tensor, q: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
         """A token and its group, `[B]` each: the group from norm([P - Q]_+), the token from its share of p."""
         every = torch.arange(p.shape[-1], device=p.device).expand_as(p)
         mass_p, mass_q = (within(self.members, law, every).sum(-1) for law in (p, q))

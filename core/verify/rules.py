@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from polydraft.core.sampling import Law
+
 
 def at(law: Tensor, ids: Tensor) -> Tensor:
     """law(ids): `[..., V]`, `[...]` → `[...]`."""
@@ -268,20 +270,21 @@ class Grouped(Mixed, Match):
         return close & ((at(p, y) - at(p, c)).abs() < self.delta) & self.near(c, y)
 
 
-def judged_law(rule: Rule, law: Tensor, greedy: bool) -> Tensor:
-    """p from log p; at temperature 0 one-hot for an exact rule, while a lossy one reads it at temperature 1."""
-    p = law.softmax(-1)
-    return one_hot(p.argmax(-1), p) if greedy and rule.exact else p
+def judged_law(rule: Rule, law: Law) -> Tensor:
+    """p; at temperature 0 one-hot for an exact rule, while a lossy one reads it at temperature 1."""
+    p = law.p
+    return torch.where(law.greedy[:, None, None], one_hot(p.argmax(-1), p), p) if rule.exact else p
 
 
-def chance(
-    rule: Rule, rigid: Tensor | None, p: Tensor, q: Tensor, x: Tensor, depth: Tensor, greedy: bool = False
-) -> Tensor:
-    """f(x); for rigid ids `[V]` bool the exact rule. What is impossible (another slot's id) is never kept."""
-    if greedy and not rule.exact:
-        given, exact = rule.greedy(p, x, depth), (p.argmax(-1) == x).to(p.dtype)
-    else:
-        given, exact = rule.accept(p, q, x, depth), ratio(at(p, x), at(q, x))
+def chance(rule: Rule, rigid: Tensor | None, p: Tensor, q: Tensor, x: Tensor, depth: Tensor, greedy: Tensor) -> Tensor:
+    """f(x); for rigid ids `[V]` bool the exact rule. What is impossible (another slot's id) is never kept.
+
+    greedy: rows at temperature 0, bool, as wide as x or one of it.
+    """
+    given, exact = rule.accept(p, q, x, depth), ratio(at(p, x), at(q, x))
+    if not rule.exact:
+        given = torch.where(greedy, rule.greedy(p, x, depth), given)
+        exact = torch.where(greedy, (p.argmax(-1) == x).to(p.dtype), exact)
     given = given * (at(p, x) > 0)
     return given if rigid is None else torch.where(rigid[x], exact, given)
 
@@ -294,9 +297,9 @@ def residual(rule: Rule, rigid: Tensor | None, p: Tensor, q: Tensor, depth: Tens
     return normalised((p - q * f).clamp(min=0), p)
 
 
-def emitted(law: Tensor, noise: Tensor, greedy: bool) -> Tensor:
-    """A draw from law `[..., V]` with Gumbel noise, or its argmax."""
-    return law.argmax(-1) if greedy else (law.log() + noise).argmax(-1)
+def emitted(law: Tensor, noise: Tensor, greedy: Tensor) -> Tensor:
+    """A draw from law `[..., V]` with Gumbel noise; its argmax for greedy rows, `[...]` or one of it."""
+    return torch.where(greedy, law.argmax(-1), (law.log() + noise).argmax(-1))
 
 
 def may_stand(rule: Match, rigid: Tensor | None, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.stream import Noise
+from polydraft.core.noise import Noise
+from polydraft.core.sampling import Law
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.rules import Match, at, may_stand
 
@@ -36,20 +37,24 @@ class TapeVerifier:
     def guarantee(self) -> str:
         return "identical" if self.match is None else "lossy"
 
-    def verify(self, draft: Draft, law: Tensor, noise: Noise, t: list[int]) -> Verdict:
-        """All nodes of one depth share their position's noise."""
-        choices = perturbed(law, noise.window(t, draft.deepest + 1), draft).argmax(-1)  # ties go to the lower index
+    def noise_at(self, draft: Draft, noise: Noise, t: Tensor, further: int = 0) -> Tensor:
+        """`[B, N+1, V]`: all nodes of one depth share their position's noise."""
+        places = t[:, None] + torch.arange(draft.deepest + 1, device=t.device)
+        return at_depth(noise.tape(places, further), draft)
+
+    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
+        choices = law.choices(self.noise_at(draft, noise, t))
         if self.match is None:
             return walk(draft, choices, draft.valid & (draft.tokens == choices.gather(1, draft.parents + 1)))
-        further = noise.further(t, draft.deepest + 1, self.match.draws)
-        draws = [self.match.draw(law, at_columns(g, law, draft), choices) for g in further]
+        further = (self.noise_at(draft, noise, t, index + 1) for index in range(self.match.draws))
+        draws = [self.match.draw(law.scores, g, choices) for g in further]
         return walk(draft, choices, self.standing(draft, law, choices, draws))
 
-    def standing(self, draft: Draft, law: Tensor, choices: Tensor, draws: list[Tensor]) -> Tensor:
+    def standing(self, draft: Draft, law: Law, choices: Tensor, draws: list[Tensor]) -> Tensor:
         """`[B, N]` bool: of every node's children the one that is its choice, or else the likeliest that matches it."""
         assert self.match is not None
         parent = draft.parents + 1
-        p = law.softmax(-1).gather(1, parent[..., None].expand(-1, -1, law.shape[-1]))
+        p = law.p.gather(1, parent[..., None].expand(-1, -1, law.p.shape[-1]))
         wanted = choices.gather(1, parent)
         further = torch.stack([draw.gather(1, parent) for draw in draws], -1) if draws else wanted[..., None][..., :0]
         stands = draft.valid & may_stand(self.match, self.rigid, p, wanted, draft.tokens, further)
@@ -71,20 +76,19 @@ class TargetOnlyVerifier(TapeVerifier):
     def guarantee(self) -> str:
         return "exact" if self.match is None else "lossy"
 
+    def noise_at(self, draft: Draft, noise: Noise, t: Tensor, further: int = 0) -> Tensor:
+        return at_depth(noise.gumbel(draft.deepest + 1), draft)
+
 
 def walk(draft: Draft, choices: Tensor, agrees: Tensor) -> Verdict:
     """Follow agreeing nodes `[B, N]` from the root as deep as they go, then the choice there."""
     agrees = torch.nn.functional.pad(agrees, (1, 0), value=True)  # the root is committed
     reached = ~(draft.lineage & ~agrees[:, None, :]).any(-1)
-    deepest = torch.where(reached, draft.depth, -1).argmax(1)
-    return follow(deepest, draft.lineage, draft.depth, draft.tokens, choices)
+    return follow(torch.where(reached, draft.depth, -1).argmax(1), draft, choices)
 
 
-def perturbed(law: Tensor, noise: Tensor, draft: Draft) -> Tensor:
-    """`log p + g` at every column."""
-    return law + at_columns(noise, law, draft)
-
-
-def at_columns(noise: Tensor, law: Tensor, draft: Draft) -> Tensor:
-    """A column's noise is that of its depth."""
-    return noise[:, : law.shape[1]] if draft.chain else noise.gather(1, draft.depth[..., None].expand_as(law))
+def at_depth(noise: Tensor, draft: Draft) -> Tensor:
+    """Noise `[B, D+1, V]` of depths at every column."""
+    if draft.chain:
+        return noise
+    return noise[torch.arange(len(noise), device=noise.device)[:, None], draft.depth]

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.stream import SecondStream
+from polydraft.core.noise import Noise
+from polydraft.core.sampling import Law
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.rules import Rule, chance, emitted, judged_law, normalised, one_hot, residual
 
@@ -34,9 +35,9 @@ class RecursiveRejection:
     def guarantee(self) -> str:
         return "exact" if self.rule.exact else "lossy"
 
-    def verify(self, draft: Draft, law: Tensor, noise: SecondStream, t: list[int]) -> Verdict:
+    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
         """One look at every node in order; parents come before children, and siblings as they were drawn."""
-        p = judged_law(self.rule, law, noise.greedy)
+        p = judged_law(self.rule, law)
         q = None if draft.q is None else draft.q.exp()
         u = noise.uniform(draft.size)
         rows = torch.arange(len(p), device=p.device)
@@ -55,6 +56,7 @@ class RecursiveRejection:
             here = torch.where(kept, node + 1, here)
             left = torch.where(kept[:, None], p[rows, here], left)
             drawn = None if drawn is None or q is None else torch.where(kept[:, None], q[rows, here], drawn)
-        token = emitted(p[rows, here] if noise.greedy else left, noise.gumbel(1)[:, 0], noise.greedy)
+        left = torch.where(noise.greedy[:, None], p[rows, here], left)
+        token = emitted(left, noise.gumbel(1)[:, 0], noise.greedy)
         choices = torch.zeros_like(draft.depth).scatter_(1, here[:, None], token[:, None])
-        return follow(here, draft.lineage, draft.depth, draft.tokens, choices)
+        return follow(here, draft, choices)

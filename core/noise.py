@@ -1,0 +1,126 @@
+"""Noise of a batch of rows: the tape, tied to places, and the second stream, fresh in every pass.
+
+The token at position t of a row is `argmax_v(log p_t(v) + g_t(v))` with g from the row's tape, a pure function of
+(seed, segment, position, token). Plain decoding is then a deterministic function of prompt and seed, and drafting is
+guessing that argmax (Gumbel coupling; Daliri, Musco and Suresh 2024, "Coupling without Communication and
+Drafter-Invariant Speculative Decoding", arXiv 2408.07978). Published rules draw from the second stream instead, keyed
+by (seed, segment, the row's pass, which draw of the pass it is): tape noise would be used twice there, which is biased.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from polydraft.core.rows import Rows
+
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+SECOND = 0x5EC0DD  # keeps the second stream apart from the tape
+STEP = 2.0**-31  # of the 31 bits that a draw has
+
+
+def shifted(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift of signed 64-bit integers."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(x: Tensor) -> Tensor:
+    """The SplitMix64 finaliser (Steele, Lea and Flood 2014): a counter in, 64 well-mixed bits out, on any device."""
+    x = (x ^ shifted(x, 30)) * MIX_1
+    x = (x ^ shifted(x, 27)) * MIX_2
+    return x ^ shifted(x, 31)
+
+
+def uniform(*keys: Tensor) -> Tensor:
+    """Float64 uniforms strictly inside (0, 1), a pure function of integer keys (broadcast together)."""
+    state = torch.zeros((), dtype=torch.long, device=keys[0].device)
+    for key in keys:
+        state = mix((state + GOLDEN) ^ mix(key.long() * GOLDEN + GOLDEN))
+    return (shifted(state, 12).double() + 0.5) * 2.0**-52
+
+
+@lru_cache(maxsize=8)
+def token_keys(vocab: int, device: torch.device) -> Tensor:
+    """64 random bits for every token, `[V]`."""
+    with torch.inference_mode(False):
+        return mix(torch.arange(1, vocab + 1, device=device) * GOLDEN)
+
+
+def gumbel(seeds: Tensor, segments: Tensor, t: Tensor, vocab: int) -> Tensor:
+    """Gumbel noise `[B, K, V]` float32 for positions `t` `[B, K]` of rows with `seeds` `[B]` and `segments` `[B]`.
+
+    A place has two keys and a token one; multiply-shift hashing of their sum gives 31 bits (Dietzfelbinger et al. 1997,
+    "A Reliable Randomized Algorithm for the Closest-Pair Problem"). Small exponentials decide who wins and keep all
+    their bits: `-log1p(-u)` of small u.
+    """
+    place = mix(mix(mix(seeds * GOLDEN + GOLDEN) + segments)[:, None] * GOLDEN + t)
+    bits = token_keys(vocab, t.device) + place[..., None]
+    bits.mul_((mix(place + GOLDEN) | 1)[..., None]).bitwise_right_shift_(33).bitwise_and_((1 << 31) - 1)
+    # u = (bits + 1/2) / 2^31, kept below 1 where float32 rounds up
+    draws = bits.float().mul_(-STEP * (1 - 2.0**-23)).sub_(STEP / 2)
+    return draws.log1p_().neg_().log_().neg_()
+
+
+@dataclass
+class Noise(Rows):
+    """What every row draws. on_tape: whether drafts are ranked with the tape, or with draws of their own.
+
+    seeds, segments, passes, greedy: `[B]`; a greedy row's Gumbel noise is zero, so that argmax alone decides.
+    temperatures: the rows', on the host. draws: how many a pass has made so far.
+    """
+
+    seeds: Tensor
+    segments: Tensor
+    passes: Tensor
+    greedy: Tensor
+    temperatures: list[float]
+    vocab: int
+    on_tape: bool
+    draws: int = 0
+
+    @property
+    def sampled(self) -> bool:
+        """Whether any row is not greedy."""
+        return any(self.temperatures)
+
+    def turn(self) -> None:
+        """A pass is over."""
+        self.passes = self.passes + 1
+        self.draws = 0
+
+    def tape(self, t: Tensor, further: int = 0) -> Tensor:
+        """`[B, K, V]` of the tape at positions t `[B, K]`; further: tapes for rules that draw several tokens a node."""
+        segments = self.segments if not further else mix(self.segments * GOLDEN + further)
+        return self.quiet(self.seeds, segments, t)
+
+    def window(self, t: Tensor) -> Tensor:
+        """`[B, K, V]` to rank candidates for positions t `[B, K]` with: the tape's, or fresh."""
+        return self.tape(t) if self.on_tape else self.gumbel(t.shape[1])
+
+    def gumbel(self, columns: int) -> Tensor:
+        """`[B, columns, V]` of the second stream; another draw."""
+        places = torch.arange(columns, device=self.seeds.device).expand(len(self.seeds), -1)
+        return self.quiet(self.seeds ^ SECOND, self.fresh(), places)
+
+    def uniform(self, columns: int) -> Tensor:
+        """`[B, columns]` float64 in (0, 1) of the second stream, at any temperature; another draw."""
+        keys = self.fresh()
+        places = torch.arange(columns, device=keys.device)
+        return uniform((self.seeds ^ SECOND)[:, None], keys[:, None], places)
+
+    def fresh(self) -> Tensor:
+        """`[B]`: a key of segment, pass and draw."""
+        self.draws += 1
+        return mix(mix(self.segments * GOLDEN + self.passes) * GOLDEN + self.draws)
+
+    def quiet(self, seeds: Tensor, segments: Tensor, t: Tensor) -> Tensor:
+        """Gumbel noise, zero for greedy rows."""
+        if not self.sampled:
+            return torch.zeros(1, 1, 1, device=t.device).expand(*t.shape, self.vocab)
+        drawn = gumbel(seeds, segments, t, self.vocab)
+        return drawn if all(self.temperatures) else drawn.masked_fill_(self.greedy[:, None, None], 0)
