@@ -2,15 +2,16 @@
 
 Heads that share keys become further queries of one head, so that keys and values are read once and never copied. On
 CPUs the bits of a query depend neither on the batch, nor on other queries, nor on how wide the view of the keys is:
-views are whole blocks of KEYS, and a block of QUERIES never holds fewer than FEWEST (with fewer, and with other widths,
-the kernel sums in another order). `core.proof` measures whether that holds on the machine at hand.
+views are whole blocks of KEYS, and a block of QUERIES never holds too few (with few, the more the larger heads are, and
+with other widths the kernel sums in another order). `core.proof` measures whether that holds on the machine at hand.
 
     config._attn_implementation = NAME
-    mask = folded(visible, groups, dtype)         # once a pass
+    mask = folded(visible, dtype, heads)         # once a pass
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,30 +25,49 @@ from polydraft.core.errors import UnsupportedModel
 from polydraft.core.rows import places
 
 NAME = "polydraft"
-KEYS, QUERIES, FEWEST = 512, 32, 4
+KEYS, QUERIES = 512, 32
 UNKNOWN = ("softcap", "s_aux", "head_mask")  # what some families pass that is not done here
 
 
-def folded(visible: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+@dataclass(frozen=True)
+class Heads:
+    """groups: query heads that share keys; size: numbers a head."""
+
+    groups: int
+    size: int
+
+    @staticmethod
+    def of(config: Any) -> Heads:
+        heads = config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return Heads(heads // (getattr(config, "num_key_value_heads", None) or heads), size)
+
+    def padding(self, queries: int) -> int:
+        """How many more, so that there are never too few after whole blocks of QUERIES."""
+        return max(0, max(4, self.size // 16) - ((queries - 1) % QUERIES + 1))
+
+
+def folded(visible: Tensor, dtype: torch.dtype, heads: Heads) -> Tensor:
     """Bool `[rows, C, K]` → additive `[rows, 1, groups * C + padding, K]`, a row a folded query; padding sees all."""
-    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, -torch.inf)
-    queries = groups * mask.shape[1]
-    padding = max(0, FEWEST - ((queries - 1) % QUERIES + 1))
-    return F.pad(mask.repeat(1, groups, 1) if groups > 1 else mask, (0, 0, 0, padding))[:, None]
+    return padded(torch.where(visible, torch.zeros((), dtype=dtype, device=visible.device), -torch.inf), heads)
 
 
-def tree_mask(cached: Tensor, lineage: Tensor, width: int, groups: int, dtype: torch.dtype) -> Tensor:
+def padded(mask: Tensor, heads: Heads) -> Tensor:
+    """`folded` of an additive mask `[rows, C, K]`."""
+    extra = heads.padding(heads.groups * mask.shape[1])
+    mask = mask.repeat(1, heads.groups, 1) if heads.groups > 1 else mask
+    return (F.pad(mask, (0, 0, 0, extra)) if extra else mask)[:, None]
+
+
+def tree_mask(cached: Tensor, lineage: Tensor, width: int, dtype: torch.dtype, heads: Heads) -> Tensor:
     """`folded` for a tree of `lineage` `[rows, C, M]` bool whose M columns stand behind `cached` `[rows, 1]` slots."""
-    rows, columns, whole = lineage.shape
+    _, columns, whole = lineage.shape
     seen, hidden = torch.zeros((), dtype=dtype, device=lineage.device), -torch.inf
     prefix = torch.where(places(width, lineage.device) < cached, seen, hidden)
-    queries = groups * columns
-    padding = max(0, FEWEST - ((queries - 1) % QUERIES + 1))
-    mask = prefix[:, None].repeat(1, queries + padding, 1)
-    tree = torch.where(lineage, seen, hidden)
-    tree = F.pad(tree.repeat(1, groups, 1) if groups > 1 else tree, (0, 0, 0, padding))
+    mask = prefix[:, None].repeat(1, columns, 1)
     slots = cached + places(whole, lineage.device)
-    return mask.scatter_(2, slots[:, None].expand_as(tree), tree)[:, None]
+    mask.scatter_(2, slots[:, None].expand_as(lineage), torch.where(lineage, seen, hidden))
+    return padded(mask, heads)
 
 
 def attend(
@@ -68,7 +88,8 @@ def attend(
     shared = key.shape[1]
     queries = query.reshape(rows, shared, -1, size)
     whole = queries.shape[2]
-    queries = F.pad(queries, (0, 0, 0, attention_mask.shape[2] - whole))
+    if extra := attention_mask.shape[2] - whole:
+        queries = F.pad(queries, (0, 0, 0, extra))
     read = F.scaled_dot_product_attention(queries, key, value, attn_mask=attention_mask, scale=scaling)
     return read[:, :, :whole].reshape(rows, heads, columns, size).transpose(1, 2), None
 

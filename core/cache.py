@@ -138,7 +138,7 @@ class SlotCache(Cache):
                 store[row, :, : states.shape[2]] = states[0]
 
     def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy slots `source` to `target` of all live rows, `[live, M]`; sources are read before targets are written."""
+        """Copy slots `source` to `target` `[live, M]` of all live rows; sources are read before targets are written."""
         rows = torch.arange(len(source), device=source.device)[:, None]
         for layer in self.layers:
             for store in (layer.keys, layer.values):

@@ -135,6 +135,8 @@ def join(method: Method, batch: Batch, prompts: list[Prompt], ids: list[int]) ->
     """Prefill target and drafter: requests `ids`, which no other may have, join behind the live rows."""
     if len(set(ids) - batch.requests.keys()) != len(prompts):
         raise InvalidArgument(f"requests {ids} are not {len(prompts)} new ones; every request needs an id of its own.")
+    if not prompts:
+        return
     batch.watch.lap("idle")
     seen = method.target.prefill(batch.state, prompts)
     batch.drafts = method.drafter.begin(batch.drafts, seen)

@@ -65,18 +65,19 @@ class Draft:
             self, tokens=self.tokens.gather(1, order), parents=parents, valid=self.valid.gather(1, order), q=None
         )
 
-    def under(self, stem: Tensor, counts: Tensor) -> Draft:
-        """The same trees under chains, of as many nodes: the first `counts[b]` ids of `stem` `[B, M]` come first.
+    def under(self, stem: Tensor, counts: Tensor, room: int) -> Draft:
+        """The same trees under chains: the first `counts[b]` ids of `stem` `[B, M]` come first.
 
-        What no longer fits is dropped from the end.
+        What no longer fits into `room` nodes, of which the trees have no more, is dropped from the end: how much that
+        is does not depend on how many nodes other rows have.
         """
-        place = torch.arange(self.size, device=stem.device).expand(len(stem), -1)
+        place = torch.arange(room, device=stem.device).expand(len(stem), -1)
         node, before = place - counts[:, None], place < counts[:, None]
-        inside = node.clamp(min=0)
+        inside = node.clamp(0, self.size - 1)
         tokens = torch.where(before, stem.gather(1, place.clamp(max=stem.shape[1] - 1)), self.tokens.gather(1, inside))
         parents = torch.where(before, place - 1, self.parents.gather(1, inside) + counts[:, None])
-        valid = before | self.valid.gather(1, inside)
-        deepest = min(self.size, self.deepest + stem.shape[1])
+        valid = before | (self.valid.gather(1, inside) & (node < self.size))
+        deepest = min(room, self.deepest + stem.shape[1])
         return replace(self, tokens=tokens, parents=parents, valid=valid, deepest=deepest, shape=None)
 
     @property

@@ -1,6 +1,6 @@
 """A decoder's layers one after another, without what surrounds them in its own forward: a fifth of a small pass.
 
-    layers = Layers.of(backbone)      # None where that is not all that the model's own forward does
+layers = Layers.of(backbone)      # None where that is not all that the model's own forward does
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydraft.core.attention import folded
+from polydraft.core.attention import Heads, folded
 from polydraft.core.rows import places
 
 
@@ -37,8 +37,7 @@ class Layers:
             inputs = torch.linspace(-1, 1, 3 * config.hidden_size, device=device).view(1, 3, -1).to(dtype)
             named = {"inputs_embeds": inputs}
         positions = places(3, device)[None]
-        groups = config.num_attention_heads // (getattr(config, "num_key_value_heads", 0) or config.num_attention_heads)
-        mask = folded(positions[0] <= positions[..., None], groups, dtype)
+        mask = folded(positions[0] <= positions[..., None], dtype, Heads.of(config))
         layers = Layers(backbone)
         try:
             with torch.inference_mode():

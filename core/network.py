@@ -6,6 +6,7 @@ a kind of layer. Targets and drafters that are networks share it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -24,6 +25,28 @@ STRETCHED = ("longrope", "dynamic")  # rotary frequencies that change with the l
 Near: TypeAlias = "partial[Tensor] | None"
 
 
+@dataclass(frozen=True)
+class Frontier:
+    """The newest level of a tree that grows in a cache.
+
+    seen: `[B*R, W, width]` additive, which slots each of its nodes sees, itself included. slots, positions: `[B*R, W]`.
+    keys: `[B*R, width]` positions of all slots, where some layers ask for them.
+    """
+
+    seen: Tensor
+    slots: Tensor
+    positions: Tensor
+    keys: Tensor | None
+
+    def below(self, above: Tensor) -> Frontier:
+        """The level below: nodes whose parents have the places `above` `[B*R, W]` here, in the slots that follow."""
+        slots = self.slots[:, -1:] + places(above.shape[1] + 1, above.device)[1:]
+        positions = (self.positions[:, :1] + 1).expand_as(slots)
+        seen = self.seen.gather(1, above[..., None].expand(-1, -1, self.seen.shape[2]))
+        keys = None if self.keys is None else self.keys.scatter(1, slots, positions)
+        return Frontier(seen.scatter_(2, slots[..., None], 0), slots, positions, keys)
+
+
 class Network:
     """backbone: takes ids or embeddings, returns features; config: its text configuration.
 
@@ -34,14 +57,13 @@ class Network:
         self.backbone, self.config = backbone, config
         self.nearness = nearness(config)
         self.context = context(config)
-        self.groups = config.num_attention_heads // (
-            getattr(config, "num_key_value_heads", 0) or config.num_attention_heads
-        )
+        self.heads = attention.Heads.of(config)
         self.dtype = next(backbone.parameters()).dtype
         for part in backbone.modules():  # layers from several models (an adapter's) have configurations of their own
             if (own := getattr(part, "config", None)) is not None:
                 own._attn_implementation = attention.NAME
-        self.layers = Layers.of(backbone) if self.nearness is None else None
+        self.stretched = any(stretches(rope) for rope in rope_settings(config))
+        self.layers = Layers.of(backbone) if self.nearness is None and not self.stretched else None
 
     def cache(self, branches: int) -> SlotCache:
         return SlotCache(self.config.num_hidden_layers, branches)
@@ -78,7 +100,7 @@ class Network:
         cache.aim(slots[:, known:])
         positions = cached + depth[:, known:]
         if self.nearness is None:
-            mask = attention.tree_mask(cached, lineage, cache.width, self.groups, self.dtype)
+            mask = attention.tree_mask(cached, lineage, cache.width, self.dtype, self.heads)
         else:
             every = places(cache.width, depth.device)
             visible = (every < cached)[:, None].repeat(1, columns, 1)
@@ -87,9 +109,30 @@ class Network:
             mask = self.masks(visible, positions, keys)
         return self.forward(inputs, cache, positions, mask)
 
+    def frontier(self, cache: SlotCache, cached: Tensor) -> Frontier:
+        """Where a tree behind `cached` `[B, R]` positions begins to grow."""
+        first = cached.flatten()[:, None]
+        every = places(cache.width, first.device)
+        seen = torch.where(every < first, torch.zeros((), dtype=self.dtype, device=first.device), -torch.inf)
+        return Frontier(seen[:, None], first - 1, first - 1, None if self.nearness is None else every.expand_as(seen))
+
+    def level_pass(self, cache: SlotCache, inputs: Tensor, level: Frontier) -> Tensor:
+        """Features `[B*R, W, D]` of a further level of a tree; inputs as in `tree_pass`. See `frontier`."""
+        rows, width = level.slots.shape
+        if inputs.ndim == 2 and len(inputs) < rows:
+            inputs = inputs.repeat_interleave(rows // len(inputs), 0)
+        cache.aim(level.slots)
+        if level.keys is None:
+            mask = attention.padded(level.seen, self.heads)
+        else:
+            mask = self.masks(level.seen == 0, level.positions, level.keys)
+        return self.forward(inputs, cache, level.positions, mask)
+
     def forward(self, inputs: Tensor, cache: SlotCache, positions: Tensor, mask: Any) -> Tensor:
         """The model's own forward over the rows that `cache` aims at: inputs and positions `[rows, C, …]`."""
-        turned = positions if cache.shifts is None else positions + cache.shifts[cache.aimed_rows, None]
+        # nodes beyond the context are never committed, but could change the frequencies of all others
+        turned = positions.clamp(max=self.context - 1) if self.stretched else positions
+        turned = turned if cache.shifts is None else turned + cache.shifts[cache.aimed_rows, None]
         if self.layers is not None:
             return self.layers(inputs, turned, cache, mask)
         named = {"inputs_embeds" if inputs.ndim == 3 else "input_ids": inputs}
@@ -98,13 +141,13 @@ class Network:
 
     def masks(self, visible: Tensor, positions: Tensor, key_positions: Tensor) -> Any:
         """The folded mask of visible `[rows, C, width]`, or one a kind of layer where some see less than everything."""
-        full = attention.folded(visible, self.groups, self.dtype)
+        full = attention.folded(visible, self.dtype, self.heads)
         if self.nearness is None:
             return full
         made = {}
         for kind, near in self.nearness.items():
             seen = visible if near is None else visible & near(positions[..., None], key_positions[:, None])
-            made[kind] = full if near is None else attention.folded(seen, self.groups, self.dtype)
+            made[kind] = full if near is None else attention.folded(seen, self.dtype, self.heads)
         return made if "full_attention" in made or len(made) > 1 else next(iter(made.values()))
 
 
@@ -150,10 +193,15 @@ def nearness(config: Any) -> dict[str, Near] | None:
 def context(config: Any) -> int:
     """Positions that rows may have; where frequencies would change further out, as many as they stay the same for."""
     longest = getattr(config, "max_position_embeddings", None) or 2**31
-    ropes = [rope for rope in rope_settings(config) if rope.get("rope_type", rope.get("type")) in STRETCHED]
+    ropes = [rope for rope in rope_settings(config) if stretches(rope)]
     first = [rope.get("original_max_position_embeddings") for rope in ropes]
     first.append(getattr(config, "original_max_position_embeddings", None) if ropes else None)
     return min([longest, *(size for size in first if size)])
+
+
+def stretches(rope: dict[str, Any]) -> bool:
+    """Whether frequencies depend on the longest position of a pass."""
+    return rope.get("rope_type", rope.get("type")) in STRETCHED
 
 
 def rope_settings(config: Any) -> list[dict[str, Any]]:

@@ -145,9 +145,7 @@ def ahead(
 DRAFTERS: dict[str, DraftPart] = {
     part.name: part
     for part in (
-        DraftPart(
-            "ar", "plain decoding, one token a target pass", "", lambda context, values: NoDrafter(), lambda values: "tape"
-        ),
+        DraftPart("ar", "plain decoding, one token a target pass", "", lambda *_: NoDrafter(), lambda values: "tape"),
         DraftPart(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
             independent, dynamic_shape, kind="lm", parameters=grown(8, 1) | SPREAD,
@@ -330,7 +328,8 @@ LOSSY = (
     RuleRow("gsd-ratio", "accept with the ratio of group masses", GSD_PAPER, grouped, GROUPS, TESTED, needs_codes=True),
     RuleRow("typical-ratio", "accept what is typical", MEDUSA_PAPER,
             lambda context, values: rules.Typical(**values), TYPICAL, TESTED),
-    RuleRow("top-k-ratio", "accept the k likeliest", "Llasa+", lambda context, values: rules.TopK(**values), TOP, TESTED),
+    RuleRow("top-k-ratio", "accept the k likeliest", "Llasa+",
+            lambda context, values: rules.TopK(**values), TOP, TESTED),
     RuleRow("lenience", "accept with p / (l q)", LEVIATHAN, lambda context, values: rules.Lenience(**values),
             {"lenience": number(0.5, "l", 0.01, 1)}, WITH_Q),
     RuleRow("ensemble", "sample w p + (1 - w) q", "Fu et al. 2025, Speculative Ensemble",

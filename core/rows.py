@@ -81,7 +81,7 @@ class Rows:
             value, more = getattr(self, field.name), getattr(new, field.name)
             if isinstance(value, Tensor):
                 setattr(self, field.name, torch.cat(alike([value, more])))
-            elif isinstance(value, list) or isinstance(value, Rows):
+            elif isinstance(value, (list, Rows)):
                 value.extend(more)
 
 

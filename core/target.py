@@ -78,7 +78,8 @@ class CausalTarget:
         self.model, self.branches = model.eval(), 2 if guided else 1
         prepare(model)
         self.config = model.config.get_text_config()
-        self.network = Network(model.get_decoder(), self.config)
+        decoder = model.get_decoder()
+        self.network = Network(model.base_model if decoder is model else decoder, self.config)
         self.context = min(self.network.context, context or self.network.context)
 
     @property
@@ -151,11 +152,10 @@ class CausalTarget:
         lengths = torch.tensor(starts, device=self.device)
         tokens = torch.zeros(len(prompts), blocks(ids.shape[1]), dtype=torch.long, device=self.device)
         tokens[:, : ids.shape[1]] = ids[:: self.branches]
-        new = State(
-            tokens, lengths[:, 0], torch.zeros_like(lengths[:, 0]),
-            torch.tensor([prompt.budget for prompt in prompts], device=self.device), lengths,
-            Settings.of([prompt.sampling for prompt in prompts], self.device), [max(row) for row in starts], state.cache,
-        )  # fmt: skip
+        budget = torch.tensor([prompt.budget for prompt in prompts], device=self.device)
+        settings = Settings.of([prompt.sampling for prompt in prompts], self.device)
+        reached, none = [max(row) for row in starts], torch.zeros_like(budget)
+        new = State(tokens, lengths[:, 0], none, budget, lengths, settings, reached, state.cache)
         state.extend(new)
         return self.read(state, prompts, ids, lengths, state.cache.join(len(prompts)))
 

@@ -227,7 +227,7 @@ def causal_lm(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrai
 
 
 def pretrained(auto: Any, folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of transformers' class `auto` from safetensors; missing, extra or misshapen tensors are errors."""
+    """A model of transformers' class `auto` from safetensors, not to be trained; tensors that do not fit are errors."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -241,6 +241,6 @@ def pretrained(auto: Any, folder: Path, device: torch.device, dtype: torch.dtype
         wrong = [key for part in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in report[part]]
         if wrong:
             raise ValueError(f"{len(wrong)} tensors do not fit, the first is {sorted(map(str, wrong))[0]}")
-        return model.to(device).eval()
+        return model.to(device).eval().requires_grad_(False)
 
     return read_weights("weights", folder, read)

@@ -13,37 +13,38 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.decode import Method
-from polydraft.core.drafters.attached import Attached
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.drafters.kangaroo import KangarooAdapter
 from polydraft.core.drafters.lm import IndependentLM
+from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.fit import best_window, pass_seconds
-from polydraft.core.methods import Choice, Site, parse
+from polydraft.core.methods import Choice, MethodContext
+from polydraft.core.network import context as positions
+from polydraft.core.registry import build, parse
 from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.loading import ModelCard, causal_lm, read_weights
 from polydraft.modalities.translation import between
 
 NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
-ATTACHED: dict[str, type[Attached]] = {network.kind: network for network in NETWORKS}
+BY_KIND: dict[str, type[FeatureNetwork]] = {network.kind: network for network in NETWORKS}
 
 
 class Pipeline(ABC):
     """A target with its weights. A modality says what may be generated where, and what its codes look like.
 
-    capacity: tokens a row can hold, prompt and drafts included.
+    context: positions that a row may have, what is generated included.
     """
-
-    capacity: int
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         self.card, self.device, self.dtype = card, device, dtype
         self.default_method = self.checked(method or card.defaults["method"])
         self.target_model = self.read_target(card.target)
+        self.context = positions(self.target_model.config.get_text_config())
         self._drafters: dict[str, Any] = {}
 
     @property
@@ -65,7 +66,6 @@ class Pipeline(ABC):
     rigid: Tensor | None = None  # ids that lossy rules leave alone
     unread: Tensor | None = None  # ids of prompts that stand for what only the target can see
     words: Any = None  # the target's tokenizer, where drafters may have other ones
-    timed_guidance = 1.0  # what passes are timed with
 
     @property
     def allowed(self) -> Tensor:
@@ -73,8 +73,10 @@ class Pipeline(ABC):
         return self.mask.any(0)
 
     @cached_property
-    def ends(self) -> Tensor:
-        """`[V]` bool: ids that end a sequence."""
+    def ends(self) -> Tensor | None:
+        """`[V]` bool: ids that end a sequence; None where nothing does."""
+        if not self.eos:
+            return None
         ends = torch.zeros(self.mask.shape[1], dtype=torch.bool, device=self.device)
         ends[list(self.eos)] = True
         return ends
@@ -93,8 +95,7 @@ class Pipeline(ABC):
             kinds: dict[str, Any] = dict.fromkeys(self.card.drafters)
             bare: Any = None  # nothing is loaded for a refusal
             codes = torch.empty(0) if self.card.has_codes else None
-            site = Site(self.card.name, bare, bare, codes=codes, drafters=kinds)
-            choice.build(site)  # raises, naming what fits
+            build(choice, MethodContext(self.card.name, bare, bare, codes=codes, drafters=kinds))  # names what fits
         return choice
 
     def chosen(self, speculative: bool, method: str | None) -> Choice:
@@ -112,16 +113,16 @@ class Pipeline(ABC):
             own["repetition_aware"] = RepetitionAware(**own["repetition_aware"])
         return Sampling(**own | {name: value for name, value in asked.items() if value is not None})
 
-    def method(self, choice: Choice, sampling: Sampling, guidance_scale: float = 1.0) -> Method:
-        """Everything `decode` needs."""
-        target = self.target(guidance_scale)
-        drafter, verifier = choice.build(self.site(target))
-        return Method(choice.name, target, drafter, verifier, Sampler(sampling, self.mask, self.ends), self.eos)
+    def method(self, choice: Choice, guided: bool = False) -> Method:
+        """Everything `decode` needs but prompts; guided: whether any of them is."""
+        target = self.target(guided)
+        drafter, verifier = build(choice, self.method_context(target))
+        return Method(choice.name, target, drafter, verifier, Sampler(self.mask, self.ends))
 
-    def site(self, target: CausalTarget) -> Site:
+    def method_context(self, target: CausalTarget) -> MethodContext:
         """What methods are built on."""
         kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
-        return Site(
+        return MethodContext(
             self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted, self.unread
         )
 
@@ -129,9 +130,9 @@ class Pipeline(ABC):
         """The target's weights."""
         return causal_lm(folder, self.device, self.dtype)
 
-    def target(self, guidance_scale: float = 1.0) -> CausalTarget:
+    def target(self, guided: bool = False) -> CausalTarget:
         """The target, ready to score drafts."""
-        return CausalTarget(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
+        return CausalTarget(self.target_model, guided=guided, context=self.context)
 
     def drafter(self, kind: str) -> Any:
         """The drafter network of `kind`, loaded when first used."""
@@ -146,7 +147,7 @@ class Pipeline(ABC):
             size, own = (config.get_text_config().vocab_size for config in (self.target_model.config, model.config))
             translation = between(self.words, folder, size, own)
             return IndependentLM(model, translation if translation is None else translation.to(self.device))
-        return read_weights("drafter", folder, lambda: ATTACHED[kind].from_folder(folder, self.target_model))
+        return read_weights("drafter", folder, lambda: BY_KIND[kind].from_folder(folder, self.target_model))
 
     def fitted(self, method: str) -> dict[str, Any]:
         """Parameters fitted to the model, and to this machine where they depend on it."""
@@ -159,8 +160,13 @@ class Pipeline(ABC):
     def window(self) -> int:
         """The Jacobi window that commits most tokens a second here: the model's τ(window) over this machine's t(N)."""
         committed = {int(window): tau for window, tau in self.card.manifest["jacobi_committed"].items()}
-        target = self.target(self.timed_guidance)
-        return best_window(committed, pass_seconds(target, self.sample_prompts(), list(committed)))
+        prompts = self.sample_prompts()
+        return best_window(committed, pass_seconds(self.target(guided(prompts)), prompts, list(committed)))
+
+
+def guided(prompts: list[Prompt]) -> bool:
+    """Whether any prompt is, so that rows need two branches."""
+    return any(prompt.sampling.guidance_scale != 1 for prompt in prompts)
 
 
 def seeds(seed: int | list[int], rows: int, what: str) -> list[int]:

@@ -1,11 +1,19 @@
-"""What identity tests share: decoding to the end, and whether two runs say the same."""
+"""What identity tests share: decoding to the end, whether two runs say the same, and what was drafted."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from polydraft.core.decode import Method, decode, start
-from polydraft.core.target import Prompt
+from polydraft.core.draft import Draft
+from polydraft.core.drafters.base import Drafter, Outcome
+from polydraft.core.noise import Noise
+from polydraft.core.sampling import Sampler
+from polydraft.core.state import State
+from polydraft.core.target import Prefill, Prompt
 
 
 def run(method: Method, rows: list[Prompt]) -> tuple[list[torch.Tensor], float]:
@@ -19,3 +27,21 @@ def run(method: Method, rows: list[Prompt]) -> tuple[list[torch.Tensor], float]:
 
 def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@dataclass
+class Watched:
+    """A drafter whose drafts are kept."""
+
+    drafter: Drafter
+    drafts: list[Draft] = field(default_factory=list)
+
+    def begin(self, own: Any, seen: Prefill) -> Any:
+        return self.drafter.begin(own, seen)
+
+    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
+        self.drafts.append(self.drafter.draft(state, own, sampler, noise))
+        return self.drafts[-1]
+
+    def observe(self, state: State, own: Any, outcome: Outcome) -> None:
+        self.drafter.observe(state, own, outcome)

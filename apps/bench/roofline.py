@@ -30,15 +30,14 @@ from polydraft.apps.bench.measure.timing import Contender, Run, Spread, speedup,
 from polydraft.apps.commands.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.dynamic import Dynamic
+from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
-from polydraft.core.drafters.plain import NoDrafter
-from polydraft.core.drafters.plans import SharedNoise
+from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.kernels import prepare
-from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.noise import Noise
+from polydraft.core.sampling import Law, Sampler, Sampling
 from polydraft.core.stats import DecodeStats
-from polydraft.core.stream import Noise
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.tape import TapeVerifier
@@ -99,13 +98,12 @@ class Prescribed:
     chains_only = False
     on_tape = True
 
-    def verify(self, draft: Draft, law: Tensor, noise: Noise, t: list[int]) -> Verdict:
+    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
         choices = self.judge.verify(draft, law, noise, t).choices
         self.owed += self.tau
         count = math.floor(self.owed)
         self.owed -= count
-        end = torch.full((len(t),), count - 1, device=choices.device)
-        return follow(end, draft.lineage, draft.depth, draft.tokens, choices)
+        return follow(torch.full_like(t, count - 1), draft, choices)
 
 
 def run(
@@ -148,18 +146,18 @@ def measured(
     """Plain decoding and a drafted run in turns."""
     wanted = shape.tau if tau is None else tau
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(shape.config, dtype=dtype).eval()
+        model = AutoModelForCausalLM.from_config(shape.config, dtype=dtype).requires_grad_(False)
         head = EagleNetwork(shape.config, words=None if words is None else list(range(words))).to(dtype).eval()
-    prepare(head)
-    target = CausalTarget(model, capacity=-(-(prompt + tokens + plan.nodes + 8) // 64) * 64)
-    sampler = Sampler(Sampling(temperature=0), torch.ones(1, target.vocab, dtype=torch.bool, device=device))
-    asked = Prompt((tuple(range(2, 2 + prompt)),), tokens, 0)
+    prepare(head.requires_grad_(False))
+    target = CausalTarget(model)
+    sampler = Sampler(torch.ones(1, target.vocab, dtype=torch.bool, device=device))
+    asked = Prompt((tuple(range(2, 2 + prompt)),), tokens, sampling=Sampling(temperature=0))
 
     def plain() -> Run:
         return decoded(Method("ar", target, NoDrafter(), TapeVerifier(), sampler), [asked])
 
     def drafted() -> Run:
-        drafter = EagleDrafter(head, target, plan, SharedNoise(SURE))
+        drafter = EagleDrafter(head, target, plan, Rank(SURE))
         return decoded(Method("eagle2", target, drafter, Prescribed(wanted), sampler), [asked])
 
     runs = take_turns(

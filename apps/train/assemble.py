@@ -67,7 +67,7 @@ FORMS = (
         "processor",
         {
             "format": 1, "modality": "vlm", "summary": "describes emoji scenes and answers about them",
-            "context": 464,  # with the largest draft 512 keys, all of which attention reads
+            "context": 464,  # with a large draft one block of keys (`core.attention`)
             "defaults": {"method": "pld", "temperature": 0.0},
         },
         lambda runs, target: shutil.copytree(runs / "processor", target, dirs_exist_ok=True),

@@ -25,12 +25,12 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from polydraft.apps.train.lessons import LESSONS, Lessons
-from polydraft.core.drafters.attached import Attached
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.drafters.kangaroo import KangarooAdapter
+from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.fit import best_shares, best_spread
 from polydraft.core.training import distill, eagle, parallel
@@ -67,21 +67,24 @@ def shares_of(target: PreTrainedModel, student: Any, kept: Examples) -> dict[str
     return {"shares": [[round(share, 4) for share in row] for row in shares]}
 
 
-def attached(network: type[Attached], target: PreTrainedModel, **settings: Any) -> Attached:
+def on_features(network: type[FeatureNetwork], target: PreTrainedModel, **settings: Any) -> FeatureNetwork:
+    """A network on the features of `target`."""
     return network(target.config.get_text_config(), **settings)
 
 
 KINDS = {
     "lm": Recipe(lambda target: shallow_copy_of(target, LM_LAYERS), distill.divergence, spread_of(distill.laws)),
-    "eagle": Recipe(partial(attached, EagleNetwork), eagle.continuation, spread_of(eagle.laws), ("pictures", "words")),
-    "heads": Recipe(partial(attached, MedusaHeads), parallel.divergence, shares_of, ("places",)),
+    "eagle": Recipe(
+        partial(on_features, EagleNetwork), eagle.continuation, spread_of(eagle.laws), ("pictures", "words")
+    ),
+    "heads": Recipe(partial(on_features, MedusaHeads), parallel.divergence, shares_of, ("places",)),
     "kangaroo": Recipe(
         lambda target: KangarooAdapter(target.config.get_text_config()).behind(target),
         early.divergence,
         spread_of(early.laws),
     ),
-    "hydra": Recipe(partial(attached, HydraHeads), parallel.divergence, shares_of, ("places",)),
-    "block": Recipe(partial(attached, BlockNetwork), parallel.overlap, shares_of, ("places",)),
+    "hydra": Recipe(partial(on_features, HydraHeads), parallel.divergence, shares_of, ("places",)),
+    "block": Recipe(partial(on_features, BlockNetwork), parallel.overlap, shares_of, ("places",)),
 }
 
 
@@ -103,8 +106,7 @@ def run(
         fitting = ", ".join(other for other, its in KINDS.items() if name in its.settings)
         raise UnsupportedMethod(f"drafters of kind {kind!r} have no {name}; leave it out, or train one of {fitting}.")
     pipe = load(target)
-    # as the weights were: drawing packs the pipeline's
-    model = pipe.read_target(pipe.card.target).requires_grad_(False)
+    model = pipe.read_target(pipe.card.target)  # as the weights were: drawing packs the pipeline's
     words = given.pop("words", None)
     student = recipe.student(model, **given)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe)

@@ -18,7 +18,7 @@ from torch import Tensor
 from polydraft.apps.train.image.data import Batches
 from polydraft.apps.train.vlm.data import DESCRIBE, drawn
 from polydraft.core.decode import Method
-from polydraft.core.methods import parse
+from polydraft.core.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.image.pipeline import ImagePipeline
@@ -46,10 +46,10 @@ class Lessons(Protocol):
     unread: Tensor | None
 
     def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
-        """Training prompts with seeds `first`, `first` + 1, …"""
+        """Training prompts with seeds `first`, `first` + 1, …, to be written on with the model's own sampling."""
 
     def method(self) -> Method:
-        """Plain decoding at the model's own settings."""
+        """Plain decoding."""
 
     def rendered(self, seed: int) -> Iterator[Examples] | None:
         """Endless batches of sequences that the target has learnt to write; None if they are not free."""
@@ -69,8 +69,7 @@ class ImageLessons:
         return self.pipe.prompts_to_ids(captions, [first + row for row in range(count)])
 
     def method(self) -> Method:
-        sampling = self.pipe.sampling(temperature=None, top_k=None, top_p=None)
-        return self.pipe.method(parse("ar"), sampling, self.pipe.defaults["guidance_scale"])
+        return self.pipe.method(parse("ar"), guided=self.pipe.sampling().guidance_scale != 1)
 
     def rendered(self, seed: int) -> Iterator[Examples]:
         scenes = Batches(self.pipe.card.path / "tokenizer", seed + 1)
@@ -97,7 +96,7 @@ class SpeechLessons:
         ]
 
     def method(self) -> Method:
-        return self.pipe.method(parse("ar"), self.pipe.sampling(temperature=None, top_k=None, top_p=None))
+        return self.pipe.method(parse("ar"))
 
     def rendered(self, seed: int) -> None:
         return None
@@ -112,8 +111,10 @@ class VLMLessons:
         self.pipe, self.unread = pipe, pipe.unread.cpu()
 
     def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+        """At temperature 1: a drafter learns both what is said and what might have been."""
         asked = [conversation(*self.asked(rng, describe=row % 2 == 0), ()) for row in range(count)]
-        return self.pipe.prompts(asked, [first + row for row in range(count)], MOST)
+        sampling = self.pipe.sampling(temperature=1.0)
+        return self.pipe.prompts(asked, [first + row for row in range(count)], MOST, sampling)
 
     def asked(self, rng: np.random.Generator, describe: bool) -> tuple[Image.Image, str]:
         composition, scene = drawn(rng)
@@ -122,8 +123,7 @@ class VLMLessons:
         return Image.fromarray(scene.render()), text
 
     def method(self) -> Method:
-        """At temperature 1: a drafter learns both what is said and what might have been."""
-        return self.pipe.method(parse("ar"), self.pipe.sampling(temperature=1.0, top_k=None, top_p=None))
+        return self.pipe.method(parse("ar"))
 
     def rendered(self, seed: int) -> None:
         return None

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.drafters.plans import Plan, Rank, Tree
-from polydraft.core.drafters.tree import Stem, TreeDrafter, TreeState, embeddings
+from polydraft.core.drafters.tree import TreeDrafter, TreeState, embeddings
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -76,11 +76,11 @@ class MultiTokenDrafter(TreeDrafter):
         ahead = self.model.ahead(own.cache, own.cached, features, read, own.counts, depth)
         return self.target.combine(self.target.head(ahead), state.settings)
 
-    def onward(self, said: Tensor, own: TreeState, stem: Stem, tree: Tree) -> Tensor:
+    def onward(self, said: Tensor, own: TreeState, tree: Tree) -> Tensor:
         return said
 
     def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
-        return said[:, tree.levels, None].expand(-1, tree.width, -1)
+        return said[:, len(tree.levels), None].expand(-1, tree.width, -1)
 
 
 def last(entries: Tensor, counts: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.heads import last
 from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.drafters.plans import Plan, Rank, Tree
-from polydraft.core.drafters.tree import Stem, TreeDrafter, TreeState, take
+from polydraft.core.drafters.tree import TreeDrafter, TreeState, take
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -45,7 +45,7 @@ class HydraHeads(FeatureNetwork):
         return known[..., : self.size] + say(nn.functional.silu(read(known)))
 
     def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
-        """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences; see `MultiTokenNetwork`, for training."""
+        """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences; as in `MultiTokenNetwork`."""
         final = embeddings.shape[1] - 1
         known, guessed = features[:, starts], []
         for place in range(self.places):
@@ -71,7 +71,7 @@ class HydraDrafter(TreeDrafter):
         root = tokens.gather(1, own.counts[:, None] - 1)
         return self.knowing(last(features, own.counts)[:, :, None], root)
 
-    def onward(self, said: Tensor, own: TreeState, stem: Stem, tree: Tree) -> Tensor:
+    def onward(self, said: Tensor, own: TreeState, tree: Tree) -> Tensor:
         return self.knowing(take(said, tree.above), tree.newest)
 
     def knowing(self, known: Tensor, ids: Tensor) -> Tensor:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.plans import Plan, Rank, Tree
-from polydraft.core.drafters.tree import Stem, TreeDrafter, TreeState, take
+from polydraft.core.drafters.tree import TreeDrafter, TreeState
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.kernels import prepare
-from polydraft.core.network import Network
+from polydraft.core.network import Frontier, Network
+from polydraft.core.rows import places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -79,8 +80,16 @@ def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
     return type(target_config)(**(target_config.to_dict() | changes | others))
 
 
+@dataclass(frozen=True)
+class Said:
+    """The network's features `[B*R, W, D]` of the live nodes, and where their children go."""
+
+    features: Tensor
+    frontier: Frontier
+
+
 class NetworkDrafter(TreeDrafter):
-    """Grows a tree node by node; what it says are its network's features `[B, R, W, D]` of the live nodes."""
+    """Grows a tree node by node with a network of its own, which reads what it guessed."""
 
     def __init__(self, network: Network, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(target, plan, rank)
@@ -109,21 +118,29 @@ class NetworkDrafter(TreeDrafter):
             self.network.prefill(cache, inputs, rows)
         return cache, entries
 
-    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Tensor:
+    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Said:
         own.cache.reach(state.longest + tokens.shape[1] + self.plan.live)
-        columns = torch.arange(tokens.shape[1], device=tokens.device)
+        columns, branches = places(tokens.shape[1], tokens.device), own.cached.shape[1]
         causal = (columns[:, None] >= columns).expand(len(tokens), -1, -1)
         inputs, depth = self.inputs(tokens, features), columns.expand(len(tokens), -1)
         read = self.network.tree_pass(own.cache, inputs, causal, depth, own.cached)
-        return take(read.unflatten(0, own.cached.shape), own.counts[:, None] - 1)
+        last = (own.counts - 1).repeat_interleave(branches)
+        return Said(read[places(len(read), read.device), last][:, None], self.frontier(own))
 
-    def onward(self, said: Tensor, own: TreeState, stem: Stem, tree: Tree) -> Tensor:
-        inputs = self.inputs(tree.newest, take(said, tree.above))
-        read = self.network.tree_pass(own.cache, inputs, tree.lineage, tree.depth, stem.cached)
-        return read.unflatten(0, stem.cached.shape)
+    def frontier(self, own: TreeState) -> Frontier:
+        """Behind all that was read."""
+        return self.network.frontier(own.cache, own.cached + own.counts[:, None])
 
-    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
-        return self.target.combine(self.head(said), state.settings)
+    def onward(self, said: Said, own: TreeState, tree: Tree) -> Said:
+        branches = own.cached.shape[1]
+        above = tree.above if branches == 1 else tree.above.repeat_interleave(branches, 0)
+        features = said.features.gather(1, above[..., None].expand(-1, -1, said.features.shape[2]))
+        inputs = self.inputs(tree.newest, features.unflatten(0, (-1, branches)))
+        frontier = said.frontier.below(above)
+        return Said(self.network.level_pass(own.cache, inputs, frontier), frontier)
+
+    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
+        return self.target.combine(self.head(said.features.unflatten(0, (len(state), -1))), state.settings)
 
 
 def counted(columns: Tensor, last: Tensor) -> Tensor:

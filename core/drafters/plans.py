@@ -43,105 +43,126 @@ class Rank:
         return perturbed.log_softmax(-1).topk(width, -1)
 
 
-@dataclass
-class Tree:
-    """A tree under way: candidates level by level, and the nodes that a network has read.
+@dataclass(frozen=True)
+class Level:
+    """Candidates of one level, `[B, K]` each: ids, log chances of being right under their parents, and of whole paths.
 
-    Indices are among all candidates so far, -1 is the root. ids, parents, scores (of whole paths) and valid: `[B, ·]` a
-    level. live: `[B, W]` the newest nodes that get children; above: `[B, W]` places of their parents among the live
-    nodes of the level before. read, depth and lineage: ids `[B, M]` of all live nodes so far, their depth (0 right
-    below the root), and which of them each of the newest descends from, itself included, `[B, W, M]`; of the root
-    alone, which has none above it, `[B, 1, 0]`.
+    live: `[B, W]` places of the candidates that get children; above: `[B, W]` places of their parents among the live
+    ones of the level before. Of the last level both are empty.
     """
 
+    ids: Tensor
+    chances: Tensor
+    scores: Tensor
     live: Tensor
-    read: Tensor
-    depth: Tensor
-    lineage: Tensor
-    going: Tensor
     above: Tensor
-    ids: list[Tensor] = field(default_factory=list)
-    parents: list[Tensor] = field(default_factory=list)
-    scores: list[Tensor] = field(default_factory=list)
-    valid: list[Tensor] = field(default_factory=list)
-    ranked: list[Tensor] = field(default_factory=list)  # nodes whose children were ranked, level by level
 
-    @staticmethod
-    def rooted(rows: int, device: torch.device) -> Tree:
-        none = torch.empty(rows, 0, dtype=torch.long, device=device)
-        root = torch.full((rows, 1), -1, device=device)
-        below = torch.empty(rows, 1, 0, dtype=torch.bool, device=device)
-        going = torch.ones(rows, 1, dtype=torch.bool, device=device)
-        return Tree(root, none, none, below, going, root, ranked=[root])
 
-    @property
-    def levels(self) -> int:
-        return len(self.ids)
+@dataclass
+class Tree:
+    """A tree under way, level by level. going: `[B, 1]` bool, rows that still draft, asked for where some stop."""
+
+    rows: int
+    device: torch.device
+    levels: list[Level] = field(default_factory=list)
+    going: Tensor | None = None
+    stopped: list[Tensor] = field(default_factory=list)
 
     @property
     def width(self) -> int:
-        return self.live.shape[1]
+        """Nodes whose children come next."""
+        return self.levels[-1].live.shape[1] if self.levels else 1
 
     @property
     def newest(self) -> Tensor:
-        """`[B, W]`: ids of the live nodes."""
-        return self.read[:, self.read.shape[1] - self.width :]
-
-    def add(self, ids: Tensor, parents: Tensor, scores: Tensor, valid: Tensor) -> int:
-        """A level of candidates, `[B, K]` each; the index of the first."""
-        first = sum(level.shape[1] for level in self.ids)
-        self.ids.append(ids)
-        self.parents.append(parents)
-        self.scores.append(scores)
-        self.valid.append(valid & self.going)
-        return first
-
-    def go_on(self, live: Tensor, above: Tensor, ids: Tensor) -> None:
-        """Candidates `live` `[B, W]` get children: their ids, and places of their parents among the live ones."""
-        width = live.shape[1]
-        lines = self.lineage.gather(1, above[..., None].expand(-1, -1, self.lineage.shape[2]))
-        itself = (places(width, live.device)[:, None] == places(width, live.device)).expand(len(live), -1, -1)
-        self.lineage = torch.cat([lines, itself], 2)
-        self.depth = F.pad(self.depth, (0, width), value=self.levels - 1)
-        self.read = torch.cat([self.read, ids], 1)
-        self.live, self.above = live, above
-        self.ranked.append(live)
+        """`[B, W]`: their ids."""
+        return self.levels[-1].ids.gather(1, self.levels[-1].live)
 
     @property
-    def level(self) -> Tensor:
-        """`[M]`: the level of every candidate."""
-        sizes = torch.tensor([level.shape[1] for level in self.ids])
-        return torch.arange(self.levels).repeat_interleave(sizes).to(self.live.device)
+    def above(self) -> Tensor:
+        """`[B, W]`: places of their parents among the live nodes of the level before."""
+        return self.levels[-1].above
+
+    def lineage(self) -> tuple[Tensor, Tensor]:
+        """Ids `[B, M]` of all live nodes, and which of them each of the newest descends from, `[B, W, M]` bool."""
+        if not self.levels:
+            none = torch.empty(self.rows, 0, dtype=torch.long, device=self.device)
+            return none, none[:, None].bool()
+        lines, at = [], places(self.width, self.device).expand(self.rows, -1)
+        for level in reversed(self.levels):
+            lines.append(at[..., None] == places(level.live.shape[1], self.device))
+            at = level.above.gather(1, at)
+        read = torch.cat([level.ids.gather(1, level.live) for level in self.levels], 1)
+        return read, torch.cat(lines[::-1], 2)
+
+    @property
+    def ids(self) -> Tensor:
+        """`[B, M]`: all candidates, which indices below are of."""
+        return torch.cat([level.ids for level in self.levels], 1)
+
+    @property
+    def scores(self) -> Tensor:
+        return torch.cat([level.scores for level in self.levels], 1)
+
+    @property
+    def valid(self) -> Tensor:
+        """`[B, M]` bool: what can be drawn, in rows that had not stopped."""
+        possible = [level.chances > -torch.inf for level in self.levels]
+        return (
+            torch.cat([found & going for found, going in zip(possible, self.stopped, strict=True)], 1)
+            if (self.stopped)
+            else torch.cat(possible, 1)
+        )
+
+    @property
+    def depth(self) -> Tensor:
+        """`[M]`: the level of every candidate, from 0."""
+        return levels_of(tuple(level.ids.shape[1] for level in self.levels), self.device)
+
+    def ranked(self) -> Tensor:
+        """`[B, 1 + …]`: nodes whose children were ranked, level by level; -1 is the root."""
+        first, found = 0, [torch.full((self.rows, 1), -1, device=self.device)]
+        for level in self.levels[:-1]:
+            found.append(first + level.live)
+            first += level.ids.shape[1]
+        return torch.cat(found, 1)
 
     def best(self, nodes: int) -> Tensor:
         """`[B, N]`: the best candidates by path, parents before children."""
         # a child never outranks its parent; at equal scores the shallower one comes first
-        scores = torch.cat(self.scores, 1).double() - 1e-4 * self.level
+        scores = self.scores.double() - 1e-4 * self.depth
         return scores.topk(min(nodes, scores.shape[1]), 1).indices.sort(1).values
 
     def likeliest(self, kept: Tensor) -> Tensor:
-        """`[B]`: which of `kept` is the deepest, the best of those."""
-        return (1e3 * self.level + torch.cat(self.scores, 1)).gather(1, kept).argmax(1)
+        """`[B]`: which of `kept` is the deepest, the best of those; a row that stopped has nothing further down."""
+        scores = (1e3 * self.depth + self.scores).masked_fill(~self.valid, -torch.inf)
+        return scores.gather(1, kept).argmax(1)
 
-    def draft(self, kept: Tensor, shape: Draft | None = None) -> Draft:
-        """The candidates `kept` `[B, N]`, parents before children; shape: a draft with the same parents."""
-        tokens, valid = torch.cat(self.ids, 1).gather(1, kept), torch.cat(self.valid, 1).gather(1, kept)
-        if shape is not None:
-            return Draft(tokens, shape.parents.expand(len(kept), -1), valid, self.levels, shape.chain, shape=shape)
-        parents = torch.cat(self.parents, 1).gather(1, kept)
-        parents = torch.where(parents < 0, -1, self.places(kept).gather(1, parents.clamp(min=0)))
-        return Draft(tokens, parents, valid, self.levels, chain=all(level.shape[1] == 1 for level in self.ids))
+    def draft(self, kept: Tensor, parents: Tensor) -> Draft:
+        """The candidates `kept` `[B, N]`, parents before children; parents: `[B, M]` of all candidates."""
+        above = parents.gather(1, kept)
+        above = torch.where(above < 0, -1, self.places_in(kept).gather(1, above.clamp(min=0)))
+        chain = all(level.ids.shape[1] == 1 for level in self.levels)
+        tokens, valid = self.ids.gather(1, kept), self.valid.gather(1, kept)
+        return Draft(tokens, above, valid, len(self.levels), chain)
 
-    def places(self, kept: Tensor) -> Tensor:
+    def places_in(self, kept: Tensor) -> Tensor:
         """`[B, M]`: where a candidate stands among `kept`; N, one past the end, if nowhere."""
         nodes = kept.shape[1]
-        place = torch.full((len(kept), sum(level.shape[1] for level in self.ids)), nodes, device=kept.device)
-        return place.scatter_(1, kept, torch.arange(nodes, device=kept.device).expand_as(kept))
+        place = torch.full((self.rows, len(self.depth)), nodes, device=kept.device)
+        return place.scatter_(1, kept, places(nodes, kept.device).expand_as(kept))
 
     def columns(self, kept: Tensor) -> Tensor:
         """`[B, ·]`: the draft's columns of all ranked nodes; N + 1, one past the end, if they were not kept."""
-        ranked = torch.cat(self.ranked, 1)
-        return torch.where(ranked < 0, 0, self.places(kept).gather(1, ranked.clamp(min=0)) + 1)
+        ranked = self.ranked()
+        return torch.where(ranked < 0, 0, self.places_in(kept).gather(1, ranked.clamp(min=0)) + 1)
+
+
+@lru_cache(maxsize=256)
+def levels_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """`[M]`: the level of every candidate, of levels of these sizes."""
+    with torch.inference_mode(False):
+        return torch.tensor([level for level, size in enumerate(sizes) for _ in range(size)], device=device)
 
 
 class Plan(Protocol):
@@ -195,29 +216,35 @@ class Dynamic:
         chances, ids = rank.children(scores, noise, self.width)
         over = chances.clamp(min=-WORST)
         if tree.levels:
-            over = over + self.kept_scores(tree)[..., None]
-        if self.stop:  # stopped rows leave room to what they have
-            over = over.masked_fill(~tree.going[..., None], -WORST * (1 + tree.levels))
-        path, picked = over.flatten(1).topk(self.width, 1)
-        valid = (chances > -torch.inf).flatten(1)
-        parents = tree.live[..., None].expand(-1, -1, self.width).flatten(1)
-        first = tree.add(ids.flatten(1), parents, over.flatten(1), valid)
+            above = tree.levels[-1]
+            over = over + above.scores.gather(1, above.live)[..., None]
         if self.stop:
-            sure = chances.flatten(1).gather(1, picked).exp() >= self.stop
+            over = self.stopping(tree, over)
+        flat = over.flatten(1)
+        last = len(tree.levels) + 1 == self.depth
+        live = flat.topk(0 if last else self.width, 1).indices
+        tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, live // self.width))
+        if self.stop and not last:
+            assert tree.going is not None
+            sure = chances.flatten(1).gather(1, live).exp() >= self.stop
             tree.going = tree.going & sure.any(1, keepdim=True)
-        if tree.levels == self.depth or (self.stop and tree.going.device.type == "cpu" and not tree.going.any()):
-            return False
-        tree.go_on(first + picked, picked // self.width, tree.ids[-1].gather(1, picked))
-        return True
+            last = tree.device.type == "cpu" and not bool(tree.going.any())  # elsewhere asking would wait
+        return not last
 
-    def kept_scores(self, tree: Tree) -> Tensor:
-        """`[B, W]`: path scores of the live nodes."""
-        first = sum(level.shape[1] for level in tree.scores[:-1])
-        return tree.scores[-1].gather(1, tree.live - first)
+    def stopping(self, tree: Tree, over: Tensor) -> Tensor:
+        """Path scores that leave room to what rows have that stopped before this level."""
+        if tree.going is None:
+            tree.going = torch.ones(tree.rows, 1, dtype=torch.bool, device=tree.device)
+        tree.stopped.append(tree.going)
+        return over.masked_fill(~tree.going[..., None], -WORST * (1 + len(tree.levels)))
 
     def drafted(self, tree: Tree) -> tuple[Draft, Tensor]:
-        kept = tree.best(self.nodes)
-        return tree.draft(kept), kept
+        if self.width == 1:
+            kept = places(len(tree.levels), tree.device).expand(tree.rows, -1)
+        else:
+            kept = tree.best(self.nodes)
+        below = tree.ranked()[:, 1:, None].expand(-1, -1, self.width).flatten(1)
+        return tree.draft(kept, F.pad(below, (self.width, 0), value=-1)), kept
 
     def led(self, tree: Tree) -> Draft:
         draft, kept = self.drafted(tree)
@@ -253,34 +280,32 @@ class Static:
         return self.shares[min(level, len(self.shares) - 1)]
 
     def grow(self, tree: Tree, scores: Tensor, noise: Tensor, rank: Rank) -> bool:
-        step = template(self, scores.device).steps[tree.levels]
-        chances, ids = rank.children(scores, noise, len(self.ranks(tree.levels)))
-        taken = ids.flatten(1)[:, step.taken]
-        tree.add(taken, taken, taken, (chances > -torch.inf).flatten(1)[:, step.taken])
-        if tree.levels == self.depth:
-            return False
-        tree.go_on(step.live.expand(len(ids), -1), step.above.expand(len(ids), -1), taken[:, step.inner])
-        return True
+        fixed = template(self, tree.device)
+        step, rows = fixed.steps[len(tree.levels)], tree.rows
+        chances, ids = rank.children(scores, noise, len(self.ranks(len(tree.levels))))
+        taken, chances = ids.flatten(1)[:, step.taken], chances.flatten(1)[:, step.taken]
+        tree.levels.append(Level(taken, chances, chances, step.live.expand(rows, -1), step.above.expand(rows, -1)))
+        return len(tree.levels) < self.depth
 
     def drafted(self, tree: Tree) -> tuple[Draft, Tensor]:
-        fixed = template(self, tree.live.device)
-        kept = fixed.order.expand(len(tree.live), -1)
-        return tree.draft(kept, fixed.shape), kept
+        fixed = template(self, tree.device)
+        kept, shape = fixed.order.expand(tree.rows, -1), fixed.shape
+        tokens, valid = tree.ids[:, fixed.order], tree.valid[:, fixed.order]
+        parents = shape.parents.expand(tree.rows, -1)
+        return Draft(tokens, parents, valid, shape.deepest, shape.chain, shape=shape), kept
 
     def led(self, tree: Tree) -> Draft:
         return self.drafted(tree)[0]
 
 
 @dataclass(frozen=True)
-class Level:
-    """A level of a template. taken: its nodes, places among all children of the level before; inner: which of them have
-    children; above `[1, W]`: of these, their parents' places among the level before's; live `[1, W]`: their indices
-    among all nodes."""
+class FixedLevel:
+    """A level of a template. taken: its nodes, places among all children of the level before; live `[1, W]`: which of
+    them have children; above `[1, W]`: of these, their parents' places among the live ones of the level before."""
 
     taken: Tensor
-    inner: Tensor
-    above: Tensor
     live: Tensor
+    above: Tensor
 
 
 @dataclass(frozen=True)
@@ -288,7 +313,7 @@ class Template:
     """Fixed places as index tensors. order: nodes level by level → the path of first ranks in front; shape: a draft of
     one row whose lineage and depth all drafts share."""
 
-    steps: list[Level]
+    steps: list[FixedLevel]
     order: Tensor
     shape: Draft
 
@@ -297,7 +322,7 @@ class Template:
 def template(plan: Static, device: torch.device | str = "cpu") -> Template:
     """Made once a plan and device."""
     levels = tree_places(plan)
-    steps: list[Level] = []
+    steps: list[FixedLevel] = []
     parents: list[int] = []
     inner_above, start, above_start = [0], 0, 0
 
@@ -309,9 +334,7 @@ def template(plan: Static, device: torch.device | str = "cpu") -> Template:
             inner = sorted({parent for parent, _ in levels[level + 1]}) if level + 1 < len(levels) else []
             taken = [inner_above.index(parent) * len(plan.ranks(level)) + rank for parent, rank in nodes]
             above = [inner_above.index(nodes[place][0]) for place in inner]
-            steps.append(
-                Level(tensor(taken), tensor(inner), tensor([above]), tensor([[start + place for place in inner]]))
-            )
+            steps.append(FixedLevel(tensor(taken), tensor([inner]), tensor([above])))
             parents += [above_start + parent if level else -1 for parent, _ in nodes]
             inner_above, above_start, start = inner, start, start + len(nodes)
         first, at = [], -1  # the path of first ranks
@@ -320,8 +343,8 @@ def template(plan: Static, device: torch.device | str = "cpu") -> Template:
             at = following
         order = first + [node for node in range(len(parents)) if node not in first]
         where = {node: place for place, node in enumerate(order)} | {-1: -1}
-        moved = tensor([[where[parents[node]] for node in order]])
-        chain = moved[0].tolist() == list(range(-1, len(order) - 1))
+        above = [where[parents[node]] for node in order]
+        moved, chain = tensor([above]), above == list(range(-1, len(order) - 1))
         shape = Draft(torch.zeros_like(moved), moved, torch.ones_like(moved, dtype=torch.bool), len(levels), chain)
         return Template(steps, tensor(order), shape)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -52,13 +53,12 @@ class TreeState(Rows):
 class Stem:
     """What every node descends from: ids `[B, 1 + M]` of the root and what waits, `seen` where a row has them.
 
-    waiting: `[B]` how many wait. cached: `[B, R]` entries the network has read, the stem's included.
+    waiting: `[B]` how many wait.
     """
 
     ids: Tensor
     seen: Tensor
     waiting: Tensor
-    cached: Tensor
 
     @staticmethod
     def of(own: TreeState, depth: int) -> Stem:
@@ -66,14 +66,15 @@ class Stem:
         places = torch.arange(longest + 1, device=own.tokens.device)
         from_root = (own.committed - 1)[:, None] + places.clamp(max=own.waiting[:, None])
         seen = places <= own.waiting[:, None]
-        return Stem(own.tokens.gather(1, from_root), seen, own.waiting, own.cached + own.counts[:, None])
+        return Stem(own.tokens.gather(1, from_root), seen, own.waiting)
 
     def history(self, state: State, tree: Tree) -> History:
         """Of the live nodes of `tree`."""
-        t = (state.generated + self.waiting)[:, None] + tree.levels
+        read, lineage = tree.lineage()
+        t = (state.generated + self.waiting)[:, None] + len(tree.levels)
         seen = self.seen[:, None].expand(-1, tree.width, -1)
         return History(
-            state.tokens, state.valid(), torch.cat([self.ids, tree.read], 1), torch.cat([seen, tree.lineage], 2),
+            state.tokens, state.valid(), torch.cat([self.ids, read], 1), torch.cat([seen, lineage], 2),
             t.expand(-1, tree.width),
         )  # fmt: skip
 
@@ -90,18 +91,18 @@ class TreeDrafter(ABC):
 
     @abstractmethod
     def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
-        """Read prompts but for the root into new rows of `cache` (None: make one); and the entries they leave, `[B, R]`."""
+        """Read prompts but for the root into new rows of `cache` (None: make one); the entries they leave, `[B, R]`."""
 
     @abstractmethod
-    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Tensor:
+    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Any:
         """What is said behind the first `own.counts` of tokens `[B, C]`; features `[B, R, C, D]` before each."""
 
     @abstractmethod
-    def onward(self, said: Tensor, own: TreeState, stem: Stem, tree: Tree) -> Tensor:
+    def onward(self, said: Any, own: TreeState, tree: Tree) -> Any:
         """From what was said of one level to what is said of the next, the live nodes of `tree`."""
 
     @abstractmethod
-    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
+    def logits(self, said: Any, state: State, tree: Tree) -> Tensor:
         """`[B, W, V]` after guidance: what is said behind the live nodes of `tree`, or the end of the stem."""
 
     def begin(self, own: TreeState | None, seen: Prefill) -> TreeState:
@@ -119,17 +120,17 @@ class TreeDrafter(ABC):
         levels = torch.arange(self.plan.depth, device=own.tokens.device)
         window = noise.window((state.generated + stem.waiting)[:, None] + levels)
         law_of = sampler.proposal if noise.on_tape else sampler
-        tree, laws, growing = Tree.rooted(len(state), own.tokens.device), [], True
+        tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
             history = stem.history(state, tree) if sampler.remembers(state.settings) else None
             laws.append(law_of(self.logits(said, state, tree), state.settings, history))
-            growing = self.plan.grow(tree, laws[-1].scores, window[:, tree.levels, None], self.rank)
+            growing = self.plan.grow(tree, laws[-1].scores, window[:, len(tree.levels), None], self.rank)
             if growing:
-                said = self.onward(said, own, stem, tree)
-        passes = self.passes(tree.levels)
+                said = self.onward(said, own, tree)
+        passes = self.passes(len(tree.levels))
         if noise.on_tape:  # siblings may change places: their order means nothing on the tape
             draft = self.plan.led(tree).after(passes)
-            return draft.under(stem.ids[:, 1:], stem.waiting) if stem.ids.shape[1] > 1 else draft
+            return draft.under(stem.ids[:, 1:], stem.waiting, self.plan.nodes) if stem.ids.shape[1] > 1 else draft
         draft, kept = self.plan.drafted(tree)
         if not (self.rank.draws and noise.sampled):
             return draft.after(passes)

@@ -46,7 +46,7 @@ def drafts(judged: Tensor, places: int, most: int) -> tuple[Tensor, Tensor, Tens
 def laws(
     target: PreTrainedModel, student: Student, examples: Examples, most: int = STARTS
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Log p and log q `[M, V]` of drafts from at most `most` entries, and the place `[M]` of each; see `MultiTokenNetwork`."""
+    """Log p and log q `[M, V]` of drafts from at most `most` entries, and the place `[M]` of each."""
     true, embeddings = read(target, examples)
     embeddings = embeddings[:, 1:].float()
     starts, columns, counted = drafts(examples.judged, student.places, most)

@@ -22,18 +22,18 @@ from torch import Tensor
 
 from polydraft.core.decode import Batch, Method, Step, decode, start
 from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
+from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import ModelCard, load, read_weights
-from polydraft.modalities.pipeline import Pipeline, seeds
+from polydraft.modalities.pipeline import Pipeline, guided, seeds
 from polydraft.modalities.world.parsing import normalise
 
 LONGEST_TEXT = 2000  # characters
-LONGEST_PROMPT = 46  # words the model reads; with the rest of `capacity` a multiple of 32, which attention likes
-LARGEST_DRAFT = 48
+LONGEST_PROMPT = 46  # words the model reads
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,6 @@ def _cached_pipeline(model: str, device: str, dtype: str) -> ImagePipeline:
 class ImagePipeline(Pipeline):
     """A text-to-image model with its weights, ready to draw with any of its methods."""
 
-    timed_guidance = 2.0
-
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.text = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
@@ -88,7 +86,6 @@ class ImagePipeline(Pipeline):
                 "its parts are of several models, install it again."
             )
         self.grid = (self.vq.config.grid, self.vq.config.grid)
-        self.capacity = LONGEST_PROMPT + 2 + self.image_tokens + LARGEST_DRAFT
 
     @property
     def image_tokens(self) -> int:
@@ -128,11 +125,9 @@ class ImagePipeline(Pipeline):
         texts = [prompt] if isinstance(prompt, str) else list(prompt)
         captions, ignored = self.read(texts)
         captions = [caption for caption in captions for _ in range(n)]
-        scale = self.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
-        if not 0 <= scale < float("inf"):
-            raise InvalidArgument(f"guidance_scale={scale} is not possible; it must be 0 or more (1 is off).")
-        prompts = self.prompts_to_ids(captions, seeds(seed, len(captions), "picture"))
-        run = self.method(choice, self.sampling(temperature=temperature, top_k=top_k, top_p=top_p), scale)
+        sampling = self.sampling(temperature=temperature, top_k=top_k, top_p=top_p, guidance_scale=guidance_scale)
+        prompts = self.prompts_to_ids(captions, seeds(seed, len(captions), "picture"), sampling)
+        run = self.method(choice, guided(prompts))
         return ImageStream(self, run, prompts, [text for text in texts for _ in range(n)], ignored)
 
     def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -157,12 +152,17 @@ class ImagePipeline(Pipeline):
             ignored += unknown
         return captions, tuple(dict.fromkeys(ignored))
 
-    def prompts_to_ids(self, captions: list[str], row_seeds: list[int] | None = None) -> list[Prompt]:
-        """Conditional and unconditional branches of every row."""
+    def prompts_to_ids(
+        self, captions: list[str], row_seeds: list[int] | None = None, sampling: Sampling | None = None
+    ) -> list[Prompt]:
+        """Conditional and unconditional branches of every row; sampling: the model's own unless given."""
+        sampling = self.sampling() if sampling is None else sampling
         empty = tuple(vocabulary.prompt_ids(self.text, ""))
         row_seeds = list(range(len(captions))) if row_seeds is None else row_seeds
         return [
-            Prompt((tuple(vocabulary.prompt_ids(self.text, caption)), empty), self.image_tokens, seed)
+            Prompt(
+                (tuple(vocabulary.prompt_ids(self.text, caption)), empty), self.image_tokens, seed, sampling=sampling
+            )
             for caption, seed in zip(captions, row_seeds, strict=True)
         ]
 
@@ -198,7 +198,7 @@ class ImageStream(Iterator[ImageStep]):
     def __next__(self) -> ImageStep:
         step = next(self.steps)
         self.count += 1
-        for request, first, committed in zip(step.requests, step.generated, step.verdict.counts, strict=True):
+        for request, first, committed in zip(step.requests, step.generated, step.counts, strict=True):
             self.passes[request, first : first + committed] = self.count
             self.done += committed
         return ImageStep(self.done, self.passes.numel(), self.count, step)
@@ -211,8 +211,8 @@ class ImageStream(Iterator[ImageStep]):
         """Pictures, tokens and statistics of what was committed so far."""
         codes = torch.full_like(self.passes, -1)
         for row, ids in enumerate(self.batch.outputs()):
-            codes[row, : len(ids)] = ids.cpu() - self.pipe.code_offset
-        rows = [self.batch.stats[request] for request in sorted(self.batch.stats)]
+            codes[row, : len(ids)] = ids - self.pipe.code_offset
+        rows = list(self.batch.stats.values())
         for stats in rows:
             stats.time(self.batch.watch)
         return ImageResult(

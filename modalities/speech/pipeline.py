@@ -20,8 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.core.decode import Batch, Method, Step, retire, start, step
+from polydraft.core.decode import Batch, Method, Step, leave, start, step
 from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import ModelCard, load
@@ -32,7 +33,6 @@ from polydraft.modalities.speech.reference import Recording
 from polydraft.modalities.speech.result import SpeechResult
 from polydraft.modalities.speech.spoken import Pace, Spoken
 
-LARGEST_DRAFT = 48
 SLOWEST, FASTEST = 0.25, 4.0
 TOGETHER = 8  # sentences decoded together when nobody waits for the first
 
@@ -84,7 +84,7 @@ class SpeechPipeline(Pipeline):
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.family = family(Parts(card, device, self.target_model.config.vocab_size))
-        self.capacity = self.family.context + LARGEST_DRAFT
+        self.context = min(self.context, self.family.context)
         self.eos = self.family.eos
         self.row = self.family.frame if self.family.frame > 1 else 0  # a frame is to its codes what a row is to tokens
 
@@ -111,16 +111,17 @@ class SpeechPipeline(Pipeline):
     def sample_prompts(self) -> list[Prompt]:
         return [self.prompt("yes .", Voice(next(iter(self.voices), "")), 0, 0)]
 
-    def prompt(self, sentence: str, voice: Voice, seed: int, place: int) -> Prompt:
-        """A sentence of a script, said by `voice`; place: which one it is."""
+    def prompt(self, sentence: str, voice: Voice, seed: int, place: int, sampling: Sampling | None = None) -> Prompt:
+        """A sentence of a script, said by `voice`; place: which one it is; sampling: the model's own unless given."""
+        sampling = self.sampling() if sampling is None else sampling
         ids, most = self.family.prompt(sentence, voice), self.family.most(sentence)
-        room = (self.family.context - len(ids)) // self.family.frame * self.family.frame
+        room = (self.context - len(ids)) // self.family.frame * self.family.frame
         if room < min(most, self.family.usual(sentence)):
             raise PromptError(
-                f"a sentence and its reference take {len(ids)} of the {self.family.context} positions of "
+                f"a sentence and its reference take {len(ids)} of the {self.context} positions of "
                 f"{self.card.name}, which leaves too few for the speech; give a shorter reference."
             )
-        return Prompt((tuple(ids),), min(most, room), seed, place)
+        return Prompt((tuple(ids),), min(most, room), seed, place, sampling=sampling)
 
     def __call__(self, text: str, *, on_step: OnStep | None = None, **options: Any) -> SpeechResult:
         """As `generate_speech`, without model, codec, device and dtype."""
@@ -148,9 +149,9 @@ class SpeechPipeline(Pipeline):
         )
         script = self.family.read(text)
         speaker = self.family.voice(voice, reference, reference_text)
-        prompts = [self.prompt(said, speaker, row_seed, place) for place, said in enumerate(script.sentences)]
+        prompts = [self.prompt(said, speaker, row_seed, place, sampling) for place, said in enumerate(script.sentences)]
         said = Said(text, script, speaker, row_seed)
-        return SpeechStream(self, self.method(choice, sampling), prompts, said, speed, together, on_step)
+        return SpeechStream(self, self.method(choice), prompts, said, speed, together, on_step)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class SpeechStream(Iterator[SpeechChunk]):
             end = min(self.begun + self.together, len(self.prompts))
             ids = list(range(self.begun, end))
             self.batch, self.begun = start(self.method, self.prompts[self.begun : end], ids), end
-            while len(self.batch.state):
+            while len(self.batch):
                 done = step(self.method, self.batch)
                 self.count += 1
                 self._take(done)
@@ -221,15 +222,15 @@ class SpeechStream(Iterator[SpeechChunk]):
     def _take(self, done: Step) -> None:
         """What a pass has committed."""
         assert self.batch is not None
-        rows = {request: self.batch.state.output(row) for row, request in enumerate(self.batch.state.ids)}
-        for request, before in zip(done.requests, done.generated, strict=True):
-            ids, reason = self.batch.done[request] if request in self.batch.done else (rows[request], None)
-            sentence, new = self.spoken[request], ids[before:].cpu()
-            sentence.finish = reason
-            sentence.add(self.pipe.family.codes(new), self.count)
-            if sentence.finish == "loop" and request in rows:
-                self.batch.state.finish[self.batch.state.ids.index(request)] = "loop"
-        retire(self.method, self.batch)
+        loops = {}
+        for request, new in zip(done.requests, done.committed, strict=True):
+            sentence = self.spoken[request]
+            if request in done.ended:
+                sentence.finish = self.batch.requests[request].finish
+            sentence.add(self.pipe.family.codes(torch.tensor(new)), self.count)
+            if sentence.finish == "loop":
+                loops[request] = "loop"
+        leave(self.batch, loops)
 
     def _count(self) -> None:
         """Statistics of the sentences decoded together last."""

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from polydraft.core.decode import Batch, Method, Step, decode, start
 from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
+from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import ModelCard, load, pretrained, read_weights
@@ -33,9 +34,6 @@ from polydraft.modalities.vlm.processor import load_processor
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.spelling import Spelling
 from polydraft.modalities.vlm.target import VisionTarget, target_of
-
-CONTEXT = 4096  # positions a row holds, unless the model has fewer or its manifest says otherwise
-LARGEST_DRAFT = 48
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,7 @@ class VLMPipeline(Pipeline):
         self.template = template.get("default") if isinstance(template, dict) else template
         if not self.template:
             raise WeightsError(f"the model in {card.target} has no chat template; put its chat_template.jinja there.")
-        self.context = min(card.manifest.get("context", CONTEXT), config.get_text_config().max_position_embeddings)
-        self.capacity = self.context + LARGEST_DRAFT
+        self.context = min(self.context, card.manifest.get("context", self.context))
         ends = self.target_model.generation_config.eos_token_id
         ends = self.words.eos_token_id if ends is None else ends
         self.eos = frozenset([ends] if isinstance(ends, int) else ends or [])
@@ -106,8 +103,8 @@ class VLMPipeline(Pipeline):
 
         return pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype)
 
-    def target(self, guidance_scale: float = 1.0) -> VisionTarget:
-        return target_of(self.target_model, capacity=self.capacity, guidance_scale=guidance_scale)
+    def target(self, guided: bool = False) -> VisionTarget:
+        return target_of(self.target_model, guided=guided, context=self.context)
 
     @property
     def codes(self) -> Tensor | None:
@@ -167,13 +164,17 @@ class VLMPipeline(Pipeline):
             min_tokens=min_new_tokens,
         )  # fmt: skip
         asked = conversations(image, question, messages)
-        prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens)
-        return ChatStream(self, self.method(choice, sampling), prompts)
+        prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens, sampling)
+        return ChatStream(self, self.method(choice), prompts)
 
-    def prompts(self, asked: list[Conversation], row_seeds: list[int], most: int) -> list[Prompt]:
-        return [self.prompt(row, seed, most) for row, seed in zip(asked, row_seeds, strict=True)]
+    def prompts(
+        self, asked: list[Conversation], row_seeds: list[int], most: int, sampling: Sampling | None = None
+    ) -> list[Prompt]:
+        """sampling: the model's own unless given."""
+        sampling = self.sampling() if sampling is None else sampling
+        return [self.prompt(row, seed, most, sampling) for row, seed in zip(asked, row_seeds, strict=True)]
 
-    def prompt(self, asked: Conversation, seed: int, most: int) -> Prompt:
+    def prompt(self, asked: Conversation, seed: int, most: int, sampling: Sampling) -> Prompt:
         """Ids of a conversation as the model's own template writes it, and its pictures as pixels."""
         self.refuse_marks(asked)
         try:
@@ -200,7 +201,7 @@ class VLMPipeline(Pipeline):
                 f"the question takes {len(ids)} positions, {pictured} of them for pictures, and {self.card.name} "
                 f"holds {self.context} with the answer; give fewer or smaller pictures, or less text."
             )
-        return Prompt((tuple(ids),), min(most, room), seed, inputs=inputs)
+        return Prompt((tuple(ids),), min(most, room), seed, inputs=inputs, sampling=sampling)
 
     def refuse_marks(self, asked: Conversation) -> None:
         """Text that would be taken for a picture, or for the end of a turn."""
@@ -234,12 +235,11 @@ class ChatStream(Iterator[ChatStep]):
     def __next__(self) -> ChatStep:
         step = next(self.steps)
         self.count += 1
-        self.done += sum(step.verdict.counts)
-        answers = self.batch.outputs()
+        self.done += sum(step.counts)
         pieces = [""] * len(self.prompts)
-        for request, committed in zip(step.requests, step.verdict.counts, strict=True):
-            ended = request in self.batch.done
-            pieces[request] = self.spellings[request].piece(answers[request].tolist(), ended)
+        for request, committed in zip(step.requests, step.counts, strict=True):
+            ids = self.batch.requests[request].ids
+            pieces[request] = self.spellings[request].piece(ids, request in step.ended)
             self.passes[request] += [self.count] * committed
             self.runs[request].append(pieces[request])
         return ChatStep(pieces, self.done, sum(prompt.budget for prompt in self.prompts), self.count, step)
@@ -250,10 +250,10 @@ class ChatStream(Iterator[ChatStep]):
 
     def result(self) -> ChatResult:
         """Answers, tokens and statistics of what was committed so far."""
-        rows = [self.batch.stats[request] for request in sorted(self.batch.stats)]
+        rows = list(self.batch.stats.values())
         for stats in rows:
             stats.time(self.batch.watch)
-        tokens = [answer.cpu() for answer in self.batch.outputs()]
+        tokens = self.batch.outputs()
         texts = [spelling.text(ids.tolist()) for spelling, ids in zip(self.spellings, tokens, strict=True)]
         return ChatResult(
             texts, tokens, [torch.tensor(row, dtype=torch.long) for row in self.passes],

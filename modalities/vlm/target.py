@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
 from polydraft.core.cache import SlotCache
+from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids")  # inputs of the text; all others are of the pictures
@@ -24,7 +25,9 @@ PER_TOKEN = ("token_type_ids", "mm_token_type_ids")  # inputs of the text; all o
 class VisionTarget(CausalTarget):
     """Adapter over a transformers `…ForConditionalGeneration`; `Prompt.inputs` are its processor's, ids excepted."""
 
-    def read(self, prompts: list[Prompt], ids: Tensor, lengths: Tensor, cache: SlotCache) -> Prefill:
+    def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
+        cache = state.cache
+        cache.reach(ids.shape[1])
         features = torch.zeros(*ids.shape, self.config.hidden_size, dtype=self.model.dtype, device=self.device)
         embeddings, shifts = torch.zeros_like(features), torch.zeros(len(ids), dtype=torch.long, device=self.device)
         encoded: list[tuple[Mapping[str, Tensor], Any]] = []
@@ -35,9 +38,11 @@ class VisionTarget(CausalTarget):
             if pictures:
                 text["mm_encoder_outputs"] = {"image": self.encoded(pictures, encoded)}
             text |= self.coordinates(ids[row : row + 1, :length], pictures, shifts[row : row + 1])
-            features[row, :length], embeddings[row, :length] = self.read_row(ids[row, :length], text, row, cache)
-        cache.shifts = shifts
-        return Prefill(features.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape))
+            features[row, :length], embeddings[row, :length] = self.read_row(
+                ids[row, :length], text, rows.start + row, cache
+            )
+        cache.shifts = shifts if cache.shifts is None else torch.cat([cache.shifts, shifts])
+        return Prefill(ids, lengths, features.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape))
 
     def read_row(self, ids: Tensor, inputs: dict[str, Any], row: int, cache: SlotCache) -> tuple[Tensor, Tensor]:
         """Features and embeddings `[L, D]` of one prompt, ids `[L]`; its keys and values go to `row` of the cache."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         UnknownMethod,
         UnknownModel,
         UnsupportedMethod,
+        UnsupportedModel,
         WeightsError,
     )
     from polydraft.modalities.image.pipeline import generate_image
@@ -44,6 +45,7 @@ __all__ = [
     "UnknownMethod",
     "UnknownModel",
     "UnsupportedMethod",
+    "UnsupportedModel",
     "WeightsError",
     "__version__",
     "chat",

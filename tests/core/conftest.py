@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,28 +21,30 @@ from transformers import (
 
 from polydraft.core.decode import Batch, Method, decode, start
 from polydraft.core.drafters.block import BlockNetwork
-from polydraft.core.drafters.dynamic import Dynamic
+from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
-from polydraft.core.drafters.heads import MedusaHeads
+from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
-from polydraft.core.drafters.initial import INITIALISATIONS, Initial
-from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.jacobi import INITIALISATIONS, Initial, JacobiDrafter
 from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.drafters.parallel import ParallelDrafter
-from polydraft.core.drafters.plain import NoDrafter
-from polydraft.core.drafters.plans import SharedNoise
-from polydraft.core.drafters.static import Static
+from polydraft.core.drafters.plans import Dynamic, Rank, Static
+from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
-from polydraft.core.verify.tape import TapeVerifier
+from polydraft.core.verify import rules
+from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
+from polydraft.core.verify.groups import GroupSampling, SharedGroup
+from polydraft.core.verify.neighbours import groups, nearest
+from polydraft.core.verify.tape import TapeVerifier, TargetOnlyVerifier
+from polydraft.core.verify.tree import RecursiveRejection
 
 VOCAB = 61
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3, "intermediate_size": 48, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 256, "initializer_range": 0.4,
+    "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 2048, "initializer_range": 0.4,
 }  # fmt: skip
 
 
@@ -64,6 +66,9 @@ def gemma(**fields: Any) -> PreTrainedModel:
 
 
 NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
+CODES = torch.nn.functional.normalize(torch.randn(VOCAB, 3, generator=torch.Generator().manual_seed(9)), dim=-1)
+CODES[:10] = torch.nan  # words
+NEAR, MEMBERS = nearest(CODES, 6), groups(CODES, 0.8)
 FAMILIES = {"llama": llama, "mistral": mistral, "gemma": gemma}
 
 
@@ -80,41 +85,77 @@ class Lab:
     block: BlockNetwork
     prompts: list[Prompt]
 
-    def target(self, guidance: float = 1.0) -> CausalTarget:
-        return CausalTarget(self.model, capacity=96, guidance_scale=guidance)
+    def target(self, guided: bool = False) -> CausalTarget:
+        return CausalTarget(self.model, guided=guided)
 
     def method(
-        self, drafter: Any = None, sampling: Sampling | None = None, guidance: float = 1.0, *,
+        self, drafter: Any = None, guided: bool = False, verifier: Any = None, *,
         eos: frozenset[int] = frozenset(), mask: Tensor | None = None,
     ) -> Method:  # fmt: skip
         """Plain decoding unless a drafter (or how to make one from the target) is given."""
-        target = self.target(guidance)
+        target = self.target(guided)
         made = NoDrafter() if drafter is None else drafter(target) if callable(drafter) else drafter
-        return Method("tested", target, made, TapeVerifier(), Sampler(sampling or Sampling(), mask), eos)
+        ends = torch.zeros(VOCAB, dtype=torch.bool)
+        ends[list(eos)] = True
+        return Method("tested", target, made, verifier or TapeVerifier(), Sampler(mask, ends if eos else None))
 
-    def drafters(self, recorded: list[Tensor]) -> dict[str, Any]:
+    def drafters(self, recorded: list[Tensor], device: torch.device | str = "cpu") -> dict[str, Any]:
         """Every drafter there is; oracles replay `recorded` with errors planted at every depth and branch."""
-        truth, everything = dict(enumerate(recorded)), torch.ones(VOCAB, dtype=torch.bool)
+        truth, everything = dict(enumerate(recorded)), torch.ones(VOCAB, dtype=torch.bool).to(device)
         return {
             "oracle chain": OracleDrafter(truth, VOCAB, reach=5, width=1, acceptance=0.8),
             "oracle tree": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
             "lookup": LookupDrafter(),
             **{f"jacobi {init}": JacobiDrafter(6, Initial(init, everything, 4)) for init in INITIALISATIONS},
             "jacobi for ever": JacobiDrafter(6, Initial("above", everything, 4), restart=False),
-            "lm chain": lambda target: LMDrafter(self.student, target, Dynamic(4), SharedNoise()),
-            "lm stopping": lambda target: LMDrafter(self.student, target, Dynamic(6, 2, 9, stop=0.7), SharedNoise()),
-            "lm tree": lambda target: LMDrafter(self.student, target, Dynamic(4, 3, 12), SharedNoise()),
-            "lm static": lambda target: LMDrafter(self.student, target, Static(3, 9), SharedNoise()),
-            "eagle chain": lambda target: EagleDrafter(self.eagle, target, Dynamic(3), SharedNoise()),
-            "eagle tree": lambda target: EagleDrafter(self.eagle, target, Dynamic(3, 3, 8), SharedNoise()),
-            "heads tree": lambda target: ParallelDrafter(self.heads, target, Static(3, 9), SharedNoise()),
-            "hydra chain": lambda target: HydraDrafter(self.hydra, target, Dynamic(3), SharedNoise()),
-            "hydra tree": lambda target: HydraDrafter(self.hydra, target, Dynamic(3, 3, 8), SharedNoise()),
-            "early exit": lambda target: EarlyExitDrafter(shallow(self.model, 1), target, Dynamic(3), SharedNoise()),
+            "lm chain": lambda target: LMDrafter(self.student, target, Dynamic(4), Rank()),
+            "lm stopping": lambda target: LMDrafter(self.student, target, Dynamic(6, 2, 9, stop=0.7), Rank()),
+            "lm tree": lambda target: LMDrafter(self.student, target, Dynamic(4, 3, 12), Rank()),
+            "lm static": lambda target: LMDrafter(self.student, target, Static(3, 9), Rank()),
+            "eagle chain": lambda target: EagleDrafter(self.eagle, target, Dynamic(3), Rank()),
+            "eagle tree": lambda target: EagleDrafter(self.eagle, target, Dynamic(3, 3, 8), Rank()),
+            "heads tree": lambda target: MultiTokenDrafter(self.heads, target, Static(3, 9), Rank()),
+            "hydra chain": lambda target: HydraDrafter(self.hydra, target, Dynamic(3), Rank()),
+            "hydra tree": lambda target: HydraDrafter(self.hydra, target, Dynamic(3, 3, 8), Rank()),
+            "early exit": lambda target: EarlyExitDrafter(shallow(self.model, 1), target, Dynamic(3), Rank()),
             "kangaroo tree": lambda target: EarlyExitDrafter(
-                self.kangaroo.backbone, target, Dynamic(3, 3, 8), SharedNoise()
+                self.kangaroo.backbone, target, Dynamic(3, 3, 8), Rank()
             ),
-            "block tree": lambda target: ParallelDrafter(self.block, target, Static(3, 9), SharedNoise()),
+            "block tree": lambda target: MultiTokenDrafter(self.block, target, Static(3, 9), Rank()),
+        }
+
+
+    def judged(self, device: torch.device | str = "cpu") -> dict[str, tuple[Any, Any]]:
+        """A drafter and a verifier of every family that is not the plain tape walk; their tensors are on `device`."""
+        near, members = NEAR.to(device), MEMBERS.to(device)
+        rigid = torch.zeros(VOCAB, dtype=torch.bool)
+        rigid[:10] = True
+        rigid, everything = rigid.to(device), torch.ones(VOCAB, dtype=torch.bool).to(device)
+
+        def lm(plan: Any, rank: Rank = Rank()) -> Callable[[CausalTarget], LMDrafter]:
+            return lambda target: LMDrafter(self.student, target, plan, rank)
+
+        chain, tree, fixed = lm(Dynamic(3)), lm(Dynamic(3, 2, 6)), lm(Static(3, 8))
+        return {
+            "target only": (tree, TargetOnlyVerifier()),
+            "sps": (chain, SpeculativeSampling()),
+            "stopping sps": (lm(Dynamic(4, stop=0.7)), SpeculativeSampling()),
+            "block": (chain, BlockVerification()),
+            "recursive": (fixed, RecursiveRejection()),
+            "recursive, likeliest": (lm(Dynamic(3, 2, 6), Rank(draws=False)), RecursiveRejection()),
+            "lookup sps": (LookupDrafter(), SpeculativeSampling()),
+            "lantern": (tree, TapeVerifier(rules.Lantern(near, delta=0.3), rigid)),
+            "gsd": (tree, TapeVerifier(rules.Grouped(9, 0.3))),
+            "tolerance": (tree, TapeVerifier(rules.Tolerant(3))),
+            "lantern ratio": (fixed, RecursiveRejection(rules.LanternPlus(near, lam=3.0), rigid)),
+            "ensemble": (chain, SpeculativeSampling(rules.Ensemble(0.7))),
+            "typical, target only": (tree, TargetOnlyVerifier(rules.Typical(0.2, 0.9))),
+            "groups": (chain, GroupSampling(members)),
+            "groups on the tape": (tree, TapeVerifier(SharedGroup(members))),
+            **{
+                f"sjd {refresh} {init}": (SJDDrafter(5, Initial(init, everything, 4), refresh), SpeculativeSampling())
+                for refresh, init in zip(REFRESHES * 2, INITIALISATIONS, strict=True)
+            },
         }
 
 
@@ -131,6 +172,12 @@ class Outcome:
 
 def same(first: list[Tensor], second: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def chosen(prompts: list[Prompt], sampling: Sampling | None = None, guidance: float = 1.0) -> list[Prompt]:
+    """The same prompts, sampled so."""
+    sampling = replace(sampling or Sampling(), guidance_scale=guidance)
+    return [replace(prompt, sampling=sampling) for prompt in prompts]
 
 
 def finish(method: Method, batch: Batch) -> Outcome:

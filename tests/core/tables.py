@@ -13,24 +13,39 @@ from torch import Tensor
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
-from polydraft.core.drafters.grow import GrowingDrafter
-from polydraft.core.drafters.parallel import ParallelDrafter
+from polydraft.core.drafters.heads import MultiTokenDrafter
+from polydraft.core.drafters.network import NetworkDrafter
 from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.noise import Noise
+from polydraft.core.rows import Departure
+from polydraft.core.sampling import Law, Sampler, Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.target import Prefill, Prompt, Scores
 
-VOCAB, LENGTH, RUNS = 4, 3, 100_000
+VOCAB, LENGTH, RUNS = 4, 3, 40_000
 FIRST = 2  # the prompt's last token; prompts are as long as it takes to have one
 
 
 class NoCache:
-    def select(self, rows: Tensor) -> NoCache:
-        return self
+    def leave(self, leaving: Departure) -> None:
+        return None
 
-    @staticmethod
-    def concat(caches: list[NoCache]) -> NoCache:
-        return caches[0]
+    def join(self, rows: int) -> slice:
+        return slice(0, rows)
+
+    def reach(self, slots: int) -> None:
+        return None
+
+
+def noise(rows: int, vocab: int, *, on_tape: bool = False, greedy: bool = False) -> Noise:
+    """Of rows with seeds 0, 1, …"""
+    zeros = torch.zeros(rows, dtype=torch.long)
+    quiet = torch.full((rows,), greedy)
+    return Noise(torch.arange(rows), zeros, zeros, quiet, [float(not greedy)] * rows, vocab, on_tape)
+
+
+def law_of(scores: Tensor, greedy: bool = False) -> Law:
+    return Law(scores, torch.full((len(scores),), greedy))
 
 
 def laws(seed: int, sharpness: float = 1.5) -> Tensor:
@@ -43,49 +58,53 @@ def laws(seed: int, sharpness: float = 1.5) -> Tensor:
 class TableTarget:
     table: Tensor
     vocab: int = VOCAB
-    capacity: int = 32
-    guidance_scale: float = 1.0
+    branches: int = 1
 
     model = SimpleNamespace(dtype=torch.float32)
     device = torch.device("cpu")
 
-    def padded(self, prompts: list[Prompt]) -> tuple[Tensor, Tensor]:
-        return torch.full((len(prompts), 2), FIRST), torch.full((len(prompts), 1), 2)
-
-    def prefill(self, prompts: list[Prompt], ids: Any = None, nodes: int = 0) -> tuple[State, Prefill]:
-        rows = len(prompts)
-        state = State(
-            torch.full((rows, 16), FIRST), [2] * rows, [0] * rows, [prompt.budget for prompt in prompts],
-            torch.full((rows, 1), 2), NoCache(), list(range(rows)), [None] * rows,  # type: ignore[arg-type]
+    def empty(self) -> State:
+        none = torch.zeros(0, dtype=torch.long)
+        return State(
+            none[:, None].expand(-1, 16), none, none, none, none[:, None], Settings.of([], "cpu"), [],
+            NoCache(),  # type: ignore[arg-type]
         )  # fmt: skip
-        return state, Prefill(torch.zeros(rows, 1, 2, 2))
+
+    def prefill(self, state: State, prompts: list[Prompt]) -> Prefill:
+        rows = len(prompts)
+        two = torch.full((rows,), 2)
+        settings = Settings.of([prompt.sampling for prompt in prompts], "cpu")
+        budget = torch.tensor([prompt.budget for prompt in prompts])
+        ids = torch.full((rows, 16), FIRST)
+        state.extend(State(ids, two, two * 0, budget, two[:, None], settings, [2] * rows, state.cache))
+        return Prefill(ids[:, :2], two[:, None], torch.zeros(rows, 1, 2, 2))
 
     def score(self, state: State, draft: Draft) -> Scores:
-        t = torch.tensor(state.generated)[:, None] + draft.depth
+        t = state.generated[:, None] + draft.depth
         ids = torch.cat([state.roots(), draft.tokens], 1)
         return Scores(self.table[t, ids], torch.zeros(len(ids), 1, ids.shape[1], 2))
 
     def commit(self, state: State, draft: Draft, verdict: Any) -> None:
         state.append(verdict.tokens, verdict.counts)
 
-    def combine(self, logits: Tensor) -> Tensor:
+    def combine(self, logits: Tensor, settings: Settings) -> Tensor:
         return logits[:, 0]
 
 
 class TableNetwork:
     """Features are (token, position)."""
 
-    def cache(self, rows: int) -> NoCache:
+    def cache(self, branches: int) -> NoCache:
         return NoCache()
 
-    def prefill(self, cache: NoCache, inputs: Tensor) -> None:
+    def prefill(self, cache: NoCache, inputs: Tensor, rows: slice) -> None:
         return None
 
     def tree_pass(self, cache: NoCache, inputs: Tensor, lineage: Tensor, depth: Tensor, cached: Tensor) -> Tensor:
         return torch.stack([inputs, cached + depth[:, -inputs.shape[1] :]], -1)
 
 
-class TableDrafter(GrowingDrafter):
+class TableDrafter(NetworkDrafter):
     def __init__(self, table: Tensor, target: TableTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(TableNetwork(), target, plan, rank)  # type: ignore[arg-type]
         self.table = table
@@ -96,21 +115,21 @@ class TableDrafter(GrowingDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.table[features[..., 1] - 1, features[..., 0]]
 
-    def prompt(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Tensor, Tensor]:
-        return ids, lengths - 1
+    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
+        return seen.ids, seen.lengths - 1
 
 
-class TableAhead(ParallelDrafter):
+class TableAhead(MultiTokenDrafter):
     """Says level d by the table's row of token 0, whatever stands before it."""
 
     def __init__(self, table: Tensor, target: TableTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(SimpleNamespace(eval=lambda: None), target, plan, rank)  # type: ignore[arg-type]
         self.table = table
 
-    def remember(self, ids: Tensor, lengths: Tensor, seen: Prefill) -> tuple[Any, Tensor]:
-        return NoCache(), lengths - 1
+    def remember(self, cache: Any, seen: Prefill) -> tuple[Any, Tensor]:
+        return NoCache(), seen.lengths - 1
 
-    def read(self, drafts: Any, tokens: Tensor, features: Tensor, counts: Tensor) -> Tensor:
+    def read(self, state: State, own: Any, tokens: Tensor, features: Tensor) -> Tensor:
         return self.table[: self.plan.depth, 0].expand(len(tokens), -1, -1)
 
 
@@ -120,14 +139,9 @@ class Replacing(Stateless):
 
     table: Tensor
     width: int = 2
-    reach: int = 2
 
-    @property
-    def nodes(self) -> int:
-        return 2 * self.width
-
-    def draft(self, state: State, drafts: Any, sampler: Sampler, noise: Any) -> Draft:
-        t = torch.tensor(state.generated)
+    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
+        t = state.generated
         first = self.table[t, state.roots()[:, 0]]
         above = self.draw(first, noise)
         second = self.table[t + 1, above[:, 0]]
@@ -135,7 +149,7 @@ class Replacing(Stateless):
         parents = torch.tensor([-1] * self.width + [0] * self.width).expand_as(tokens)
         blank = torch.zeros_like(first)
         q = torch.stack([first, second] + [blank] * (2 * self.width - 1), 1)
-        return Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), q=q)
+        return Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), 2, q=q)
 
     def draw(self, law: Tensor, noise: Any) -> Tensor:
         return (law[:, None] + noise.gumbel(self.width)).argmax(-1)
@@ -157,8 +171,8 @@ def drawn(
     target: TableTarget, drafter: Any, verifier: Any, sampling: Sampling | None = None, runs: int = RUNS
 ) -> Tensor:
     """Frequencies of all sequences over `runs` seeds."""
-    method = Method("tested", target, drafter, verifier, Sampler(sampling or Sampling()))  # type: ignore[arg-type]
-    batch = start(method, [Prompt(((FIRST, FIRST),), LENGTH, seed) for seed in range(runs)])
+    method, sampling = Method("tested", target, drafter, verifier), sampling or Sampling()  # type: ignore[arg-type]
+    batch = start(method, [Prompt(((FIRST, FIRST),), LENGTH, seed, sampling=sampling) for seed in range(runs)])
     for _ in decode(method, batch):
         pass
     weights = VOCAB ** torch.arange(LENGTH - 1, -1, -1)

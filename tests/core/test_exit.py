@@ -7,27 +7,35 @@ from functools import partial
 import pytest
 import torch
 
-from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
-from polydraft.core.drafters.plans import SharedNoise
+from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.kernels import weight_of
 from polydraft.core.training.examples import Examples
 from polydraft.core.training.exit import divergence
+
+from .conftest import chosen
+
+
+def is_linear(module) -> bool:
+    """Whose weight may be kept in another layout."""
+    return isinstance(module, torch.nn.Linear)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 1.5])
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma"])
 def test_leaving_behind_the_last_layer_is_never_wrong(lab, run, family, guidance):
     made = lab(family=family)
-    plain = run(made.method(None, None, guidance), made.prompts)
+    prompts, guided = chosen(made.prompts, guidance=guidance), guidance != 1
+    plain = run(made.method(None, guided), prompts)
     depth = 3
     for layers, least in ((made.model.config.num_hidden_layers, 0.9 * (depth + 1)), (1, 1.0)):
         drafted = run(
             made.method(
                 lambda target, layers=layers: EarlyExitDrafter(
-                    shallow(made.model, layers), target, Dynamic(depth), SharedNoise()
-                ), None, guidance,
-            ), made.prompts,
+                    shallow(made.model, layers), target, Dynamic(depth), Rank()
+                ), guided,
+            ), prompts,
         )  # fmt: skip
         assert drafted.same(plain) and drafted.tau >= least
 
@@ -53,10 +61,11 @@ def test_an_adapter_learns_to_draft_and_leaves_the_target_alone(lab, run, tmp_pa
     found = KangarooAdapter.from_folder(tmp_path, made.model)
     assert all("joined" not in name for name in found.state_dict())
     drafted = run(
-        made.method(lambda target: EarlyExitDrafter(found.backbone, target, Dynamic(4), SharedNoise())), made.prompts
+        made.method(lambda target: EarlyExitDrafter(found.backbone, target, Dynamic(4), Rank())), made.prompts
     )
     assert drafted.same(plain) and drafted.tau > 1.5
     after = made.model.state_dict()
+    after |= {f"{name}.weight": weight_of(part) for name, part in made.model.named_modules() if is_linear(part)}
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
 
 

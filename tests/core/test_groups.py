@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from polydraft.core.draft import Draft
-from polydraft.core.stream import SecondStream
-from polydraft.core.tape import NoiseTape
 from polydraft.core.verify.groups import GroupSampling, SharedGroup
 from polydraft.core.verify.neighbours import groups
 from polydraft.core.verify.tape import TapeVerifier
 
-from .tables import distance, floor
+from .tables import distance, floor, law_of, noise
 
 VOCAB, ROWS = 8, 40_000
 GENERATOR = torch.Generator().manual_seed(4)
@@ -35,7 +33,7 @@ def mass(law: torch.Tensor) -> torch.Tensor:
 
 def drawn(repick: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Frequencies of the first token and of its group; with the bug the group is looked up from the token again."""
-    verifier, stream = GroupSampling(MEMBERS), SecondStream(list(range(ROWS)), VOCAB)
+    verifier, stream = GroupSampling(MEMBERS), noise(ROWS, VOCAB)
     x = torch.multinomial(Q, ROWS, True, generator=torch.Generator().manual_seed(5))[:, None]
     p, q = P.float().expand(ROWS, 1, VOCAB), (Q * (P > 0)).float().expand(ROWS, 1, VOCAB)
     kept, group = verifier.judge(p, q, x, stream)
@@ -73,7 +71,7 @@ def test_tokens_come_out_as_the_formula_says():
     x = torch.multinomial(Q, ROWS, True, generator=torch.Generator().manual_seed(5))[:, None]
     q = torch.stack([Q.log(), torch.zeros(VOCAB)]).float().expand(ROWS, -1, -1)
     verdict = GroupSampling(MEMBERS).verify(
-        Draft.of_chain(x, q=q), law, SecondStream(list(range(ROWS)), VOCAB), [0] * ROWS
+        Draft.of_chain(x, q=q), law_of(law), noise(ROWS, VOCAB), torch.zeros(ROWS, dtype=torch.long)
     )
     found = verdict.tokens[:, 0].bincount(minlength=VOCAB).double() / ROWS
     assert distance(found, wanted) < floor(wanted, ROWS) < distance(wanted, P)
@@ -90,7 +88,7 @@ def test_on_the_tape_a_child_stands_for_choices_whose_group_it_shares(child):
             wanted[y] -= P[y] * share
     law = P.float().log().expand(ROWS, 2, VOCAB)
     verdict = TapeVerifier(SharedGroup(MEMBERS)).verify(
-        Draft.of_chain(torch.full((ROWS, 1), child)), law, NoiseTape(list(range(ROWS)), VOCAB, 3), [0] * ROWS
+        Draft.of_chain(torch.full((ROWS, 1), child)), law_of(law), noise(ROWS, VOCAB, on_tape=True), torch.zeros(ROWS, dtype=torch.long)
     )
     found = verdict.tokens[:, 0].bincount(minlength=VOCAB).double() / ROWS
     assert distance(found, wanted) < floor(wanted, ROWS)
@@ -98,13 +96,13 @@ def test_on_the_tape_a_child_stands_for_choices_whose_group_it_shares(child):
 
 def test_at_temperature_0_what_shares_the_group_of_the_argmax_is_kept():
     best, logits = int(P.argmax()), P.float().log() + 3
-    stream = SecondStream([0], VOCAB, greedy=True)
+    stream = noise(1, VOCAB, greedy=True)
     for child in range(VOCAB):
         verdict = GroupSampling(MEMBERS).verify(
-            Draft.of_chain(torch.tensor([[child]])), logits.expand(1, 2, VOCAB), stream, [0]
+            Draft.of_chain(torch.tensor([[child]])), law_of(logits.expand(1, 2, VOCAB), greedy=True), stream, torch.zeros(1, dtype=torch.long)
         )
         kept = child in GROUPS[best] and bool(P[child] > 0)
-        assert verdict.accepted == [int(kept)] and verdict.tokens[0, 0] == (child if kept else best)
+        assert verdict.accepted.tolist() == [int(kept)] and verdict.tokens[0, 0] == (child if kept else best)
 
 
 def test_groups_of_a_long_codebook_are_found_in_parts():

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
 from scipy import stats
 
 from polydraft.core.decode import Method, decode, start
-from polydraft.core.drafters.initial import Initial
-from polydraft.core.drafters.jacobi import JacobiDrafter
-from polydraft.core.drafters.plain import NoDrafter
-from polydraft.core.sampling import History, Sampler, Sampling
+from polydraft.core.drafters.base import NoDrafter
+from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
+from polydraft.core.sampling import History, Sampler, Sampling, Settings
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
 
@@ -25,9 +23,9 @@ def tiny(lab):
     return type(lab().model)(lab().model.config.__class__(**(lab().model.config.to_dict() | {"vocab_size": VOCAB})))
 
 
-def enumerate_law(model, sampler: Sampler, prompt: tuple[int, ...]) -> torch.Tensor:
+def enumerate_law(model, sampling: Sampling, prompt: tuple[int, ...]) -> torch.Tensor:
     """Probability of each of V^T continuations, by plain forward passes."""
-    law = []
+    law, settings = [], Settings.of([sampling], "cpu")
     for sequence in itertools.product(range(VOCAB), repeat=LENGTH):
         ids, probability = list(prompt), 1.0
         for token in sequence:
@@ -38,18 +36,19 @@ def enumerate_law(model, sampler: Sampler, prompt: tuple[int, ...]) -> torch.Ten
                 seen, torch.ones_like(seen, dtype=torch.bool), seen[:, -1:], torch.ones(1, 1, 1, dtype=torch.bool),
                 torch.zeros(1, 1, dtype=torch.long),
             )  # fmt: skip
-            probability *= sampler(logits, root)[0, 0, token].exp().item()
+            probability *= Sampler()(logits, settings, root).p[0, 0, token].item()
             ids.append(token)
         law.append(probability)
     return torch.tensor(law, dtype=torch.double)
 
 
-def drawn(method: Method, prompt: tuple[int, ...], seeds: range) -> torch.Tensor:
+def drawn(model, drafter, sampling: Sampling, prompt: tuple[int, ...]) -> torch.Tensor:
     """How often each continuation was drawn."""
+    method = Method("m", CausalTarget(model), drafter, TapeVerifier())
     counts = torch.zeros(VOCAB**LENGTH, dtype=torch.double)
     weights = VOCAB ** torch.arange(LENGTH - 1, -1, -1)
-    for first in seeds[::BATCH]:
-        rows = [replace(Prompt((prompt,), LENGTH), seed=seed) for seed in range(first, first + BATCH)]
+    for first in range(0, RUNS, BATCH):
+        rows = [Prompt((prompt,), LENGTH, seed, sampling=sampling) for seed in range(first, first + BATCH)]
         batch = start(method, rows)
         for _ in decode(method, batch):
             pass
@@ -76,13 +75,11 @@ def fits(counts: torch.Tensor, law: torch.Tensor) -> bool:
     "drafter", [NoDrafter(), JacobiDrafter(3, Initial("random", torch.ones(VOCAB, dtype=torch.bool)))]
 )
 def test_sequences_follow_the_enumerated_law(tiny, sampling, drafter):
-    prompt, sampler = (1, 2, 3), Sampler(sampling)
-    method = Method("m", CausalTarget(tiny, capacity=16), drafter, TapeVerifier(), sampler)
-    assert fits(drawn(method, prompt, range(RUNS)), enumerate_law(tiny, sampler, prompt))
+    prompt = (1, 2, 3)
+    assert fits(drawn(tiny, drafter, sampling, prompt), enumerate_law(tiny, sampling, prompt))
 
 
 def test_another_law_is_told_apart(tiny):
     """The test above can fail: a temperature a tenth too high is noticed."""
     prompt = (1, 2, 3)
-    method = Method("m", CausalTarget(tiny, capacity=16), NoDrafter(), TapeVerifier(), Sampler(Sampling(1.1)))
-    assert not fits(drawn(method, prompt, range(RUNS)), enumerate_law(tiny, Sampler(Sampling()), prompt))
+    assert not fits(drawn(tiny, NoDrafter(), Sampling(1.1), prompt), enumerate_law(tiny, Sampling(), prompt))

@@ -7,22 +7,25 @@ from dataclasses import replace
 import pytest
 import torch
 
+from polydraft.core import attention
 from polydraft.core import sampling as sampling_module
+from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.network import Network
+from polydraft.core.noise import Noise
 from polydraft.core.sampling import Sampling
-from polydraft.core.tape import NoiseTape
 
-VOCAB = 61
+from .conftest import VOCAB, chosen
 
 
 def drafted_equals_plain(lab, run, drafter: str, sampling: Sampling | None = None, plant=lambda: None) -> bool:
     """Plain decoding first, then the bug, then the drafter on the same prompts."""
     made = lab()
-    plain = run(made.method(None, sampling), made.prompts)
+    prompts = chosen(made.prompts, sampling)
+    plain = run(made.method(), prompts)
     plant()
-    return run(made.method(made.drafters(plain.outputs)[drafter], sampling), made.prompts).same(plain)
+    return run(made.method(made.drafters(plain.outputs)[drafter]), prompts).same(plain)
 
 
 def test_noise_reused_at_two_positions(lab, run, monkeypatch):
@@ -39,30 +42,34 @@ def test_noise_reused_at_two_positions(lab, run, monkeypatch):
 
     pairs = 4 * sum(prompt.budget - 1 for prompt in lab().prompts)
     assert repeats() < 3 * pairs / VOCAB + 10
-    honest = NoiseTape.window
-
-    def reused(self, starts, width):
-        wide = honest(self, [start // 2 for start in starts], width)
-        places = torch.tensor(starts)[:, None] + torch.arange(width)
-        return wide.gather(1, (places // 2 - torch.tensor(starts)[:, None] // 2)[..., None].expand_as(wide))
-
-    monkeypatch.setattr(NoiseTape, "window", reused)
+    honest = Noise.tape
+    monkeypatch.setattr(Noise, "tape", lambda self, t, further=0: honest(self, t // 2, further))
     assert repeats() > pairs / 3
 
 
 @pytest.mark.parametrize("drafter", ["oracle chain", "oracle tree", "jacobi left-law"])
 def test_noise_tied_to_the_window_slot(lab, run, monkeypatch, drafter):
-    honest = NoiseTape.window
+    honest = Noise.tape
 
     def plant():
-        monkeypatch.setattr(NoiseTape, "window", lambda self, starts, width: honest(self, [0] * len(starts), width))
+        monkeypatch.setattr(Noise, "tape", lambda self, t, further=0: honest(self, t - t[:, :1], further))
 
     assert drafted_equals_plain(lab, run, drafter)
     assert not drafted_equals_plain(lab, run, drafter, plant=plant)
 
 
+def exact_equals_plain(lab, run, family: str, plant=lambda: None) -> bool:
+    """Of methods that keep nodes wherever they stand; at temperature 0 these too say what plain decoding says."""
+    made = lab(torch.float64)
+    prompts = chosen(made.prompts, Sampling(temperature=0))
+    plain = run(made.method(), prompts)
+    plant()
+    drafter, verifier = made.judged()[family]
+    return run(made.method(drafter, False, verifier), prompts).same(plain)
+
+
 def test_a_sibling_seen_through_the_mask(lab, run, monkeypatch):
-    """Only the pass sees siblings; the walk itself stays right."""
+    """Only the pass sees siblings; the walk itself stays right. Nodes in place have none among those before them."""
 
     def plant():
         score = Network.tree_pass
@@ -73,26 +80,60 @@ def test_a_sibling_seen_through_the_mask(lab, run, monkeypatch):
 
         monkeypatch.setattr(Network, "tree_pass", tree_pass)
 
-    assert not drafted_equals_plain(lab, run, "oracle tree", plant=plant)
+    assert not exact_equals_plain(lab, run, "target only", plant)
 
 
-@pytest.mark.parametrize("drafter", ["oracle tree", "lm tree"])
-def test_keys_and_values_of_a_rejected_path_left_in_view(lab, run, monkeypatch, drafter):
+@pytest.mark.parametrize("family", ["target only", "recursive"])
+def test_keys_and_values_of_a_rejected_path_left_in_view(lab, run, monkeypatch, family):
     def plant():
         monkeypatch.setattr("polydraft.core.target.keep_path", lambda *args: None)
 
-    assert not drafted_equals_plain(lab, run, drafter, plant=plant)
+    assert exact_equals_plain(lab, run, family)
+    assert not exact_equals_plain(lab, run, family, plant)
+
+
+def test_a_row_that_moves_without_its_keys_and_values(lab, run, monkeypatch):
+    """Budgets differ, so rows end one after the other and the last moves into the gap."""
+    made = lab()
+    alone = [run(made.method(), [prompt]).outputs[0] for prompt in made.prompts]
+    assert all(map(torch.equal, run(made.method(), made.prompts).outputs, alone))
+
+    def stay(self, leaving):
+        self.live = leaving.left * self.branches
+
+    monkeypatch.setattr(SlotCache, "leave", stay)
+    assert not all(map(torch.equal, run(made.method(), made.prompts).outputs, alone))
+
+
+def test_a_view_of_the_keys_one_block_short(lab, run, monkeypatch):
+    made = lab()
+    prompts = [replace(made.prompts[0], branches=((1, *range(2, 60)) * 9,), budget=60)]
+    plain = run(made.method(), prompts)
+    assert len(prompts[0].branches[0]) > attention.KEYS
+    oracle = made.drafters(plain.outputs)["oracle chain"]
+    assert run(made.method(oracle), prompts).same(plain)
+    honest = attention.folded
+
+    def short(visible, groups, dtype):
+        cut = visible.clone()
+        if cut.shape[2] > attention.KEYS:
+            cut[..., -attention.KEYS :] = False
+            cut[..., 0] = True
+        return honest(cut, groups, dtype)
+
+    monkeypatch.setattr(attention, "folded", short)
+    assert not run(made.method(oracle), prompts).same(plain)
 
 
 @pytest.mark.parametrize("drafter", ["oracle chain", "oracle tree"])
 def test_a_penalty_that_ignores_the_path(lab, run, monkeypatch, drafter):
-    honest = sampling_module.penalise
+    honest = sampling_module.penalised
 
     def plant():
         def blind(scores, history, penalty):
             return honest(scores, replace(history, lineage=torch.zeros_like(history.lineage)), penalty)
 
-        monkeypatch.setattr(sampling_module, "penalise", blind)
+        monkeypatch.setattr(sampling_module, "penalised", blind)
 
     penalised = Sampling(temperature=1.0, repetition_penalty=1.8)
     assert drafted_equals_plain(lab, run, drafter, penalised)
@@ -104,7 +145,7 @@ def test_positions_off_by_one_in_the_tree(lab, run, monkeypatch):
         in_order = property(lambda draft: torch.arange(draft.size + 1).expand(len(draft.tokens), -1))
         monkeypatch.setattr(Draft, "depth", in_order)
 
-    assert not drafted_equals_plain(lab, run, "oracle tree", plant=plant)
+    assert not exact_equals_plain(lab, run, "target only", plant)
 
 
 def test_an_oracle_that_is_always_right_is_not_enough(lab, run):

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 import torch
 
-from polydraft.core.decode import decode, join, keep, start, step
+from polydraft.core.cache import SlotCache
+from polydraft.core.decode import decode, join, leave, start, step
+from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.target import NARROWEST, CausalTarget
+from polydraft.core.rows import Departure
+from polydraft.core.sampling import RepetitionAware, Sampling
+from polydraft.core.target import Prompt
+
+from .conftest import VOCAB, chosen
 
 NAMES = [
-    "oracle chain", "oracle tree", "lookup", "jacobi left-law", "jacobi random", "lm chain",
-    "lm tree", "heads tree", "block tree",
+    "oracle chain", "oracle tree", "lookup", "jacobi left-law", "jacobi random", "lm chain", "lm tree", "eagle tree",
+    "hydra chain", "heads tree", "block tree", "kangaroo tree",
 ]  # fmt: skip
+SAMPLINGS = [
+    Sampling(temperature=0), Sampling(), Sampling(temperature=0.7, top_k=5), Sampling(top_p=0.8),
+    Sampling(temperature=1.4, min_p=0.05), Sampling(repetition_penalty=1.5),
+    Sampling(temperature=0, repetition_penalty=1.3), Sampling(top_k=7, repetition_aware=RepetitionAware(6, 0.2)),
+    Sampling(temperature=0, repetition_aware=RepetitionAware(4, 0.25, banned=True)),
+    Sampling(min_tokens=6, top_k=20, top_p=0.9, min_p=0.01),
+]  # fmt: skip
+EOS = frozenset({3, 5, 8, 13, 21, 34})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,33 +62,134 @@ def test_the_token_the_budget_ends_on_may_be_eos(lab, run):
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_that_join_late_change_nothing(lab, run, go_on, name, guidance):
     """Two rows start, two join after three passes, one leaves, the last joins after five more."""
-    made = lab(torch.bfloat16)
-    plain = run(made.method(None, None, guidance), made.prompts)
-    method = made.method(made.drafters(plain.outputs)[name], None, guidance)
-    batch = start(method, made.prompts[:2], ids=[0, 1])
+    made, guided = lab(torch.bfloat16), guidance != 1
+    prompts = chosen(made.prompts, guidance=guidance)
+    plain = run(made.method(None, guided), prompts)
+    method = made.method(made.drafters(plain.outputs)[name], guided)
+    batch = start(method, prompts[:2], ids=[0, 1])
     for _ in range(3):
         step(method, batch)
-    join(method, batch, start(method, made.prompts[2:4], ids=[2, 3]))
+    join(method, batch, prompts[2:4], ids=[2, 3])
     step(method, batch)
-    gone = batch.state.ids.index(1)
-    keep(method, batch, [row for row in range(len(batch.state)) if row != gone])
+    leave(batch, {1: "loop"})
     for _ in range(4):
-        if len(batch.state):
+        if len(batch):
             step(method, batch)
-    join(method, batch, start(method, made.prompts[4:], ids=[4]))
+    join(method, batch, prompts[4:], ids=[4])
     outcome = go_on(method, batch)
-    del plain.outputs[1]
+    assert outcome.reasons[1] == "loop" and outcome.reasons.count("length") == 4
+    whole = plain.outputs[1]
+    assert 0 < len(outcome.outputs[1]) < len(whole)
+    plain.outputs[1] = whole[: len(outcome.outputs[1])]
     assert all(torch.equal(a, b) for a, b in zip(outcome.outputs, plain.outputs, strict=True))
 
 
-def test_order_of_rows_is_free(lab, run, go_on):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("guided", [False, True])
+def test_rows_of_all_settings_in_any_order_are_what_they_are_alone(lab, run, dtype, guided):
+    """Up to 64 rows, every one sampled its own way, join and leave at random, drafted by an LM and by Jacobi."""
+    made, choice = lab(dtype), random.Random(int(guided))
+    prompts = []
+    for request in range(70):
+        ids = tuple(choice.randrange(VOCAB) for _ in range(choice.randrange(1, 20)))
+        sampling = replace(choice.choice(SAMPLINGS), guidance_scale=choice.choice([1.0, 1.5, 3.0]) if guided else 1.0)
+        prompts.append(Prompt((ids, (1, 6)[: choice.randrange(1, 3)]), choice.randrange(1, 14), request, request % 3,
+                              sampling=sampling))  # fmt: skip
+    plain = made.method(None, guided, eos=EOS)
+    alone = [run(plain, [prompt]) for prompt in prompts]
+    for name in ("plain", "lm tree", "jacobi left-law"):
+        method = plain if name == "plain" else made.method(made.drafters([])[name], guided, eos=EOS)
+        waiting = list(range(len(prompts)))
+        choice.shuffle(waiting)
+        first, waiting = waiting[:60], waiting[60:]
+        batch = start(method, [prompts[request] for request in first], ids=first)
+        most, left = 0, set()
+        while len(batch) or waiting:
+            joining, waiting = (waiting[:4], waiting[4:]) if choice.random() < 0.6 or not len(batch) else ([], waiting)
+            if joining:
+                join(method, batch, [prompts[request] for request in joining], joining)
+            most = max(most, len(batch))
+            if len(batch) > 8 and choice.random() < 0.3:
+                gone = choice.choice(batch.live).id
+                left.add(gone)
+                leave(batch, {gone: "cancelled"})
+            step(method, batch)
+        assert 60 <= most <= 64 and left
+        for request, (output, reason) in enumerate(zip(batch.outputs(), batch.finish_reasons(), strict=True)):
+            wanted = alone[request].outputs[0]
+            if request in left:
+                wanted = wanted[: len(output)]
+            else:
+                assert reason == alone[request].reasons[0]
+            assert torch.equal(output, wanted), (name, request, prompts[request])
+
+
+@pytest.mark.parametrize("name", ["sjd independent random", "sjd maximal left", "block", "recursive", "groups"])
+def test_rows_off_the_tape_draw_what_they_draw_alone(lab, run, name):
+    """What the second stream gives depends on the row's own passes, so a row that joins late is as it is alone."""
     made = lab()
-    plain = run(made.method(), made.prompts)
-    method = made.method(made.drafters(plain.outputs)["oracle tree"])
-    batch = start(method, made.prompts)
+    drafter, verifier = made.judged()[name]
+    method = made.method(drafter, False, verifier)
+    alone = [run(method, [prompt]).outputs[0] for prompt in made.prompts]
+    batch = start(method, made.prompts[:2], ids=[0, 1])
+    for _ in range(3):
+        step(method, batch)
+    join(method, batch, made.prompts[2:], ids=[2, 3, 4])
+    for _ in decode(method, batch):
+        pass
+    assert all(map(torch.equal, batch.outputs(), alone))
+
+
+def test_a_leave_copies_a_row_for_each_that_leaves_and_the_pool_stays(lab, monkeypatch):
+    made = lab()
+    method = made.method()
+    prompts = [replace(made.prompts[0], branches=((1, 2 + row, 9),)) for row in range(15)]
+    batch = start(method, prompts)
     step(method, batch)
-    keep(method, batch, [3, 0, 4, 1, 2])
-    assert go_on(method, batch).same(plain)
+    layer = batch.state.cache.layers[0]
+    before, copied = layer.keys.data_ptr(), layer.keys.clone()
+    assert Departure.of([2, 14, 7], 15) == Departure([2, 7], [12, 13], 12)
+    leave(batch, {2: "loop", 14: "loop", 7: "loop"})
+    assert [request.id for request in batch.live] == [0, 1, 12, 3, 4, 5, 6, 13, 8, 9, 10, 11]
+    changed = [row for row in range(15) if not torch.equal(layer.keys[row], copied[row])]
+    assert changed == [2, 7] and torch.equal(layer.keys[2], copied[12]) and torch.equal(layer.keys[7], copied[13])
+    assert layer.keys.data_ptr() == before, "the pool was not made anew"
+    grown = []
+    monkeypatch.setattr(SlotCache, "grow", lambda self: grown.append(self))
+    join(method, batch, made.prompts[:3], [20, 21, 22])
+    assert layer.keys.data_ptr() == before and not grown, "rows that join take the places of rows that left"
+
+
+def test_requests_are_told_apart_and_forgotten_when_they_are_released(lab, run):
+    made = lab()
+    method = made.method()
+    batch = start(method, made.prompts[:2], ids=[7, 3])
+    for ids, prompts in (([3], made.prompts[2:3]), ([8, 8], made.prompts[2:4]), ([8], made.prompts[2:4])):
+        with pytest.raises(InvalidArgument, match="id of its own"):
+            join(method, batch, prompts, ids)
+    assert len(batch) == 2 and len(batch.state) == 2, "what is refused leaves nothing behind"
+    step(method, batch)
+    with pytest.raises(InvalidArgument, match="under way"):
+        batch.release(7)
+    leave(batch, {7: "cancelled"})
+    gone = batch.release(7)
+    assert gone.id == 7 and len(gone.ids) == 1 and gone.finish == "cancelled" and list(batch.requests) == [3]
+    join(method, batch, made.prompts[4:], [7])
+    for _ in decode(method, batch):
+        pass
+    alone = [run(method, [prompt]).outputs[0] for prompt in (made.prompts[1], made.prompts[4])]
+    assert all(map(torch.equal, batch.outputs(), alone)) and set(batch.stats) == {3, 7}
+
+
+def test_an_empty_batch_can_be_joined(lab, run):
+    made = lab()
+    method = made.method(made.drafters([])["lm tree"])
+    batch = start(method, [])
+    assert batch.outputs() == [] and not len(batch)
+    join(method, batch, made.prompts, list(range(5)))
+    for _ in decode(method, batch):
+        pass
+    assert all(map(torch.equal, batch.outputs(), run(made.method(), made.prompts).outputs))
 
 
 def test_closing_the_loop_keeps_what_was_committed(lab, run):
@@ -94,31 +210,38 @@ def test_steps_tell_who_took_part_and_where(lab, run):
     made = lab()
     plain = run(made.method(), made.prompts)
     method = made.method(made.drafters(plain.outputs)["oracle chain"])
-    batch, seen = start(method, made.prompts), dict.fromkeys(range(5), 0)
+    batch, seen, ended = start(method, made.prompts), {row: [] for row in range(5)}, []
     for turn in decode(method, batch):
-        for request, first, count in zip(turn.requests, turn.generated, turn.verdict.counts, strict=True):
-            assert first == seen[request] and count >= 1
-            seen[request] += count
-    assert seen == {row: prompt.budget for row, prompt in enumerate(made.prompts)}
+        ended += turn.ended
+        for request, first, tokens, accepted in zip(
+            turn.requests, turn.generated, turn.committed, turn.accepted, strict=True
+        ):
+            assert first == len(seen[request]) and tokens and accepted in (len(tokens), len(tokens) - 1)
+            seen[request] += tokens
+    assert [seen[row] for row in range(5)] == [output.tolist() for output in plain.outputs]
+    assert sorted(ended) == list(range(5))
 
 
-def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(lab):
+def test_drafts_past_the_budget_are_not_counted(lab, run):
+    """A chain of five with room for one: one was drafted, whatever the window."""
     made = lab()
-    with pytest.raises(InvalidArgument, match="positions but this target holds 96"):
-        start(made.method(), [replace(made.prompts[0], budget=95)])
+    (prompt,) = (replace(made.prompts[0], budget=1),)
+    plain = run(made.method(), [prompt])
+    for reach, width in ((5, 1), (4, 3)):
+        oracle = OracleDrafter(dict(enumerate(plain.outputs)), VOCAB, reach=reach, width=width, acceptance=1, leads=1)
+        stats = run(made.method(oracle), [prompt]).batch.stats[0]
+        assert (stats.drafted, stats.accepted, stats.tokens, stats.target_passes) == (width, 1, 1, 1)
+    assert isinstance(made.method().drafter, NoDrafter) and plain.batch.stats[0].drafted == 0
 
 
-@pytest.mark.parametrize("guidance", [1.0, 2.5])
-def test_trees_at_the_end_of_the_room_overwrite_nobody(lab, run, guidance):
-    """The widest tree in a target that holds not one position more; one fewer is refused."""
+@pytest.mark.parametrize("name", ["lm stopping", "kangaroo tree"])
+def test_a_row_that_stops_early_drafts_what_it_drafts_alone(lab, run, name):
+    """Others go on for more levels; what a stopped row drafted, and how much of it was kept, is its own."""
     made = lab()
-    plain = run(made.method(None, None, guidance), made.prompts)
-    oracle = OracleDrafter(dict(enumerate(plain.outputs)), 61, reach=5, width=4)
-    for drafter, nodes in ((oracle, 20), (None, NARROWEST - 1)):
-        exact, short = (
-            replace(made.method(drafter), target=CausalTarget(made.model, capacity=room, guidance_scale=guidance))
-            for room in (10 + 30 + nodes, 10 + 30 + nodes - 1)
-        )
-        assert run(exact, made.prompts).same(plain)
-        with pytest.raises(InvalidArgument, match="draft less"):
-            run(short, made.prompts)
+    method = made.method(made.drafters([])[name])
+    alone = [run(method, [prompt]).batch.stats[0] for prompt in made.prompts]
+    together = run(method, made.prompts).batch.stats
+    assert len({stats.drafted / stats.target_passes for stats in alone}) > 1 or name != "lm stopping"
+    for row, stats in enumerate(alone):
+        for field in ("drafted", "accepted", "target_passes", "tokens"):
+            assert getattr(together[row], field) == getattr(stats, field), (row, field)

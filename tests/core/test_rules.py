@@ -9,13 +9,14 @@ import torch
 
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.stream import SecondStream
-from polydraft.core.tape import NoiseTape
+from polydraft.core.noise import Noise
 from polydraft.core.verify import rules
 from polydraft.core.verify.chain import SpeculativeSampling
 from polydraft.core.verify.neighbours import nearest
 from polydraft.core.verify.tape import TapeVerifier
 from polydraft.core.verify.tree import RecursiveRejection
+
+from .tables import law_of, noise
 
 VOCAB, ROWS = 7, 20_000
 GENERATOR = torch.Generator().manual_seed(3)
@@ -68,10 +69,10 @@ def chains(tokens: torch.Tensor) -> Draft:
     return Draft.of_chain(tokens[:, None], q=q)
 
 
-def first_tokens(verifier, draft: Draft, noise) -> torch.Tensor:
+def first_tokens(verifier, draft: Draft, drawn) -> torch.Tensor:
     """Frequencies of the first committed token."""
     law = P.log().expand(ROWS, 2, VOCAB)
-    tokens = verifier.verify(draft, law, noise, [0] * ROWS).tokens[:, 0]
+    tokens = verifier.verify(draft, law_of(law), drawn, torch.zeros(ROWS, dtype=torch.long)).tokens[:, 0]
     return tokens.bincount(minlength=VOCAB).double() / ROWS
 
 
@@ -88,7 +89,7 @@ def test_a_ratio_test_keeps_and_replaces_as_its_formula_says(name, judge):
     p, q = P.double(), Q.double()
     rest = (p - q * f).clamp(min=0) if isinstance(rule, rules.Mixed) else (p - q).clamp(min=0)
     wanted = q * f + (1 - (q * f).sum()) * rest / rest.sum()
-    stream = SecondStream(list(range(ROWS)), VOCAB)
+    stream = noise(ROWS, VOCAB)
     draft = chains(torch.multinomial(Q, ROWS, True, generator=torch.Generator().manual_seed(5)))
     assert close(first_tokens(judge(rule), draft, stream), wanted)
     if not rule.exact:
@@ -98,7 +99,7 @@ def test_a_ratio_test_keeps_and_replaces_as_its_formula_says(name, judge):
 def test_an_ensemble_samples_the_mixture():
     rule = rules.Ensemble(0.6)
     draft = chains(torch.multinomial(Q, ROWS, True, generator=torch.Generator().manual_seed(5)))
-    found = first_tokens(SpeculativeSampling(rule), draft, SecondStream(list(range(ROWS)), VOCAB))
+    found = first_tokens(SpeculativeSampling(rule), draft, noise(ROWS, VOCAB))
     assert close(found, 0.6 * P.double() + 0.4 * Q.double())
 
 
@@ -111,14 +112,14 @@ MATCHES = {
 }
 
 
-def tape() -> NoiseTape:
-    return NoiseTape(list(range(ROWS)), VOCAB, 3)
+def tape() -> Noise:
+    return noise(ROWS, VOCAB, on_tape=True)
 
 
 @pytest.mark.parametrize("name", MATCHES)
 def test_on_the_tape_one_child_stands_for_what_its_rule_says(name):
     rule, formula = MATCHES[name]
-    noise = tape()
+    drawn = tape()
     moved = 0
     for child in range(VOCAB):
         wanted = P.double().clone()
@@ -128,28 +129,28 @@ def test_on_the_tape_one_child_stands_for_what_its_rule_says(name):
                 wanted[other] = 0
                 moved += 1
         draft = Draft.of_chain(torch.full((ROWS, 1), child))
-        assert close(first_tokens(TapeVerifier(rule), draft, noise), wanted)
+        assert close(first_tokens(TapeVerifier(rule), draft, drawn), wanted)
     assert moved
 
 
 def test_tolerance_follows_a_child_found_among_its_draws():
-    noise, child = tape(), 2
+    drawn, child = tape(), 2
     draft = Draft.of_chain(torch.full((ROWS, 1), child))
-    found = first_tokens(TapeVerifier(rules.Tolerant(3)), draft, noise)
+    found = first_tokens(TapeVerifier(rules.Tolerant(3)), draft, drawn)
     p = P.double()
     wanted = p * (1 - p[child]) ** 2  # first draw is something else, and so are the two others
     wanted[child] = 1 - (1 - p[child]) ** 3
     assert close(found, wanted)
-    assert close(first_tokens(TapeVerifier(rules.Tolerant(1)), draft, noise), p)
+    assert close(first_tokens(TapeVerifier(rules.Tolerant(1)), draft, drawn), p)
 
 
 @pytest.mark.parametrize("name", MATCHES)
 def test_rigid_ids_match_only_themselves_on_the_tape(name):
     rule, rigid = MATCHES[name][0], torch.zeros(VOCAB, dtype=torch.bool)
     rigid[P.argmax()] = True
-    noise = tape()
+    drawn = tape()
     for child in range(VOCAB):
-        found = first_tokens(TapeVerifier(rule, rigid), Draft.of_chain(torch.full((ROWS, 1), child)), noise)
+        found = first_tokens(TapeVerifier(rule, rigid), Draft.of_chain(torch.full((ROWS, 1), child)), drawn)
         assert close(found[rigid], P.double()[rigid])
 
 
@@ -157,7 +158,7 @@ def test_rigid_ids_match_only_themselves_on_the_tape(name):
 def test_where_all_ids_are_rigid_a_lossy_rule_is_exact(name):
     rigid = torch.ones(VOCAB, dtype=torch.bool)
     draft = chains(torch.multinomial(Q, ROWS, True, generator=torch.Generator().manual_seed(5)))
-    stream = SecondStream(list(range(ROWS)), VOCAB)
+    stream = noise(ROWS, VOCAB)
     assert close(first_tokens(SpeculativeSampling(RULES[name][0], rigid), draft, stream), P.double())
 
 
@@ -166,11 +167,12 @@ def test_where_all_ids_are_rigid_a_lossy_rule_is_exact(name):
 def test_at_temperature_0_what_is_not_kept_becomes_the_argmax(name, judge):
     rule = RULES[name][0]
     logits = P.log() * 1.0 + 3.0  # as the sampler leaves them: not normalised
-    best, stream = int(P.argmax()), SecondStream(list(range(200)), VOCAB, greedy=True)
+    best, stream = int(P.argmax()), noise(200, VOCAB, greedy=True)
     for child in range(VOCAB):
         draft = Draft.of_chain(torch.full((200, 1), child))
-        verdict = judge(rule).verify(draft, logits.expand(200, 2, VOCAB), stream, [0] * 200)
-        kept = torch.tensor(verdict.accepted) == 1
+        law = law_of(logits.expand(200, 2, VOCAB), greedy=True)
+        verdict = judge(rule).verify(draft, law, stream, torch.zeros(200, dtype=torch.long))
+        kept = verdict.accepted == 1
         assert (verdict.tokens[~kept, 0] == best).all() and (verdict.tokens[kept, 0] == child).all()
         assert (verdict.tokens[kept, 1] == best).all()
         if rule.exact:

@@ -11,11 +11,16 @@ from hypothesis import strategies as some
 
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.sampling import History, RepetitionAware, Sampler, Sampling
+from polydraft.core.sampling import History, Law, RepetitionAware, Sampler, Sampling, Settings
 
 from .test_trees import ancestors, trees
 
 VOCAB = 5
+
+
+def judged(sampling: Sampling, logits: torch.Tensor, history: History | None = None, **grammar) -> Law:
+    """The law of `[B, C, V]` logits, every row sampled alike."""
+    return Sampler(**grammar)(logits, Settings.of([sampling] * len(logits), "cpu"), history)
 
 
 @some.composite
@@ -62,9 +67,9 @@ def test_a_redraw_is_what_drawing_twice_comes_to(made, window, tau, banned, seed
     torch.manual_seed(seed)
     logits = 2 * torch.randn(*history.t.shape, VOCAB)
     chosen = Sampling(temperature=0.8, top_k=3)
-    n = Sampler(chosen)(logits, history).exp()
-    whole = Sampler(replace(chosen, top_k=0))(logits, history).exp()
-    law = Sampler(replace(chosen, repetition_aware=rule))(logits, history).exp()
+    n = judged(chosen, logits, history).p
+    whole = judged(replace(chosen, top_k=0), logits, history).p
+    law = judged(replace(chosen, repetition_aware=rule), logits, history).scores.exp()
     recent = history.recent(window)
     for row, columns in enumerate(paths):
         for column, said in enumerate(columns):
@@ -83,7 +88,7 @@ def test_at_temperature_0_a_ban_takes_the_second_best_and_a_redraw_nothing(made,
     logits = torch.randn(*history.t.shape, VOCAB)
     greedy = Sampling(temperature=0)
     plain, banned = (
-        Sampler(replace(greedy, repetition_aware=RepetitionAware(4, 0.25, ban)))(logits, history).argmax(-1)
+        judged(replace(greedy, repetition_aware=RepetitionAware(4, 0.25, ban)), logits, history).scores.argmax(-1)
         for ban in (False, True)
     )
     order = logits.argsort(-1, descending=True)
@@ -101,12 +106,12 @@ def test_the_end_waits_for_the_shortest_length(made, least, temperature, again):
     torch.manual_seed(0)
     ends = torch.tensor([False, True, False, False, True])
     rule = RepetitionAware(banned=True) if again else None
-    sampler = Sampler(Sampling(temperature=temperature, min_tokens=least, repetition_aware=rule), ends=ends)
+    sampling = Sampling(temperature=temperature, min_tokens=least, repetition_aware=rule)
     logits = torch.randn(*history.t.shape, VOCAB)
-    law = sampler(logits, history)
+    law = judged(sampling, logits, history, ends=ends).scores
     early = history.t < least
     assert (law[early][:, ends] == -torch.inf).all()
-    free = Sampler(Sampling(temperature=temperature, repetition_aware=rule))(logits, history)
+    free = judged(replace(sampling, min_tokens=0), logits, history, ends=ends).scores
     assert torch.equal(law[~early], free[~early])
     assert not torch.equal(law, free) or not early.any()
 

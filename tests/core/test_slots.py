@@ -11,11 +11,13 @@ from hypothesis import strategies as some
 
 from polydraft.core.decode import Method
 from polydraft.core.drafters.lm import IndependentLM
-from polydraft.core.methods import Site
-from polydraft.core.registry import choices
+from polydraft.core.methods import MethodContext
+from polydraft.core.registry import build, choices
 from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
 
-VOCAB, SLOTS = 61, 7
+from .conftest import VOCAB, chosen
+
+SLOTS = 7
 EVERY = {choice.name: choice for choice in choices()}
 
 
@@ -37,14 +39,14 @@ def test_no_method_emits_an_id_of_another_slot(lab, run, name, table, temperatur
     codes[10:] = torch.nn.functional.normalize(torch.randn(VOCAB - 10, 4), dim=-1)
     kinds = ("eagle", "heads", "hydra", "kangaroo", "block")
     networks = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds}
-    site = Site(
+    context = MethodContext(
         "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: IndependentLM(made.student)}
     )
     choice = EVERY[name]
     given = {"k": 5} if "k" in choice.judge.parameters else {}
-    drafter, verifier = replace(choice, judge_given=given).build(site)
+    drafter, verifier = build(replace(choice, judge_given=given), context)
     sampling = Sampling(temperature=temperature, top_k=6, repetition_aware=RepetitionAware() if again else None)
-    method = Method(name, site.target, drafter, verifier, Sampler(sampling, table))
-    for output in run(method, made.prompts[-2:]).outputs:
+    method = Method(name, context.target, drafter, verifier, Sampler(table))
+    for output in run(method, chosen(made.prompts[-2:], sampling)).outputs:
         slots = torch.arange(len(output)) % SLOTS
         assert table[slots, output].all()

@@ -15,9 +15,9 @@ from transformers import (
 )
 
 from polydraft.core.draft import Draft
-from polydraft.core.sampling import History, Sampler, Sampling
+from polydraft.core.sampling import History, Sampler, Sampling, Settings
 
-VOCAB = 61
+from .conftest import VOCAB, chosen
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.4])
@@ -25,30 +25,32 @@ VOCAB = 61
 def test_greedy_equals_generate(lab, run, family, penalty):
     """In fp64 there are no near-ties, so equality is strict."""
     made = lab(torch.float64, family)
-    sampling = Sampling(temperature=0, repetition_penalty=penalty)
-    plain = run(made.method(None, sampling), made.prompts)
+    prompts = chosen(made.prompts, Sampling(temperature=0, repetition_penalty=penalty))
+    plain = run(made.method(), prompts)
+    untouched = lab(torch.float64, family).model  # ours is configured for our attention by now
     for prompt, ours in zip(made.prompts, plain.outputs, strict=True):
         ids = torch.tensor([prompt.branches[0]])
-        theirs = made.model.generate(
+        theirs = untouched.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, repetition_penalty=penalty,
             max_new_tokens=prompt.budget, min_new_tokens=prompt.budget, eos_token_id=None, pad_token_id=0,
         )  # fmt: skip
         assert torch.equal(ours, theirs[0, ids.shape[1] :])
     oracle = made.drafters(plain.outputs)["oracle tree"]
-    drafted = run(made.method(oracle, sampling), made.prompts)
+    drafted = run(made.method(oracle), prompts)
     assert drafted.same(plain) and drafted.tau > 1.5
 
 
 def test_guidance_is_a_combination_of_two_plain_passes(lab):
     """u + s (c - u), from two separate runs of the model itself."""
     made = lab(torch.float64)
-    target = made.target(2.5)
-    prompt = made.prompts[0]
-    state, _ = target.prefill([prompt], nodes=3)
+    target, untouched = made.target(guided=True), lab(torch.float64).model
+    (prompt,) = chosen(made.prompts[:1], guidance=2.5)
+    state = target.empty()
+    target.prefill(state, [prompt])
     scores = target.score(state, Draft.of_chain(torch.tensor([[8, 9, 10]])))
     with torch.no_grad():
         conditional, unconditional = (
-            made.model(torch.tensor([[*branch, 8, 9, 10]])).logits[0, -4:] for branch in prompt.branches
+            untouched(torch.tensor([[*branch, 8, 9, 10]])).logits[0, -4:] for branch in prompt.branches
         )
     torch.testing.assert_close(
         scores.logits[0].double(), unconditional + 2.5 * (conditional - unconditional), atol=1e-4, rtol=1e-5
@@ -80,7 +82,8 @@ def test_every_warper_agrees_with_transformers(seed, temperature, top_k, top_p, 
         ({"min_p": min_p}, MinPLogitsWarper(min_p)),
     ]
     for fields, theirs in pairs:
-        ours = Sampler(Sampling(**fields))(logits[:, None], history(ids))[:, 0].exp()
+        rows = Settings.of([Sampling(**fields)] * 2, "cpu")
+        ours = Sampler()(logits[:, None], rows, history(ids)).p[:, 0]
         expected = theirs(ids, logits.clone()).softmax(-1)
         # a probability exactly at a threshold may fall on either side of it in fp32
         assert ((ours - expected).abs() < 1e-5).all() or (ours > 0).ne(expected > 0).sum() <= 1, fields

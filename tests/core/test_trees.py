@@ -10,10 +10,12 @@ from hypothesis import strategies as some
 
 from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.static import Static
-from polydraft.core.target import keep_path
-from polydraft.core.verdict import cut_at_end, in_place
+from polydraft.core.drafters.plans import Static, tree_places
+from polydraft.core.network import keep_path
+from polydraft.core.verdict import EOS, GOES_ON, IMPOSSIBLE, LENGTH, Verdict, cut_at_end, in_place
 from polydraft.core.verify.tape import TapeVerifier
+
+from .tables import law_of
 
 VOCAB = 5
 
@@ -24,8 +26,12 @@ class Fixed:
 
     noise: torch.Tensor
 
-    def window(self, starts: list[int], width: int) -> torch.Tensor:
-        return self.noise[:, :width]
+    def tape(self, t: torch.Tensor, further: int = 0) -> torch.Tensor:
+        return self.noise[:, : t.shape[1]]
+
+
+def judged(draft: Draft, law: torch.Tensor, noise: torch.Tensor) -> Verdict:
+    return TapeVerifier().verify(draft, law_of(law), Fixed(noise), torch.zeros(len(law), dtype=torch.long))
 
 
 @some.composite
@@ -35,7 +41,11 @@ def trees(draw, rows: int = 3) -> Draft:
     parents = torch.tensor([[draw(some.integers(-1, i - 1)) for i in range(nodes)] for _ in range(rows)])
     tokens = torch.tensor([[draw(some.integers(0, VOCAB - 1)) for _ in range(nodes)] for _ in range(rows)])
     valid = torch.tensor([[draw(some.integers(0, 4)) > 0 for _ in range(nodes)] for _ in range(rows)])
-    return Draft(tokens, parents, valid)
+    depth: list[list[int]] = [[] for _ in range(rows)]
+    for row, above in enumerate(parents.tolist()):
+        for parent in above:
+            depth[row].append(1 + (depth[row][parent] if parent >= 0 else 0))
+    return Draft(tokens, parents, valid, max(map(max, depth)))
 
 
 def ancestors(draft: Draft, row: int, node: int) -> list[int]:
@@ -65,7 +75,7 @@ def test_the_walk_goes_where_a_walk_by_hand_goes(draft, seed):
     rows, nodes = draft.tokens.shape
     law = torch.randn(rows, nodes + 1, VOCAB).log_softmax(-1)
     noise = torch.randn(rows, nodes + 1, VOCAB)
-    verdict = TapeVerifier().verify(draft, law, Fixed(noise), [])
+    verdict = judged(draft, law, noise)
     for row in range(rows):
         walks = longest_walks(draft, law, noise, row, -1, 0)
         kept = [node for node in verdict.path[row].tolist() if node >= 0]
@@ -93,14 +103,13 @@ def longest_walks(draft: Draft, law, noise, row: int, at: int, depth: int) -> li
 def test_only_nodes_in_place_are_kept_and_what_follows_them(draft, seed):
     torch.manual_seed(seed)
     rows, nodes = draft.tokens.shape
-    whole = TapeVerifier().verify(
-        draft, torch.randn(rows, nodes + 1, VOCAB), Fixed(torch.randn(rows, nodes + 1, VOCAB)), []
-    )
+    whole = judged(draft, torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB))
     kept = in_place(whole)
     for row in range(rows):
         path = [node for node in whole.path[row].tolist() if node >= 0]
         straight = next((depth for depth, node in enumerate(path) if node != depth), len(path))
         assert kept.accepted[row] == straight and kept.counts[row] == straight + 1
+        assert kept.end[row] == straight, "the column that the last of them was chosen at"
         assert torch.equal(kept.path, whole.path) and torch.equal(kept.tokens, whole.tokens), "what was found is kept"
 
 
@@ -128,14 +137,15 @@ def test_a_tree_led_by_a_leaf_is_the_same_tree(draft, leaf):
 def test_only_the_accepted_path_stays_behind_the_root(draft, seed, branches):
     torch.manual_seed(seed)
     rows, nodes = draft.tokens.shape
-    capacity = 4 + nodes + 2
-    cache = SlotCache(2, rows * branches, capacity)
+    capacity, cache = 4 + nodes + 2, SlotCache(2, branches)
+    cache.join(rows)
+    cache.reach(capacity)
     for layer in cache.layers:
         cache.aim(torch.arange(capacity).expand(rows * branches, -1))
         layer.update(*torch.randn(2, rows * branches, 3, capacity, 4))
     before = [(layer.keys.clone(), layer.values.clone()) for layer in cache.layers]
     law, noise = torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB)
-    verdict = TapeVerifier().verify(draft, law, Fixed(noise), [])
+    verdict = judged(draft, law, noise)
     cached = torch.randint(1, 4, (rows, branches))
     keep_path(cache, branches, cached, verdict.path)
     for layer, stores in zip(cache.layers, before, strict=True):
@@ -143,47 +153,36 @@ def test_only_the_accepted_path_stays_behind_the_root(draft, seed, branches):
             for row in range(rows):
                 for branch in range(branches):
                     line, first = row * branches + branch, int(cached[row, branch])
-                    assert torch.equal(now[line, : first + 1], old[line, : first + 1])
+                    assert torch.equal(now[line, :, : first + 1], old[line, :, : first + 1])
                     for depth, node in enumerate(verdict.path[row].tolist()):
                         if node >= 0:
-                            assert torch.equal(now[line, first + 1 + depth], old[line, first + 1 + node])
-
-
-@dataclass
-class Rows:
-    """What ending looks at."""
-
-    generated: list[int]
-    budget: list[int]
-    finish: list[str | None]
-
-    @property
-    def active(self) -> list[bool]:
-        return [reason is None for reason in self.finish]
+                            assert torch.equal(now[line, :, first + 1 + depth], old[line, :, first + 1 + node])
 
 
 @settings(max_examples=100, deadline=None)
 @given(
-    trees(), some.integers(0, 10**6), some.lists(some.integers(1, 6), min_size=3, max_size=3), some.integers(0, VOCAB)
-)
-def test_rows_end_once_and_at_the_first_reason(draft, seed, left, eos):
+    trees(), some.integers(0, 10**6), some.lists(some.integers(1, 6), min_size=3, max_size=3), some.integers(0, VOCAB),
+    some.lists(some.booleans(), min_size=3, max_size=3),
+)  # fmt: skip
+def test_rows_end_once_and_at_the_first_reason(draft, seed, left, eos, possible):
     torch.manual_seed(seed)
     rows, nodes = draft.tokens.shape
-    law, noise = torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB)
-    verdict = TapeVerifier().verify(draft, law, Fixed(noise), [])
-    state = Rows([2] * rows, [2 + room for room in left], [None] * (rows - 1) + ["length"])
-    cut = cut_at_end(verdict, state, frozenset({eos}))
-    assert cut.counts[-1] == 0, "an ended row commits nothing"
-    for row in range(rows - 1):
+    verdict = judged(draft, torch.randn(rows, nodes + 1, VOCAB), torch.randn(rows, nodes + 1, VOCAB))
+    cut = cut_at_end(verdict, torch.tensor(left), torch.arange(VOCAB) == eos, torch.tensor(possible))
+    for row in range(rows):
         whole = verdict.tokens[row, : verdict.counts[row]].tolist()
-        ending = whole.index(eos) + 1 if eos in whole else 10**6
-        assert cut.counts[row] == min(len(whole), ending, left[row])
-        expected = "eos" if ending <= min(len(whole), left[row]) else "length" if len(whole) >= left[row] else None
-        assert state.finish[row] == expected
+        drawn = whole if possible[row] else whole[:-1]
+        ending = drawn.index(eos) + 1 if eos in drawn else 10**6
         assert cut.accepted[row] <= cut.counts[row]
+        if not possible[row] and ending > len(whole) and len(whole) <= left[row]:
+            assert cut.finish[row] == IMPOSSIBLE
+            continue
+        assert cut.counts[row] == min(len(whole), ending, left[row])
+        expected = EOS if ending <= min(len(whole), left[row]) else LENGTH if len(whole) >= left[row] else GOES_ON
+        assert cut.finish[row] == expected
 
 
 def test_a_static_tree_is_as_deep_as_its_nodes_reach() -> None:
     shallow, deep = Static(5, 10), Static(2, 10)
-    assert shallow.depth == len(shallow.places) < 5 and deep.depth == 2
-    assert all(sum(map(len, plan.places)) == 10 for plan in (shallow, deep))
+    assert shallow.depth == len(tree_places(shallow)) < 5 and deep.depth == 2
+    assert all(sum(map(len, tree_places(plan))) == 10 for plan in (shallow, deep))

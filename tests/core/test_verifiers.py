@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydraft.core.drafters.dynamic import Dynamic
-from polydraft.core.drafters.initial import INITIALISATIONS, Initial
-from polydraft.core.drafters.plans import Likeliest, SharedNoise
+from polydraft.core.drafters.jacobi import INITIALISATIONS, Initial
+from polydraft.core.drafters.plans import Dynamic, Rank, Static, Tree
 from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
-from polydraft.core.drafters.static import Static
-from polydraft.core.stream import SecondStream
+from polydraft.core.noise import Noise
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.tape import TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
@@ -26,30 +24,30 @@ STOPPING, STOPPING_TREE = Dynamic(3, stop=0.4), Dynamic(3, 2, 5, stop=0.4)
 CHAIN, STATIC, PICKED = Dynamic(3), Static(3, 8, ((0.5, 0.3, 0.2),)), Dynamic(3, 2, 5)
 
 PAIRS = {
-    "chain, speculative sampling": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), SpeculativeSampling()),
+    "chain, speculative sampling": (lambda: TableDrafter(Q, TARGET, CHAIN, Rank()), SpeculativeSampling()),
     "stopping chain, speculative sampling": (
-        lambda: TableDrafter(Q, TARGET, STOPPING, SharedNoise()),
+        lambda: TableDrafter(Q, TARGET, STOPPING, Rank()),
         SpeculativeSampling(),
     ),
-    "stopping chain, block": (lambda: TableDrafter(Q, TARGET, STOPPING, SharedNoise()), BlockVerification()),
-    "chain, block": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), BlockVerification()),
-    "chain, recursive": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), RecursiveRejection()),
-    "chain, target only": (lambda: TableDrafter(Q, TARGET, CHAIN, SharedNoise()), TargetOnlyVerifier()),
-    "fixed tree, recursive": (lambda: TableDrafter(Q, TARGET, STATIC, SharedNoise()), RecursiveRejection()),
-    "fixed tree, target only": (lambda: TableDrafter(Q, TARGET, STATIC, SharedNoise()), TargetOnlyVerifier()),
-    "picked tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, SharedNoise()), TargetOnlyVerifier()),
+    "stopping chain, block": (lambda: TableDrafter(Q, TARGET, STOPPING, Rank()), BlockVerification()),
+    "chain, block": (lambda: TableDrafter(Q, TARGET, CHAIN, Rank()), BlockVerification()),
+    "chain, recursive": (lambda: TableDrafter(Q, TARGET, CHAIN, Rank()), RecursiveRejection()),
+    "chain, target only": (lambda: TableDrafter(Q, TARGET, CHAIN, Rank()), TargetOnlyVerifier()),
+    "fixed tree, recursive": (lambda: TableDrafter(Q, TARGET, STATIC, Rank()), RecursiveRejection()),
+    "fixed tree, target only": (lambda: TableDrafter(Q, TARGET, STATIC, Rank()), TargetOnlyVerifier()),
+    "picked tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, Rank()), TargetOnlyVerifier()),
     "stopping tree, target only": (
-        lambda: TableDrafter(Q, TARGET, STOPPING_TREE, SharedNoise()),
+        lambda: TableDrafter(Q, TARGET, STOPPING_TREE, Rank()),
         TargetOnlyVerifier(),
     ),
     "stopping likeliest tree, recursive": (
-        lambda: TableDrafter(Q, TARGET, STOPPING_TREE, Likeliest()),
+        lambda: TableDrafter(Q, TARGET, STOPPING_TREE, Rank(draws=False)),
         RecursiveRejection(),
     ),
-    "likeliest tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, Likeliest()), TargetOnlyVerifier()),
-    "all levels at once, recursive": (lambda: TableAhead(Q, TARGET, STATIC, SharedNoise()), RecursiveRejection()),
+    "likeliest tree, target only": (lambda: TableDrafter(Q, TARGET, PICKED, Rank(draws=False)), TargetOnlyVerifier()),
+    "all levels at once, recursive": (lambda: TableAhead(Q, TARGET, STATIC, Rank()), RecursiveRejection()),
     "drawn with replacement, recursive": (lambda: Replacing(Q), RecursiveRejection(replacement=True)),
-    "likeliest tree, recursive": (lambda: TableDrafter(Q, TARGET, PICKED, Likeliest()), RecursiveRejection()),
+    "likeliest tree, recursive": (lambda: TableDrafter(Q, TARGET, PICKED, Rank(draws=False)), RecursiveRejection()),
     **{
         f"sjd {refresh} {init}": (
             lambda refresh=refresh, init=init: SJDDrafter(3, Initial(init, EVERYTHING, 2), refresh),
@@ -73,15 +71,16 @@ def test_the_law_is_the_targets_own(pair):
 class StopsBefore(Dynamic):
     """What is unlikely is not drafted: the choice to stop depends on a draw that no test sees."""
 
-    def grow(self, levels, noise, rank):
-        grown = super().grow(levels, noise, rank)
-        for level, law in enumerate(grown.laws):
-            grown.possible[level] = law[:, 0].gather(1, grown.ids[level]).exp() >= self.stop
-        return grown
+    def grow(self, tree, scores, noise, rank):
+        going = super().grow(tree, scores, noise, rank)
+        level = tree.levels[-1]
+        unlikely = scores.log_softmax(-1)[:, 0].gather(1, level.ids).exp() < self.stop
+        tree.levels[-1] = replace(level, chances=level.chances.masked_fill(unlikely, -torch.inf))
+        return going
 
 
 def test_a_stop_that_hides_its_reason_shows():
-    hiding = TableDrafter(Q, TARGET, StopsBefore(3, stop=0.4), SharedNoise())
+    hiding = TableDrafter(Q, TARGET, StopsBefore(3, stop=0.4), Rank())
     assert distance(drawn(TARGET, hiding, SpeculativeSampling()), enumerated(P)) > floor(enumerated(P))
 
 
@@ -90,38 +89,40 @@ def test_drafts_stop_where_they_are_unsure():
     sure, unsure = torch.full((1, 1, VOCAB), -2.0), torch.zeros(1, 1, VOCAB)
     sure[..., 1] = 2
 
-    def levels():
-        while True:
-            yield torch.cat([sure, unsure]).log_softmax(-1)
+    law = torch.cat([sure, unsure]).log_softmax(-1)
 
     def grown(**how):
-        return Dynamic(3, **how).grow(levels(), torch.zeros(2, 3, VOCAB), SharedNoise())
+        plan, tree = Dynamic(3, **how), Tree(2, law.device)
+        while plan.grow(tree, law, torch.zeros(2, 1, 1), Rank()):
+            pass
+        return len(tree.levels), plan.drafted(tree)[0].valid
 
-    both = grown(stop=0.5)
-    assert both.levels == 3 and both.draft.valid.tolist() == [[True] * 3, [True, False, False]]
-    assert grown(stop=1.0).levels == 1 and grown().draft.valid.all()
+    levels, valid = grown(stop=0.5)
+    assert levels == 3 and valid.tolist() == [[True] * 3, [True, False, False]]
+    assert grown(stop=1.0)[0] == 1 and grown()[1].all()
 
 
 class StaleQ(SJDDrafter):
     """Guesses that were kept keep their old law too."""
 
-    def draft(self, state, drafts, sampler, noise):
-        draft = super().draft(state, drafts, sampler, noise)
-        kept = (draft.tokens == drafts.ids)[..., None]
-        return replace(draft, q=torch.cat([torch.where(kept, drafts.proposals, draft.q[:, :-1]), draft.q[:, -1:]], 1))
+    def draft(self, state, own, sampler, noise):
+        draft = super().draft(state, own, sampler, noise)
+        kept = (draft.tokens == own.ids)[..., None]
+        return replace(draft, q=torch.cat([torch.where(kept, own.proposals, draft.q[:, :-1]), draft.q[:, -1:]], 1))
 
 
-class AsIfDrawn(Likeliest):
+class AsIfDrawn(Rank):
     """The likeliest children, tested as if they had been drawn from q."""
 
-    draws = True
+    def children(self, scores, noise, width):
+        return super().children(scores, torch.zeros_like(noise), width)
 
 
 class SortedSiblings(TableDrafter):
     """Two draws from q, the likelier one first."""
 
-    def draft(self, state, drafts, sampler, noise):
-        draft = super().draft(state, drafts, sampler, noise)
+    def draft(self, state, own, sampler, noise):
+        draft = super().draft(state, own, sampler, noise)
         order = draft.q[:, 0].gather(1, draft.tokens).argsort(1, descending=True)
         return replace(draft, tokens=draft.tokens.gather(1, order))
 
@@ -137,7 +138,7 @@ def test_ratio_tests_on_the_likeliest_children_are_caught():
 
 
 def test_siblings_tested_out_of_order_are_caught():
-    drafter = SortedSiblings(Q, TARGET, Static(1, 2, ((0.5, 0.5),)), SharedNoise())
+    drafter = SortedSiblings(Q, TARGET, Static(1, 2, ((0.5, 0.5),)), Rank())
     assert distance(drawn(TARGET, drafter, RecursiveRejection()), enumerated(P)) > 2 * floor(enumerated(P))
 
 
@@ -162,6 +163,6 @@ def test_a_residual_drawn_with_the_noise_that_chose_the_draft_is_caught(monkeypa
         self.draws = 0
         return fresh(self, columns)
 
-    fresh = SecondStream.gumbel
-    monkeypatch.setattr(SecondStream, "gumbel", reused)
+    fresh = Noise.gumbel
+    monkeypatch.setattr(Noise, "gumbel", reused)
     assert error("chain, speculative sampling") > 2 * floor(enumerated(P))

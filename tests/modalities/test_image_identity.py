@@ -12,9 +12,9 @@ import torch
 from scipy import stats
 
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.methods import parse
+from polydraft.core.registry import parse
 from polydraft.core.sampling import Sampling
-from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.target import Prompt
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
@@ -35,18 +35,18 @@ def pipe(request: pytest.FixtureRequest) -> ImagePipeline:
     return load("tiny-image", dtype=request.param)
 
 
-def prompts(pipe: ImagePipeline, rows: int, budget: int = TOKENS) -> list[Prompt]:
-    return [replace(prompt, budget=budget) for prompt in pipe.prompts_to_ids(CAPTIONS[:rows])]
+def prompts(pipe: ImagePipeline, sampling: Sampling, rows: int, budget: int = TOKENS) -> list[Prompt]:
+    return [replace(prompt, budget=budget) for prompt in pipe.prompts_to_ids(CAPTIONS[:rows], sampling=sampling)]
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.0])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_every_method_draws_what_plain_decoding_draws(pipe: ImagePipeline, temperature: float, guidance: float) -> None:
-    sampling = Sampling(temperature=temperature)
+    sampling, guided = Sampling(temperature=temperature, guidance_scale=guidance), guidance != 1
     for rows in (1, 2, 5):
-        asked = prompts(pipe, rows)
-        plain, _ = run(pipe.method(parse("ar"), sampling, guidance), asked)
-        alone, _ = run(pipe.method(parse("ar"), sampling, guidance), asked[-1:])
+        asked = prompts(pipe, sampling, rows)
+        plain, _ = run(pipe.method(parse("ar"), guided), asked)
+        alone, _ = run(pipe.method(parse("ar"), guided), asked[-1:])
         assert same(alone, plain[-1:]), "a row must not depend on its neighbours"
         names = ["jacobi(window=7)", "jacobi(window=16,init=above)", "pld"]
         if "lm" in pipe.card.drafters:
@@ -54,10 +54,10 @@ def test_every_method_draws_what_plain_decoding_draws(pipe: ImagePipeline, tempe
         if "eagle" in pipe.card.drafters:
             names += ["eagle(nodes=10)", "eagle2(depth=4,width=3,total=10)"]
         for name in names:
-            drawn, _ = run(pipe.method(parse(name), sampling, guidance), asked)
+            drawn, _ = run(pipe.method(parse(name), guided), asked)
             assert same(drawn, plain), name
         for width in (1, 3):
-            method = pipe.method(parse("ar"), sampling, guidance)
+            method = pipe.method(parse("ar"), guided)
             oracle = OracleDrafter(dict(enumerate(plain)), pipe.target_model.config.vocab_size, 4, width, 0.75)
             drawn, committed = run(replace(method, drafter=oracle), asked)
             assert committed > 1.5 and same(drawn, plain), f"oracle of width {width}"
@@ -67,9 +67,9 @@ def test_every_method_draws_what_plain_decoding_draws(pipe: ImagePipeline, tempe
 def test_greedy_equals_transformers_generate(guidance: float) -> None:
     """fp64 leaves no near-ties, so equality is strict."""
     pipe = load("tiny-image", dtype="float64")
-    row = prompts(pipe, 2)[1]
-    plain, _ = run(pipe.method(parse("ar"), Sampling(temperature=0), guidance), [row])
-    method = pipe.method(parse("ar"), Sampling(temperature=0), guidance)
+    row = prompts(pipe, Sampling(temperature=0, guidance_scale=guidance), 2)[1]
+    method = pipe.method(parse("ar"), guidance != 1)
+    plain, _ = run(method, [row])
     oracle = OracleDrafter({0: plain[0]}, method.target.vocab, reach=4, width=2, acceptance=0.75)
     drawn, committed = run(replace(method, drafter=oracle), [row])
     words = list(range(pipe.code_offset))
@@ -85,10 +85,8 @@ def test_greedy_equals_transformers_generate(guidance: float) -> None:
 def test_plain_decoding_follows_the_law_over_seeds() -> None:
     """χ² of the first token over 2,000 seeds against the model's own distribution; rare codes share a bin."""
     pipe = load("tiny-image", dtype="float32")
-    sampling, rows = Sampling(temperature=1.0), 2000
-    small = CausalTarget(pipe.target_model, capacity=32)  # room for a prompt and one token
-    method = replace(pipe.method(parse("ar"), sampling, 1.0), target=small)
-    asked = [replace(prompts(pipe, 1, budget=1)[0], seed=10_000 + row) for row in range(rows)]
+    method, rows = pipe.method(parse("ar")), 2000
+    asked = [replace(prompts(pipe, Sampling(), 1, budget=1)[0], seed=10_000 + row) for row in range(rows)]
     drawn = torch.cat([torch.cat(run(method, asked[first : first + 250])[0]) for first in range(0, rows, 250)])
     with torch.no_grad():
         logits = pipe.target_model(torch.tensor([asked[0].branches[0]])).logits[0, -1].double()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.methods import parse
+from polydraft.core.registry import parse
 from polydraft.core.sampling import RepetitionAware, Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
@@ -41,9 +41,9 @@ def pipe(request: pytest.FixtureRequest) -> SpeechPipeline:
     return load("tiny-speech", dtype=request.param)
 
 
-def prompts(pipe: SpeechPipeline, rows: int) -> list[Prompt]:
+def prompts(pipe: SpeechPipeline, sampling: Sampling, rows: int) -> list[Prompt]:
     asked = [
-        pipe.prompt(pipe.family.read(text).sentences[0], Voice(pipe.voices[row]), row, 0)
+        pipe.prompt(pipe.family.read(text).sentences[0], Voice(pipe.voices[row]), row, 0, sampling)
         for row, text in enumerate(TEXTS[:rows])
     ]
     return [replace(prompt, budget=CODES) for prompt in asked]
@@ -57,12 +57,12 @@ def test_every_method_says_what_plain_decoding_says(
     usual = pipe.sampling(temperature=temperature, top_k=None, top_p=None)
     sampling = replace(usual, **PENALTIES[penalty])
     for rows in (1, 4):
-        asked = prompts(pipe, 4)[-rows:]
-        plain, _ = run(pipe.method(parse("ar"), sampling), asked)
+        asked = prompts(pipe, sampling, 4)[-rows:]
+        plain, _ = run(pipe.method(parse("ar")), asked)
         for name in METHODS:
-            said, _ = run(pipe.method(parse(name), sampling), asked)
+            said, _ = run(pipe.method(parse(name)), asked)
             assert same(said, plain), name
-        method = pipe.method(parse("ar"), sampling)
+        method = pipe.method(parse("ar"))
         oracle = OracleDrafter(dict(enumerate(plain)), pipe.target_model.config.vocab_size, 4, 3, 0.75)
         said, committed = run(replace(method, drafter=oracle), asked)
         assert committed > 1.5 and same(said, plain)
@@ -71,9 +71,9 @@ def test_every_method_says_what_plain_decoding_says(
 def test_greedy_equals_transformers_generate() -> None:
     """fp64 leaves no near-ties, so equality is strict."""
     pipe = load("tiny-speech", dtype="float64")
-    for row in prompts(pipe, 3):
-        plain, _ = run(pipe.method(parse("ar"), Sampling(temperature=0)), [row])
-        drafted, _ = run(pipe.method(parse("vadusa"), Sampling(temperature=0)), [row])
+    for row in prompts(pipe, Sampling(temperature=0), 3):
+        plain, _ = run(pipe.method(parse("ar")), [row])
+        drafted, _ = run(pipe.method(parse("vadusa")), [row])
         forbidden = (~pipe.allowed).nonzero().flatten().tolist()
         theirs = pipe.target_model.generate(
             torch.tensor([row.branches[0]]), do_sample=False, max_new_tokens=CODES, suppress_tokens=forbidden,

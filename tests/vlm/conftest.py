@@ -15,8 +15,8 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from polydraft.core.decode import Batch, Method, decode, start
+from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.drafters.plain import NoDrafter
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.target import Prompt
 from polydraft.core.verify.tape import TapeVerifier
@@ -210,24 +210,23 @@ QUESTIONS = ["What is this?", "How many frogs? Two, two?", "Why?"]
 BUDGETS = [16, 11, 13]
 
 
-def asked(pipe: VLMPipeline, rows: int = 3) -> list[Prompt]:
+def asked(pipe: VLMPipeline, rows: int = 3, sampling: Sampling | None = None) -> list[Prompt]:
     """Prompts of different lengths, the second about two pictures of different sizes."""
     shown: list[Any] = [picture(*shape, seed) for seed, shape in enumerate(SHAPES)]
     shown[1] = [shown[1], shown[2]]
     prompts = []
     for row in range(3 - rows, 3):
         made = conversations(shown[row], QUESTIONS[row], None)
-        prompts += pipe.prompts(made, [40 + row], BUDGETS[row])
+        prompts += pipe.prompts(made, [40 + row], BUDGETS[row], sampling or Sampling())
     return prompts
 
 
-def method(
-    pipe: VLMPipeline, drafter: Any = None, sampling: Sampling | None = None, eos: frozenset[int] = frozenset()
-) -> Method:
+def method(pipe: VLMPipeline, drafter: Any = None, eos: frozenset[int] = frozenset()) -> Method:
     """Plain decoding unless a drafter (or how to make one from the target) is given."""
     target = pipe.target()
     made = NoDrafter() if drafter is None else drafter(target) if callable(drafter) else drafter
-    return Method("tested", target, made, TapeVerifier(), Sampler(sampling or Sampling(), pipe.mask), eos)
+    ends = torch.isin(torch.arange(target.vocab), torch.tensor(sorted(eos)))
+    return Method("tested", target, made, TapeVerifier(), Sampler(pipe.mask, ends))
 
 
 def run(how: Method, prompts: list[Prompt]) -> tuple[list[list[int]], list[str], float]:

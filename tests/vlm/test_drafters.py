@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from torch import nn
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
-from polydraft.core.decode import decode, start
-from polydraft.core.drafters.dynamic import Dynamic
+from polydraft.core.decode import start
 from polydraft.core.drafters.eagle import PICTURES, EagleDrafter, EagleNetwork
-from polydraft.core.drafters.plans import SharedNoise
+from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.errors import PolydraftError, WeightsError
+from polydraft.core.target import Prompt
 from polydraft.core.training.eagle import laws
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.loading import load
+from polydraft.modalities.vlm.pipeline import VLMPipeline
 
+from ..decoding import Watched
 from .conftest import TEXT, WIDTH, asked, method, picture, run
 
 QUESTION = "Where is it, and what?"
+
+
+@torch.inference_mode()
+def said_first(pipe: VLMPipeline, drafter: EagleDrafter, prompts: list[Prompt]) -> tuple[Tensor, Tensor]:
+    """Logits `[B, V]` right behind prompts, and how many entries of them the drafter keeps, `[B, 1]`."""
+    said: list[Tensor] = []
+
+    class Heard(EagleDrafter):
+        def logits(self, *given: Any) -> Tensor:
+            said.append(super().logits(*given))
+            return said[-1]
+
+    heard = Heard(drafter.model, drafter.target, drafter.plan, drafter.rank, drafter.pictured)
+    how = method(pipe, heard)
+    batch = start(how, prompts)
+    heard.draft(batch.state, batch.drafts, how.sampler, batch.noise)
+    return said[0][:, 0], batch.drafts.cached
 
 
 @pytest.mark.parametrize("pictures", PICTURES)
@@ -34,19 +54,16 @@ def test_a_head_reads_pictures_as_it_learned_to(pipe_of, pictures):
     torch.manual_seed(2)
     network = EagleNetwork(pipe.target_model.config.get_text_config(), pictures=pictures).eval()
     prompt = asked(pipe, rows=1)[0]
-    target = pipe.target()
-    drafter = EagleDrafter(network, target, Dynamic(2), SharedNoise(), pipe.unread)
+    drafter = EagleDrafter(network, pipe.target(), Dynamic(2), Rank(), pipe.unread)
     with torch.inference_mode():
-        _, seen = target.prefill([prompt])
-        drafts = drafter.begin([prompt], seen)
-        said = drafter.read(drafts, drafts.tokens, drafts.features, torch.tensor([1]))
-        drafted = drafter.logits(said, 0, 1)[0, 0].log_softmax(-1)
+        logits, cached = said_first(pipe, drafter, [prompt])
+        drafted = logits[0].log_softmax(-1)
         examples = Examples.join([prompt.branches[0]], [torch.tensor([7])], [prompt.inputs], pipe.unread)
         _, q = laws(pipe.target_model, network, examples)
     torch.testing.assert_close(drafted, q[0], atol=0.05, rtol=0.05)
     pictured = sum(token in pipe.placeholders for token in prompt.branches[0])
     entries = len(prompt.branches[0]) - 2 - (pictured if pictures == "dropped" else 0)
-    assert drafts.cached.item() == entries
+    assert cached.item() == entries
 
 
 def test_the_ways_to_read_pictures_differ(pipe_of):
@@ -56,12 +73,9 @@ def test_the_ways_to_read_pictures_differ(pipe_of):
     for pictures in PICTURES:
         torch.manual_seed(2)
         network = EagleNetwork(pipe.target_model.config.get_text_config(), pictures=pictures)
-        made = EagleDrafter(network, pipe.target(), Dynamic(2, 2, 4), SharedNoise(), pipe.unread)
+        made = EagleDrafter(network, pipe.target(), Dynamic(2, 2, 4), Rank(), pipe.unread)
         assert run(method(pipe, made), prompts)[0] == plain
-        _, seen = pipe.target().prefill(prompts)
-        drafts = made.begin(prompts, seen)
-        said = made.read(drafts, drafts.tokens, drafts.features, torch.ones(3, dtype=torch.long))
-        drafted[pictures] = made.logits(said, 0, 1)
+        drafted[pictures] = said_first(pipe, made, prompts)[0]
     assert not torch.allclose(drafted["features"], drafted["embeddings"], atol=0.01)
     assert not torch.allclose(drafted["features"], drafted["dropped"], atol=0.01)
 
@@ -77,14 +91,13 @@ def test_a_head_may_guess_only_some_words(pipe_of, dtype: str):
     laws, drafted = [], set()
     for some in (None, words):
         network.guess_only(some)
-        made = EagleDrafter(network, target, Dynamic(3, 2, 6), SharedNoise(), pipe.unread)
-        with torch.inference_mode():
-            laws.append(made.logits(torch.linspace(-1, 1, WIDTH).to(pipe.dtype).view(1, 1, 1, -1), 0, 1)[0, 0])
-            batch = start(method(pipe, made), prompts)
-            for step in decode(method(pipe, made), batch):
-                drafted = set(step.draft.tokens[step.draft.valid].tolist())
-                assert some is None or drafted <= set(words)
-        assert [output.tolist() for output in batch.outputs()] == plain
+        made = EagleDrafter(network, target, Dynamic(3, 2, 6), Rank(), pipe.unread)
+        laws.append(said_first(pipe, made, prompts)[0][0])
+        watched = Watched(made)
+        assert run(method(pipe, watched), prompts)[0] == plain
+        for draft in watched.drafts:
+            drafted = set(draft.tokens[draft.valid].tolist())
+            assert some is None or drafted <= set(words)
     whole, narrow = laws
     torch.testing.assert_close(narrow[words], whole[words], atol=0.02, rtol=0.02)
     assert drafted and narrow.isfinite().sum() == len(words)

@@ -9,17 +9,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.core.decode import decode, join, start, step
-from polydraft.core.drafters.dynamic import Dynamic
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
-from polydraft.core.drafters.heads import MedusaHeads
-from polydraft.core.drafters.initial import Initial
-from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
+from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.drafters.parallel import ParallelDrafter
-from polydraft.core.drafters.plans import SharedNoise
-from polydraft.core.drafters.static import Static
+from polydraft.core.drafters.plans import Dynamic, Rank, Static
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
@@ -39,10 +35,10 @@ def drafters(pipe: VLMPipeline, recorded: list[list[int]]) -> dict[str, Any]:
         "oracle tree": oracle(recorded, vocab, 3),
         "pld": LookupDrafter(allowed=pipe.allowed),
         "jacobi": JacobiDrafter(6, Initial("left-law", pipe.allowed, 1)),
-        "draft": lambda target: LMDrafter(student, target, Dynamic(2, 2, 4), SharedNoise(), pipe.unread),
-        "eagle": lambda target: EagleDrafter(eagle, target, Static(2, 5), SharedNoise()),
-        "eagle2": lambda target: EagleDrafter(eagle, target, Dynamic(3, 2, 6), SharedNoise()),
-        "medusa": lambda target: ParallelDrafter(heads, target, Static(3, 6), SharedNoise()),
+        "draft": lambda target: LMDrafter(student, target, Dynamic(2, 2, 4), Rank(), pipe.unread),
+        "eagle": lambda target: EagleDrafter(eagle, target, Static(2, 5), Rank()),
+        "eagle2": lambda target: EagleDrafter(eagle, target, Dynamic(3, 2, 6), Rank()),
+        "medusa": lambda target: MultiTokenDrafter(heads, target, Static(3, 6), Rank()),
     }
 
 
@@ -50,15 +46,15 @@ def drafters(pipe: VLMPipeline, recorded: list[list[int]]) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", MAKERS)
 def test_every_drafter_equals_plain_decoding(pipe_of, family, dtype, setting):
-    pipe, sampling = pipe_of(family, dtype), SETTINGS[setting]
-    prompts = asked(pipe)
-    plain, reasons, tau = run(method(pipe, None, sampling), prompts)
+    pipe = pipe_of(family, dtype)
+    prompts = asked(pipe, sampling=SETTINGS[setting])
+    plain, reasons, tau = run(method(pipe), prompts)
     assert tau == 1 and len({tuple(row[:8]) for row in plain}) == 3
-    assert run(method(pipe, None, sampling), prompts[1:2])[0] == plain[1:2], "a row depends on its neighbours"
+    assert run(method(pipe), prompts[1:2])[0] == plain[1:2], "a row depends on its neighbours"
     for name, drafter in drafters(pipe, plain).items():
         if (dtype, setting) == ("bfloat16", "greedy") and not name.startswith("oracle"):
             continue  # nothing that the other three settings have not seen
-        drafted, why, tau = run(method(pipe, drafter, sampling), prompts)
+        drafted, why, tau = run(method(pipe, drafter), prompts)
         assert (drafted, why) == (plain, reasons), name
         assert tau > 1.5 or not name.startswith("oracle"), "too little was accepted for equality to mean anything"
 
@@ -67,10 +63,10 @@ def test_every_drafter_equals_plain_decoding(pipe_of, family, dtype, setting):
 def test_greedy_equals_generate(pipe_of, family):
     """In fp64 there are no near-ties, so equality is strict."""
     pipe = pipe_of(family, "float64")
-    prompts, greedy = asked(pipe), SETTINGS["greedy"]
-    plain, _, _ = run(method(pipe, None, greedy), prompts)
+    prompts = asked(pipe, sampling=SETTINGS["greedy"])
+    plain, _, _ = run(method(pipe), prompts)
     assert plain == [generated(pipe, prompt) for prompt in prompts]
-    drafted, _, tau = run(method(pipe, oracle(plain, pipe.mask.shape[1], 3), greedy), prompts)
+    drafted, _, tau = run(method(pipe, oracle(plain, pipe.mask.shape[1], 3)), prompts)
     assert drafted == plain and tau > 1.5
 
 
@@ -96,7 +92,7 @@ def test_rows_that_join_late_change_nothing(pipe_of, family):
     batch = start(how, prompts[:1], ids=[0])
     for _ in range(2):
         step(how, batch)
-    join(how, batch, start(how, prompts[1:], ids=[1, 2]))
+    join(how, batch, prompts[1:], ids=[1, 2])
     for _ in decode(how, batch):
         pass
     assert [output.tolist() for output in batch.outputs()] == plain
@@ -107,7 +103,7 @@ def test_published_jacobi_decodes_too(pipe_of, name):
     """Another sampler of the same law: other tokens, and never a placeholder."""
     pipe = pipe_of("llava")
     choice = pipe.checked(name)
-    outputs, _, _ = run(pipe.method(choice, Sampling()), asked(pipe))
+    outputs, _, _ = run(pipe.method(choice), asked(pipe))
     assert choice.guarantee == "exact"
     assert not {token for row in outputs for token in row} & set(pipe.placeholders)
 
@@ -117,9 +113,9 @@ def test_a_drafter_without_eyes_drops_pictures(pipe_of):
     pipe = pipe_of("pixtral")
     prompts = asked(pipe)
     student = LlamaForCausalLM(LlamaConfig(vocab_size=pipe.mask.shape[1], **TEXT))
-    drafter = LMDrafter(student, pipe.target(), Dynamic(2), SharedNoise(), pipe.unread)
-    ids, lengths = pipe.target().padded(prompts)
-    read, entries = drafter.prompt(ids, lengths, None)
+    drafter = LMDrafter(student, pipe.target(), Dynamic(2), Rank(), pipe.unread)
+    with torch.inference_mode():
+        read, entries = drafter.prompt(drafter.target.prefill(drafter.target.empty(), prompts))
     for row, prompt in enumerate(prompts):
         text = [token for token in prompt.branches[0] if token not in pipe.placeholders]
         assert len(text) < len(prompt.branches[0]) and read[row, : len(text)].tolist() == text

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from polydraft.core.decode import decode, start
 from polydraft.core.drafters.lookup import LookupDrafter
+from polydraft.core.registry import build
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.vlm.conversation import conversations
 
+from ..decoding import Watched
 from .conftest import method, picture, run
 
 
@@ -21,23 +22,20 @@ def test_an_ngram_that_recurs_right_before_a_picture(pipe_of, family):
     said = [{"type": "text", "text": "zq"}, {"type": "image"}, {"type": "text", "text": "zq"}]
     made = conversations(picture(56, 56), None, [{"role": "user", "content": said}])
     prompt = pipe.prompts(made, [1], 12)[0]
-    prompt = replace(prompt, branches=(prompt.branches[0][:-1],))  # ends with "zq", as if the answer went on from there
+    # ends with "zq", as if the answer went on from there
+    prompt = replace(prompt, branches=(prompt.branches[0][:-1],), sampling=Sampling(temperature=0))
 
     def copied(drafter: LookupDrafter) -> set[int]:
-        how = method(pipe, drafter, Sampling(temperature=0))
-        return {
-            token
-            for step in decode(how, start(how, [prompt]))
-            for token, valid in zip(step.draft.tokens[0].tolist(), step.draft.valid[0].tolist(), strict=True)
-            if valid
-        }
+        how = method(pipe, watched := Watched(drafter))
+        run(how, [prompt])
+        return {token for draft in watched.drafts for token in draft.tokens[draft.valid].tolist()}
 
     assert copied(LookupDrafter()) & set(pipe.placeholders), "the case is not the one that is meant"
-    chosen = pipe.checked("pld").build(pipe.site(pipe.target()))[0]
+    chosen = build(pipe.checked("pld"), pipe.method_context(pipe.target()))[0]
     assert not copied(chosen) & set(pipe.placeholders)
     for sampling in (Sampling(temperature=0), Sampling()):
-        plain = run(method(pipe, None, sampling), [prompt])
-        assert run(method(pipe, chosen, sampling), [prompt])[:2] == plain[:2]
+        rows = [replace(prompt, sampling=sampling)]
+        assert run(method(pipe, chosen), rows)[:2] == run(method(pipe), rows)[:2]
 
 
 def test_text_after_a_picture_is_copied(pipe_of):
@@ -47,6 +45,6 @@ def test_text_after_a_picture_is_copied(pipe_of):
     made = conversations(picture(56, 56), text, None)
     prompt = pipe.prompts(made, [1], 4)[0]
     prompt = replace(prompt, branches=(prompt.branches[0][:-1],))
-    how = method(pipe, pipe.checked("pld").build(pipe.site(pipe.target()))[0], Sampling(temperature=0))
-    first = next(decode(how, start(how, [prompt])))
-    assert pipe.processor.tokenizer.decode(first.draft.tokens[0][:4]) == "efgh"
+    watched = Watched(build(pipe.checked("pld"), pipe.method_context(pipe.target()))[0])
+    run(method(pipe, watched), [prompt])
+    assert pipe.processor.tokenizer.decode(watched.drafts[0].tokens[0][:4]) == "efgh"

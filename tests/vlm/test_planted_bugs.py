@@ -18,8 +18,8 @@ GREEDY = Sampling(temperature=0)
 
 
 def equals_generate(pipe: VLMPipeline) -> bool:
-    prompts = asked(pipe)
-    return run(method(pipe, None, GREEDY), prompts)[0] == [generated(pipe, prompt) for prompt in prompts]
+    prompts = asked(pipe, sampling=GREEDY)
+    return run(method(pipe), prompts)[0] == [generated(pipe, prompt) for prompt in prompts]
 
 
 def drafted_equals_plain(pipe: VLMPipeline, plant=lambda: None) -> bool:
@@ -49,14 +49,14 @@ def test_a_rope_delta_of_another_row(pipe_of, monkeypatch):
     pipe = pipe_of("qwen3_vl", "float64")
 
     def plant():
-        honest = SlotCache.select
+        honest = SlotCache.leave
 
-        def select(self, rows):
-            chosen = honest(self, rows)
-            chosen.shifts = None if self.shifts is None else self.shifts[: len(rows)]
-            return chosen
+        def leave(self, leaving):
+            stale = None if self.shifts is None else self.shifts.clone()
+            honest(self, leaving)
+            self.shifts = None if stale is None else stale[: self.live]
 
-        monkeypatch.setattr(SlotCache, "select", select)
+        monkeypatch.setattr(SlotCache, "leave", leave)
 
     assert drafted_equals_plain(pipe)
     prompts = asked(pipe)
@@ -91,10 +91,11 @@ def test_a_prefill_that_is_not_the_models_own(pipe_of, monkeypatch, family, miss
             pictures[missing] = [[torch.zeros_like(part) for part in level] for level in pictures[missing]]
         return honest(self, ids, inputs, row, cache)
 
-    expected = [generated(pipe, prompt) for prompt in asked(pipe)]
-    assert run(method(pipe, None, GREEDY), asked(pipe))[0] == expected
+    prompts = asked(pipe, sampling=GREEDY)
+    expected = [generated(pipe, prompt) for prompt in prompts]
+    assert run(method(pipe), prompts)[0] == expected
     monkeypatch.setattr(target_module.VisionTarget, "read_row", read_row)
-    assert run(method(pipe, None, GREEDY), asked(pipe))[0] != expected
+    assert run(method(pipe), prompts)[0] != expected
 
 
 def test_another_picture_is_another_answer(pipe_of):

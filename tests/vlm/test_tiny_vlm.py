@@ -12,7 +12,7 @@ from PIL import Image
 
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.methods import parse
+from polydraft.core.registry import parse
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
@@ -36,7 +36,7 @@ def pipe(request: pytest.FixtureRequest) -> VLMPipeline:
     return load("tiny-vlm", dtype=request.param)
 
 
-def asked(pipe: VLMPipeline) -> list[Prompt]:
+def asked(pipe: VLMPipeline, sampling: Sampling) -> list[Prompt]:
     """A description, a question about a wide picture, and one about two pictures."""
     scenes = [row["image"] for row in map(Rows().__getitem__, (3, 4, 5))]
     wide = Image.new("RGB", (300, 200), "white")
@@ -45,37 +45,37 @@ def asked(pipe: VLMPipeline) -> list[Prompt]:
         conversation(scenes[0], DESCRIBE, ()), conversation(wide, "What does the picture show?", ()),
         conversation(scenes[1:], "What is in the picture?", ()),
     ]  # fmt: skip
-    return pipe.prompts(rows, [1, 2, 3], LONGEST)
+    return pipe.prompts(rows, [1, 2, 3], LONGEST, sampling)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_method_answers_as_plain_decoding(pipe: VLMPipeline, setting: str) -> None:
     """With ends inside accepted runs, in a batch and alone."""
-    sampling, prompts = SETTINGS[setting], asked(pipe)
-    plain = run(pipe.method(parse("ar"), sampling), prompts)
+    prompts = asked(pipe, SETTINGS[setting])
+    plain = run(pipe.method(parse("ar")), prompts)
     assert plain[1] == ["eos"] * 3 and len(plain[0][0]) > 40
     for name in TRAINED + UNTRAINED:
-        method = pipe.method(pipe.checked(name), sampling)
+        method = pipe.method(pipe.checked(name))
         answers, reasons, tau = run(method, prompts)
         assert (answers, reasons) == plain[:2], name
         assert tau > 1.5 or name in UNTRAINED or setting == "sampled", (name, tau)
         assert run(method, prompts[:1])[0] == plain[0][:1], name
     oracle = OracleDrafter(dict(enumerate(map(torch.tensor, plain[0]))), pipe.mask.shape[1], reach=6, acceptance=1.0)
-    answers, reasons, tau = run(replace(pipe.method(parse("ar"), sampling), drafter=oracle), prompts)
+    answers, reasons, tau = run(replace(pipe.method(parse("ar")), drafter=oracle), prompts)
     assert (answers, reasons) == plain[:2] and tau > 4
 
 
 def test_greedy_equals_generate() -> None:
     """fp64 leaves no near-ties, so equality is strict."""
-    pipe, greedy = load("tiny-vlm", dtype="float64"), Sampling(temperature=0)
-    for prompt in asked(pipe)[:2]:
+    pipe = load("tiny-vlm", dtype="float64")
+    for prompt in asked(pipe, Sampling(temperature=0))[:2]:
         ids = torch.tensor([prompt.branches[0]])
         pictures = {name: value.to(torch.float64) for name, value in prompt.inputs.items()}
         theirs = pipe.target_model.generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), **pictures, do_sample=False, max_new_tokens=LONGEST,
         )[0, ids.shape[1] :].tolist()  # fmt: skip
         for name in ("ar", "eagle2"):
-            assert run(pipe.method(pipe.checked(name), greedy), [prompt])[0] == [theirs], name
+            assert run(pipe.method(pipe.checked(name)), [prompt])[0] == [theirs], name
 
 
 def test_its_answers_are_right(tmp_path: Path) -> None:

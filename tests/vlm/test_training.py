@@ -140,7 +140,7 @@ def test_an_eagle_head_learns_which_words_are_said_most(model: Path, tmp_path: P
 
 def test_drafters_become_part_of_the_model(runs: Path, tmp_path: Path):
     whole = shutil.copytree(runs, tmp_path / "runs")
-    network = drafter.attached(drafter.EagleNetwork, load_target(runs))
+    network = drafter.on_features(drafter.EagleNetwork, load_target(runs))
     (whole / "drafter-eagle").mkdir()
     network.save_pretrained(whole / "drafter-eagle")
     (whole / "drafter-eagle" / "fitted.json").write_text('{"spread": 0.5}')

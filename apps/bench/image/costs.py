@@ -25,9 +25,8 @@ from polydraft.apps.commands.terminal import note
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.fit import pass_seconds
-from polydraft.core.target import CausalTarget
 from polydraft.modalities.loading import MANIFEST, load
-from polydraft.modalities.pipeline import Pipeline
+from polydraft.modalities.pipeline import Pipeline, guided
 
 NODES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48)
 WINDOWS = (4, 8, 12, 16, 24, 32)
@@ -41,7 +40,7 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
     if write:
         report.check_folder(pipe.card.path)
     taken_on = timed_on(pipe.device, pipe.dtype)
-    scales = dict.fromkeys((1.0, guidance(pipe)))
+    scales = dict.fromkeys((1.0, pipe.sampling().guidance_scale))
     costs = {f"{scale:g}": milliseconds(pipe, scale) for scale in scales}
     taus = {str(window): round(tau, 3) for window, tau in committed(pipe, WINDOWS, prompts).items()}
     value = {
@@ -57,25 +56,20 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
         store(pipe.card.path / MANIFEST, taus)
 
 
-def guidance(pipe: Pipeline) -> float:
-    """The model's own scale; 1 where nothing is guided."""
-    return pipe.defaults.get("guidance_scale", 1.0)
-
-
 def milliseconds(pipe: Pipeline, scale: float) -> dict[int, float]:
     """t(N)."""
-    target = CausalTarget(pipe.target_model, capacity=pipe.capacity, guidance_scale=scale)
-    prompts = [replace(prompt, branches=prompt.branches[: target.branches]) for prompt in pipe.sample_prompts()]
-    seconds = pass_seconds(target, prompts, list(NODES), repeats=REPEATS)
+    sampling = replace(pipe.sampling(), guidance_scale=scale)
+    prompts = [replace(prompt, sampling=sampling) for prompt in pipe.sample_prompts()]
+    seconds = pass_seconds(pipe.target(guided(prompts)), prompts, list(NODES), repeats=REPEATS)
     return {nodes: 1000 * value for nodes, value in seconds.items()}
 
 
 def committed(pipe: Pipeline, windows: Sequence[int], prompts: int) -> dict[int, float]:
     """τ of the model's Jacobi settings by window, at its default sampling, over that many training prompts."""
     asked = LESSONS[pipe.card.modality](pipe).prompts(np.random.default_rng(SEED), prompts, first=0)
-    sampling, taus = pipe.sampling(temperature=None, top_k=None, top_p=None), {}
+    asked, taus = [replace(prompt, sampling=pipe.sampling()) for prompt in asked], {}
     for window in windows:
-        stats = draw(pipe, f"jacobi(window={window})", sampling, guidance(pipe), asked, prompts).stats
+        stats = draw(pipe, f"jacobi(window={window})", asked, prompts).stats
         assert stats is not None  # only peers have none
         taus[window] = stats.mean_accepted_length
         note(f"window {window}: τ {taus[window]:.2f}")

@@ -24,7 +24,6 @@ from polydraft.apps.bench.measure.timing import Contender, Run, speedup, take_tu
 from polydraft.apps.commands.terminal import note
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
 SHOWN = 8  # depths in the table
@@ -49,28 +48,26 @@ def run(
         )
     for name in names:
         pipe.checked(name)
-    asked, (sampling, scale) = pipe.prompts_to_ids(held_out(prompts)[0]), settings(pipe, temperature, guidance_scale)
+    sampling = settings(pipe, temperature, guidance_scale)
+    asked = pipe.prompts_to_ids(held_out(prompts)[0], sampling=sampling)
     taken_on = timed_on(pipe.device, pipe.dtype)
-    contenders = [
-        Contender(name, partial(draw, pipe, name, sampling, scale, asked, 1))
-        for name in dict.fromkeys([table.PLAIN, *names])
-    ]
+    contenders = [Contender(name, partial(draw, pipe, name, asked, 1)) for name in dict.fromkeys([table.PLAIN, *names])]
     runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
-    rows = [row_of(pipe, name, runs) for name in names]
+    rows = [row_of(name, runs) for name in names]
     value = {
         "model": pipe.card.name, "prompts": prompts, "repeats": repeats, "sampling": asdict(sampling),
-        "guidance_scale": scale, "rows": rows, "environment": taken_on,
+        "rows": rows, "environment": taken_on,
     }  # fmt: skip
     headers = ["method", "guarantee", "S", "τ", *map(str, range(1, SHOWN + 1))]
     sheet = (headers, [cells_of(row) for row in rows])
     report.tell("depth", value, [sheet], [], lambda: lines(rows), output, json)
 
 
-def row_of(pipe: ImagePipeline, name: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
+def row_of(name: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
     """A method over all rounds."""
     counted = DecodeStats.in_sequence([turn.stats for turn in runs[name] if turn.stats is not None])
     return {
-        "method": name, "guarantee": pipe.checked(name).guarantee, "S": speedup(runs[table.PLAIN], runs[name]).median,
+        "method": name, "guarantee": counted.guarantee, "S": speedup(runs[table.PLAIN], runs[name]).median,
         "tau": counted.mean_accepted_length, "acceptance": counted.accepted_per_position,
     }  # fmt: skip
 

@@ -45,7 +45,7 @@ class Point:
     """One method over all captions."""
 
     method: str
-    guarantee: str
+    guarantee: str = ""
     seconds: list[float] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
@@ -68,14 +68,15 @@ def run(
     report.check_folder(output)
     pipe = load(model)
     names = [table.PLAIN, *(name for name in split(methods) or DEFAULT if name != table.PLAIN)]
-    points = {name: Point(name, pipe.checked(name).guarantee) for name in names}
-    sampling, scale = settings(pipe, temperature, guidance_scale, top_k)
+    for name in names:
+        pipe.checked(name)
+    points = {name: Point(name) for name in names}
+    sampling = settings(pipe, temperature, guidance_scale, top_k)
     captions, compositions = held_out(n)
-    judge = partial(turn, pipe, sampling, scale)
+    judge = partial(turn, pipe, sampling)
     taken_on = timed_on(pipe.device, pipe.dtype)
     for name in names:  # warm up, and fit what is fitted when first used
-        judge(points[name], captions[:1], compositions[:1], 0, 1)
-        points[name] = Point(name, points[name].guarantee)
+        judge(Point(name), captions[:1], compositions[:1], 0, 1)
     for first in sorted({*range(0, timed, CHUNK), *range(timed, n, CHUNK)} & set(range(n))):
         end = min(first + CHUNK, timed if first < timed else n)
         part, together = slice(first, end), 1 if first < timed else batch
@@ -88,20 +89,21 @@ def run(
     rows = [point.against(points[table.PLAIN]) for point in points.values()]
     value = {
         "model": pipe.card.name, "n": n, "timed": min(timed, n), "batch": batch, "sampling": asdict(sampling),
-        "guidance_scale": scale, "rows": rows, "environment": taken_on,
+        "rows": rows, "environment": taken_on,
     }  # fmt: skip
     sheet = (HEADERS, [cells_of(row) for row in rows])
     report.tell("frontier", value, [sheet], [], lambda: scatter(rows), output, json)
 
 
 def turn(
-    pipe: ImagePipeline, sampling: Sampling, scale: float, point: Point, captions: list[str],
+    pipe: ImagePipeline, sampling: Sampling, point: Point, captions: list[str],
     compositions: list[Composition], seed: int, batch: int,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Draw a chunk with one method and judge it; one by one, it is timed."""
-    prompts = pipe.prompts_to_ids(captions, [seed + row for row in range(len(captions))])
-    done = draw(pipe, point.method, sampling, scale, prompts, batch)
+    prompts = pipe.prompts_to_ids(captions, [seed + row for row in range(len(captions))], sampling)
+    done = draw(pipe, point.method, prompts, batch)
     assert done.stats is not None  # only peers have none
+    point.guarantee = done.stats.guarantee
     point.parts.append(done.stats)
     if batch == 1:
         point.seconds.append(done.seconds)

@@ -1,7 +1,7 @@
 """What image benches ask for: captions no model was ever trained on, the same for everyone, at settings that fit.
 
 captions, compositions = held_out(200)
-sampling, guidance_scale = settings(pipe, temperature=1.0)
+prompts = pipe.prompts_to_ids(captions, sampling=settings(pipe, temperature=1.0))
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ def held_out(count: int) -> tuple[list[str], list[Composition]]:
 
 def settings(
     pipe: ImagePipeline, temperature: float | None = None, guidance_scale: float | None = None, top_k: int | None = None
-) -> tuple[Sampling, float]:
+) -> Sampling:
     """The model's own sampling and guidance, or others where given; refuses what drawing refuses, by the same rules."""
-    asked: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
-    pipe.stream("a cat", method=PLAIN, guidance_scale=guidance_scale, **asked).close()
-    sampling = pipe.sampling(top_p=None, **asked)
-    return sampling, pipe.defaults["guidance_scale"] if guidance_scale is None else guidance_scale
+    asked: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "guidance_scale": guidance_scale}
+    pipe.stream("a cat", method=PLAIN, **asked).close()
+    return pipe.sampling(**asked)

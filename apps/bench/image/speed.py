@@ -8,7 +8,7 @@ a target pass; prefill is apart (transformers' seconds include theirs, one short
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -33,14 +33,14 @@ def run(
     pipe = load(model)
     names = asked_for(methods, pipe)
     captions = held_out(prompts)[0]
-    sampling, guided = settings(pipe, temperature, guidance_scale)
-    asked = pipe.prompts_to_ids(captions)
+    sampling = settings(pipe, temperature, guidance_scale)
     taken_on = timed_on(pipe.device, pipe.dtype)
-    peer, scales, blocks = untouched(pipe), list(dict.fromkeys((guided, 1.0))), []
+    peer, scales, blocks = untouched(pipe), list(dict.fromkeys((sampling.guidance_scale, 1.0))), []
     for scale in scales:
-        contenders = [Contender(name, partial(draw, pipe, name, sampling, scale, asked, batch)) for name in names]
+        asked = pipe.prompts_to_ids(captions, sampling=replace(sampling, guidance_scale=scale))
+        contenders = [Contender(name, partial(draw, pipe, name, asked, batch)) for name in names]
         if peers:
-            contenders.append(Contender(table.PEER, partial(generate, pipe, peer, asked, sampling, scale, batch)))
+            contenders.append(Contender(table.PEER, partial(generate, pipe, peer, asked, batch)))
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
         title = "no guidance" if scale == 1 else f"guidance {scale:g}"
         blocks.append(table.Block.of(f"{title}, temperature {sampling.temperature:g}, batch {batch}", runs))

@@ -1,7 +1,7 @@
 """What is timed: methods by name, and prompts decoded with them.
 
 names = asked_for("jacobi(window=8),pld", pipe)     # ["ar", "jacobi(window=8)", "pld"]
-run = draw(pipe, "pld", sampling, 1.0, prompts, batch=1)
+run = draw(pipe, "pld", prompts, batch=1)
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.bench.measure.timing import Run
 from polydraft.core.decode import Method, decode, start
-from polydraft.core.methods import parse
-from polydraft.core.registry import DRAFTERS
-from polydraft.core.sampling import Sampling
+from polydraft.core.registry import DRAFTERS, parse
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
-from polydraft.modalities.pipeline import Pipeline
+from polydraft.modalities.pipeline import Pipeline, guided
 
 
 def asked_for(methods: str | None, pipe: Pipeline) -> list[str]:
@@ -42,9 +40,9 @@ def split(methods: str | None) -> list[str]:
     return [name.strip() for name in names if name.strip()]
 
 
-def draw(pipe: Pipeline, name: str, sampling: Sampling, scale: float, prompts: list[Prompt], batch: int) -> Run:
+def draw(pipe: Pipeline, name: str, prompts: list[Prompt], batch: int) -> Run:
     """All prompts with the method of that name, `batch` at a time."""
-    return decoded(pipe.method(parse(name), sampling, scale), prompts, batch)
+    return decoded(pipe.method(parse(name), guided(prompts)), prompts, batch)
 
 
 def decoded(method: Method, prompts: list[Prompt], batch: int = 1) -> Run:
@@ -53,7 +51,7 @@ def decoded(method: Method, prompts: list[Prompt], batch: int = 1) -> Run:
     for first in range(0, len(prompts), batch):
         rows = start(method, prompts[first : first + batch])
         passes += sum(1 for _ in decode(method, rows))
-        parts.append(DecodeStats.total([rows.stats[request] for request in sorted(rows.stats)]))
+        parts.append(DecodeStats.total(list(rows.stats.values())))
         parts[-1].time(rows.watch)
         outputs += rows.outputs()
     stats = DecodeStats.in_sequence(parts)

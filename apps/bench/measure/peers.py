@@ -1,6 +1,6 @@
 """transformers' own `generate` on the weights of a pipeline, as a contender.
 
-run = generate(pipe, untouched(pipe), prompts, sampling, guidance_scale=2.0)
+run = generate(pipe, untouched(pipe), prompts, batch=1)
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from polydraft.apps.bench.measure.timing import Run
-from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.pipeline import Pipeline
 
@@ -36,15 +35,14 @@ def untouched(pipe: Pipeline) -> PreTrainedModel:
 
 
 @torch.inference_mode()
-def generate(
-    pipe: Pipeline, model: PreTrainedModel, prompts: list[Prompt], sampling: Sampling, scale: float, batch: int = 1,
-    **mode: Any,
-) -> Run:  # fmt: skip
-    """`batch` prompts at a time, padded left. Guidance is theirs: a second forward a token, on a cache of its own.
+def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[Prompt], batch: int = 1, **mode: Any) -> Run:
+    """Prompts of one sampling, `batch` at a time, padded left. Guidance is theirs: a second forward a token, on a cache
+    of its own.
 
     mode: what else `generate` is asked for, its own ways to draft. Seconds include their prefill, one short pass (and
     where there are pictures, encoding them).
     """
+    sampling = prompts[0].sampling
     options: dict[str, Any] = {"do_sample": not sampling.greedy} | mode
     if not sampling.greedy:
         options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
@@ -53,10 +51,10 @@ def generate(
     for first in range(0, len(prompts), batch):
         rows = prompts[first : first + batch]
         ids, seen = padded_left([row.branches[0] for row in rows], pipe.device)
-        if scale != 1:
+        if sampling.guidance_scale != 1:
             negative, negative_seen = padded_left([row.branches[1] for row in rows], pipe.device)
             options |= {
-                "guidance_scale": scale, "negative_prompt_ids": negative,
+                "guidance_scale": sampling.guidance_scale, "negative_prompt_ids": negative,
                 "negative_prompt_attention_mask": negative_seen,
             }  # fmt: skip
         seen_too = rows[0].inputs if batch == 1 else {}

@@ -45,7 +45,7 @@ def run(
     quality = intelligibility.judged(pipe, names, asked, options, ears, more) if sentences else []
     value: dict[str, Any] = {
         "model": pipe.card.name, "timed": timed, "repeats": repeats, "sentences": sentences,
-        "sampling": asdict(pipe.sampling(top_p=None, **options)), "environment": taken_on, "speed": rows,
+        "sampling": asdict(pipe.sampling(**options)), "environment": taken_on, "speed": rows,
         "quality": quality,
     }  # fmt: skip
     sheets = [(speed.HEADERS, [speed.cells(row) for row in rows])]

@@ -42,8 +42,7 @@ def measure(
         prompts = [
             stream.prompts[0] for stream in (ask(pipe, table.PLAIN, *each, options) for each in turns(pipe, texts))
         ]
-        sampling = pipe.sampling(top_p=None, **options)
-        contenders.append(Contender(table.PEER, partial(generate, pipe, untouched(pipe), prompts, sampling, 1.0)))
+        contenders.append(Contender(table.PEER, partial(generate, pipe, untouched(pipe), prompts)))
     runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
     return [row_of(row, runs[row.method]) for row in table.Block.of("", runs).rows]
 

@@ -21,7 +21,6 @@ from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.apps.commands.terminal import note
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversation
@@ -41,12 +40,13 @@ def run(
     pipe = load(model, drafter=drafter, modality="vlm")
     names = asked_for(methods, pipe)
     taken_on = timed_on(pipe.device, pipe.dtype)
-    asked, blocks = scenes(pipe, prompts, max_new_tokens), []
+    shown, blocks = scenes(pipe, prompts, max_new_tokens), []
     for heat in heats:
         sampling = replace(pipe.sampling(temperature=heat), top_k=0, top_p=1.0)
-        contenders = [Contender(name, partial(draw, pipe, name, sampling, 1.0, asked, 1)) for name in names]
+        asked = [replace(prompt, sampling=sampling) for prompt in shown]
+        contenders = [Contender(name, partial(draw, pipe, name, asked, 1)) for name in names]
         if peers:
-            contenders += theirs(pipe, asked, sampling)
+            contenders += theirs(pipe, asked)
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
         blocks.append(table.Block.of(f"temperature {heat:g}", {name: turns for name, turns in runs.items() if turns}))
     value: dict[str, Any] = {
@@ -75,7 +75,7 @@ def scenes(pipe: VLMPipeline, count: int, most: int) -> list[Prompt]:
     return pipe.prompts(asked, list(range(count)), most)
 
 
-def theirs(pipe: VLMPipeline, prompts: list[Prompt], sampling: Sampling) -> list[Contender]:
+def theirs(pipe: VLMPipeline, prompts: list[Prompt]) -> list[Contender]:
     """transformers' `generate`, and its two ways to draft; what it refuses is told and left out."""
     model = untouched(pipe)
     modes: dict[str, dict[str, Any]] = {table.PEER: {}, "transformers prompt lookup": LOOKUP}
@@ -83,7 +83,7 @@ def theirs(pipe: VLMPipeline, prompts: list[Prompt], sampling: Sampling) -> list
         modes["transformers assisted"] = {"assistant_model": pipe.drafter("lm").model}
     contenders = []
     for name, mode in modes.items():
-        work = partial(generate, pipe, model, prompts, sampling, 1.0, **mode)
+        work = partial(generate, pipe, model, prompts, **mode)
         if name == table.PEER or works(name, work):
             contenders.append(Contender(name, work))
     return contenders

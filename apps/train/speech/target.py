@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -86,7 +87,7 @@ def run(
     pointer, folder = Pointer(width), out / "heads"
     heads = HydraHeads(config)
     if (folder / "model.safetensors").exists():
-        heads = HydraHeads.from_folder(folder, model)
+        heads.load_state_dict(load_file(folder / "model.safetensors"))
     size = sum(p.numel() for p in model.parameters()) / 1e6
     if rank == 0:
         print(f"{size:.2f}M parameters, {len(speech.train)} utterances", flush=True)

@@ -77,9 +77,9 @@ def test_names_with_commas_stay_whole():
 
 def test_a_model_is_measured_at_its_own_sampling():
     pipe = load("tiny-image")
-    own = Sampling(**{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p")})
-    assert settings(pipe) == (own, pipe.defaults["guidance_scale"])
-    assert settings(pipe, 0.0, 1.0, 9) == (replace(own, temperature=0.0, top_k=9), 1.0)
+    own = Sampling(**{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p", "guidance_scale")})
+    assert settings(pipe) == own
+    assert settings(pipe, 0.0, 1.0, 9) == replace(own, temperature=0.0, top_k=9, guidance_scale=1.0)
     with pytest.raises(InvalidArgument):
         settings(pipe, temperature=-1.0)
 

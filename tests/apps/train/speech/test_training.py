@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from polydraft.apps.train.assemble import assemble
@@ -84,8 +85,13 @@ def test_batches_say_what_every_code_is_said_for(coded: Path, tokenizer: Path):
 def test_a_language_model_learns_from_them_and_is_found_again(
     coded: Path, tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
+    kept = []
     for _ in range(2):
         target.run(coded, tokenizer, tmp_path, 0.03, tokens=2 * LENGTHS[0], width=32, layers=6, eager=True)
+        kept.append(load_file(tmp_path / "heads" / "model.safetensors"))
+    assert not any(torch.equal(kept[0][name], kept[1][name]) for name in kept[0]), (
+        "heads that were found are trained on"
+    )
     assert (tmp_path / "model.safetensors").exists() and "parameters" in capsys.readouterr().out
     assert (tmp_path / "heads" / "model.safetensors").exists()
 

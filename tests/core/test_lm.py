@@ -6,13 +6,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.dynamic import Dynamic
-from polydraft.core.drafters.lm import LMDrafter
-from polydraft.core.drafters.plans import SharedNoise
-from polydraft.core.drafters.translation import Translation
+from polydraft.core.drafters.lm import LMDrafter, Translation
+from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.sampling import Sampling
 
-from .conftest import VOCAB, llama
+from .conftest import VOCAB, chosen, llama
 
 SIZE = VOCAB + 7
 NAMES = {f"w{number}": number for number in range(VOCAB)}
@@ -32,7 +30,7 @@ def shuffled(student: PreTrainedModel, places: torch.Tensor) -> PreTrainedModel:
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0), Sampling()], ids=["greedy", "sampled"])
 def test_names_decide_and_not_numbers(lab, run, sampling):
-    made, plan, rank = lab(), Dynamic(4, 2, 6), SharedNoise()
+    made, plan, rank = lab(), Dynamic(4, 2, 6), Rank()
     places = torch.randperm(SIZE, generator=torch.Generator().manual_seed(3))[:VOCAB]
     own = {name: int(places[number]) for name, number in NAMES.items()}
     translation = Translation.by_name(NAMES, own, VOCAB, SIZE, spelt=lambda word: 0)
@@ -40,7 +38,7 @@ def test_names_decide_and_not_numbers(lab, run, sampling):
 
     def decoded(model, *how):
         drafter = None if model is None else lambda target: LMDrafter(model, target, plan, rank, None, *how)
-        return run(made.method(drafter, sampling), made.prompts)
+        return run(made.method(drafter), chosen(made.prompts, sampling))
 
     plain, known, found = decoded(None), decoded(made.student), decoded(other, translation)
     assert found.same(plain) and known.same(plain)
@@ -59,7 +57,7 @@ def test_what_the_drafter_lacks_is_never_drafted(lab, run):
     assert translation.read[lacked] == 5 and translation.said[lacked] == VOCAB
     assert (translation.heard(torch.zeros(2, VOCAB))[:, lacked] == -torch.inf).all()
     found = run(
-        made.method(lambda t: LMDrafter(made.student, t, Dynamic(4), SharedNoise(), None, translation)), made.prompts
+        made.method(lambda t: LMDrafter(made.student, t, Dynamic(4), Rank(), None, translation)), made.prompts
     )
     assert found.same(truth) and found.tau > 1.5
 

@@ -1,0 +1,135 @@
+"""What a target shows before its results carry a promise.
+
+check(target)                          # it computes what the model's own forward computes, or UnsupportedModel
+label("identical", target)             # "identical" only where this machine keeps every bit
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from polydraft.core.draft import Draft
+from polydraft.core.errors import UnsupportedModel
+from polydraft.core.state import State
+from polydraft.core.target import CausalTarget, Prompt
+
+TIES_APART = "exact (ties apart)"  # the same law; the same tokens but where two were all but equally good
+COVERED = ("llama", "mistral", "gemma3_text", "qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3", "qwen3_vl_text")
+LENGTHS = (9, 23, 5)  # of the prompts that are tried
+APART = {2: 0.1, 4: 2e-3, 8: 1e-6}  # how far logits may be from the model's own, by bytes a number; see `distance`
+
+earned: dict[tuple, bool] = {}
+
+
+def check(target: CausalTarget) -> None:
+    """Refuse a target whose logits are not its model's own: of prompts, chains and trees, alone and side by side."""
+    name = type(target.model).__name__
+    try:
+        apart = distances(target)
+    except UnsupportedModel:
+        raise
+    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")[:120]
+        raise UnsupportedModel(f"{name} cannot run over polydraft's cache ({reason}); use another model.") from error
+    experts = any("expert" in key for key in target.config.to_dict())  # near ties between experts flip in 16 bits
+    for what, found in apart.items():
+        if not (statistics.median(found) if experts else max(found)) < APART[target.network.dtype.itemsize]:
+            raise UnsupportedModel(
+                f"{name} computes something polydraft does not know: the logits of {what} are not those of its own "
+                "forward; use a model of another family."
+            )
+
+
+@torch.inference_mode()
+def distances(target: CausalTarget) -> dict[str, list[float]]:
+    """How far logits are from the model's own, for every column of a chain and of a tree."""
+    state, prompts = tried(target, range(len(LENGTHS)))
+    found: dict[str, list[float]] = {}
+    for what, draft in zip(("a chain", "a tree"), drafts(target, len(prompts)), strict=True):
+        scored, found[what] = target.score(state, draft).logits, []
+        for row, leaf in itertools.product(range(len(prompts)), leaves(draft)):
+            line = draft.lineage[row, leaf + 1].nonzero()[:, 0].tolist()
+            path = [draft.tokens[row, node - 1].item() for node in line[1:]]
+            ids = torch.tensor([[*prompts[row].branches[0], *path]], device=target.device)
+            own = target.model(input_ids=ids, use_cache=False).logits[0, -len(line) :]
+            found[what] += [distance(scored[row, column], own[i]) for i, column in enumerate(line)]
+    return found
+
+
+def leaves(draft: Draft) -> list[int]:
+    """Nodes of the first row without children."""
+    return sorted(set(range(draft.size)) - set(draft.parents[0].tolist()))
+
+
+def label(guarantee: str, target: CausalTarget) -> str:
+    """`guarantee` as results may carry it on this machine; tried once a device, type and shape of model."""
+    if guarantee != "identical" or target.network.dtype.itemsize == 8:
+        return guarantee
+    config = target.config
+    key = (target.device, target.network.dtype, type(target.model), config.hidden_size, config.num_hidden_layers)
+    if key not in earned:
+        earned[key] = keeps_bits(target)
+    return guarantee if earned[key] else TIES_APART
+
+
+@torch.inference_mode()
+def keeps_bits(target: CausalTarget) -> bool:
+    """Whether a row's logits are the same in passes of other widths, among other rows, and behind wider views."""
+    together, prompts = tried(target, range(len(LENGTHS)))
+    chain, tree = drafts(target, len(prompts), 20)
+    whole = target.score(together, chain).logits
+    in_place = target.score(together, tree).logits[:, : PATH + 1]
+    if not torch.equal(in_place, whole[:, : PATH + 1]):
+        return False
+    for row in range(len(prompts)):
+        alone, _ = tried(target, [row])
+        for nodes, further in ((0, 0), (1, 0), (4, 1000), (12, 0)):
+            alone.reach(nodes + 1 + further)
+            draft = Draft.of_chain(chain.tokens[row : row + 1, :nodes])
+            scored = wider(target, alone, draft, further)
+            if not torch.equal(scored[0], whole[row, : nodes + 1]):
+                return False
+    return True
+
+
+def wider(target: CausalTarget, state: State, draft: Draft, further: int) -> Tensor:
+    """Logits of a draft with so many more slots in view than the row needs."""
+    state.reached = [state.reached[0] + further]
+    logits = target.score(state, draft).logits
+    state.reached = [state.reached[0] - further]
+    return logits
+
+
+@torch.inference_mode()
+def tried(target: CausalTarget, rows: range | list[int]) -> tuple[State, list[Prompt]]:
+    """A state of prompts of several lengths, whatever their ids are."""
+    state = target.empty()
+    prompts = []
+    for row in rows:
+        ids = tuple((target.vocab // 4 + 7 * row + 3 * place) % target.vocab for place in range(LENGTHS[row]))
+        prompts.append(Prompt((ids,) * target.branches, 1, seed=row))
+    target.prefill(state, prompts)
+    return state, prompts
+
+
+PATH = 3  # nodes of the trees' first path, which stand in place
+
+
+def drafts(target: CausalTarget, rows: int, nodes: int = PATH) -> tuple[Draft, Draft]:
+    """A chain, and a tree that begins with the chain's first nodes and has a branch under the root and one below."""
+    ids = (target.vocab // 3 + 5 * torch.arange(nodes + 3, device=target.device)) % target.vocab
+    chain = Draft.of_chain(ids[:nodes].expand(rows, -1))
+    parents = torch.tensor([*range(-1, PATH - 1), -1, 0, PATH + 1], device=target.device).expand(rows, -1)
+    tokens = torch.cat([ids[:PATH], ids[-3:]]).expand(rows, -1)
+    return chain, replace(chain, tokens=tokens, parents=parents, valid=tokens >= 0, deepest=PATH, chain=False)
+
+
+def distance(ours: Tensor, own: Tensor) -> float:
+    """How far logits are apart, as a share of how far they spread; a constant more or less says nothing."""
+    ours, own = (logits.double() - logits.double().mean() for logits in (ours, own))
+    return float((ours - own).norm() / own.norm().clamp(min=1e-9))

@@ -1,0 +1,169 @@
+"""A device that is not there: tensors that hold CPU data and claim to live elsewhere, so that mistakes with devices show
+without an accelerator.
+
+    with far_device() as reads:
+        move(model)                    # its parameters and buffers now claim DEVICE
+        ...                            # run anything; results equal the CPU's
+        reads                          # every time the host had to wait for the device
+
+An operation that mixes a far tensor with a CPU one raises, as CUDA does (scalars and indices may mix). `reads` lists
+what makes the host wait: values that are read (`item`, `bool`, `tolist`, copies to the CPU), and operations whose
+results have as many entries as the data says (`nonzero`, masks as indices).
+
+DEVICE is called `meta` because advanced indexing needs a device guard, which only devices that PyTorch was built for
+have. True meta tensors never arise while the context is open: every factory is caught, and one that is not raises.
+Everything that is replaced is put back when the context closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.grad_mode import inference_mode, no_grad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from polydraft.core.drafters.plans import template
+from polydraft.core.noise import token_keys
+
+DEVICE, HOST = torch.device("meta"), torch.device("cpu")
+MOVES = ("aten::_to_copy", "aten::copy_", "aten::to.")
+INDEXED = ("aten::index.", "aten::index_put", "aten::_index_put")
+SIZED = ("aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique", "aten::repeat_interleave.Tensor")
+READS: list[str] = []
+
+
+class Far(Tensor):
+    """Claims DEVICE; `held` is the CPU tensor with the data."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> Far:
+        far = Tensor._make_wrapper_subclass(
+            cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
+            device=DEVICE, requires_grad=False,
+        )  # fmt: skip
+        far.held = held
+        return far
+
+    def __init__(self, held: Tensor) -> None:
+        pass
+
+    def __repr__(self, **_: Any) -> str:
+        return f"Far({self.held})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return dispatched(func, args, kwargs or {})
+
+
+class Everywhere(TorchDispatchMode):
+    """Catches factories too, which have no tensor among their arguments."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return dispatched(func, args, kwargs or {})
+
+
+def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
+    """`func` on the data; the result is far if a far tensor took part or DEVICE was asked for."""
+    name = func.name()
+    flat = tree_flatten((args, kwargs))[0]
+    tensors = [value for value in flat if isinstance(value, Tensor)]
+    far = [value for value in tensors if isinstance(value, Far)]
+    asked = next((value for value in reversed(flat) if isinstance(value, torch.device)), None)
+    if name == "aten::to.other":
+        asked = args[1].device
+    moves, indexed = name.startswith(MOVES), name.startswith(INDEXED)
+    if far and not moves:
+        for value in tensors[:1] if indexed else tensors:
+            if not isinstance(value, Far) and value.dim() > 0:
+                raise RuntimeError(f"{name}: a CPU tensor of shape {tuple(value.shape)} meets one on another device")
+    masks = indexed and any(value.dtype == torch.bool for value in far if value is not args[0])
+    into_host = name.startswith("aten::copy_") and far and not isinstance(args[0], Far)
+    if far and (name == "aten::_local_scalar_dense" or (moves and asked == HOST) or into_host):
+        READS.append(name)
+    elif far and (masks or name.startswith(SIZED)):
+        READS.append(name)
+
+    def near(value: Any) -> Any:
+        return value.held if isinstance(value, Far) else HOST if isinstance(value, torch.device) else value
+
+    out = func(*tree_map(near, args), **tree_map(near, kwargs))
+    if name.startswith("aten::copy_"):
+        return args[0]
+    to = asked or (DEVICE if far else HOST)
+
+    def claimed(value: Any) -> Any:
+        if not isinstance(value, Tensor) or isinstance(value, Far):
+            return value
+        assert value.device == HOST, f"{name} made a true meta tensor"
+        for known in far:  # operations in place return what they were given
+            if known.held is value:
+                return known
+        return Far(value) if to == DEVICE else value
+
+    return tree_map(claimed, out)
+
+
+def move(module: nn.Module) -> None:
+    """Parameters and buffers of `module` go to DEVICE."""
+    for part in module.modules():
+        for name, value in part._parameters.items():
+            if value is not None and not isinstance(value, Far):
+                part._parameters[name] = nn.Parameter(Far(value.detach()), requires_grad=False)
+        for name, value in part._buffers.items():
+            if value is not None and not isinstance(value, Far):
+                part._buffers[name] = Far(value)
+
+
+def index(place: Any) -> Any:
+    """Lists as indices would become tensors below the dispatcher."""
+    if isinstance(place, tuple):
+        return tuple(map(index, place))
+    return made(place, dtype=None if place else torch.long) if isinstance(place, list) else place
+
+
+made, listed = torch.tensor, Tensor.tolist
+get, put = Tensor.__getitem__, Tensor.__setitem__
+
+
+def tensor(data: Any, *, device: Any = None, **others: Any) -> Tensor:
+    """`torch.tensor` builds below the dispatcher."""
+    whole = made(data, **others)
+    return Far(whole) if device is not None and torch.device(device) == DEVICE else whole
+
+
+def tolist(values: Tensor) -> list:
+    """Refused for subclasses."""
+    if isinstance(values, Far):
+        READS.append("tolist")
+        return listed(values.held)
+    return listed(values)
+
+
+@contextmanager
+def far_device() -> Iterator[list[str]]:
+    """While it is open DEVICE can be used; what is yielded lists the reads."""
+    READS.clear()
+    with ExitStack() as replaced:
+        for owner, name, by in (
+            (torch, "tensor", tensor), (Tensor, "tolist", tolist),
+            (Tensor, "__getitem__", lambda values, place: get(values, index(place))),
+            (Tensor, "__setitem__", lambda values, place, value: put(values, index(place), value)),
+            # wrapped tensors and inference tensors do not mix
+            (inference_mode, "__enter__", lambda mode: no_grad.__enter__(mode)),
+            (inference_mode, "__exit__", lambda mode, *error: no_grad.__exit__(mode, *error)),
+        ):  # fmt: skip
+            replaced.enter_context(patch.object(owner, name, by))
+        replaced.enter_context(Everywhere())
+        try:
+            yield READS
+        finally:
+            for cached in (token_keys, template):  # what they hold is on DEVICE
+                cached.cache_clear()

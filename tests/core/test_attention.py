@@ -1,0 +1,95 @@
+"""Attention over our cache: the bits of a query are its own, and its values those of transformers' eager attention."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from transformers.models.llama.modeling_llama import eager_attention_forward
+
+from polydraft.core import attention
+from polydraft.core.attention import KEYS, attend, folded
+from polydraft.core.errors import UnsupportedModel
+from polydraft.modalities.loading import native_bf16
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def drawn(dtype: torch.dtype, groups: int, columns: int, rows: int, length: int, size: int) -> tuple:
+    """Queries `[rows, heads, C, D]` over keys and values of `length` places, and which are visible: a prefix each."""
+    shared = 2
+    query = 2 * torch.randn(rows, shared * groups, columns, size)
+    key, value = torch.randn(2, rows, shared, length, size)
+    first = torch.randint(1, length - columns, (rows, 1, 1))
+    visible = torch.arange(length) < first + torch.arange(columns)[:, None]
+    return query.to(dtype), key.to(dtype), value.to(dtype), visible
+
+
+def read(query, key, value, visible, groups):
+    """`[rows, C, heads, D]`."""
+    scaling = query.shape[-1] ** -0.5
+    return attend(torch.nn.Module(), query, key, value, folded(visible, groups, query.dtype), scaling=scaling)[0]
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@settings(max_examples=60, deadline=None)
+@given(
+    groups=some.sampled_from([1, 2, 3, 7, 8]), columns=some.integers(1, 70), rows=some.integers(1, 4),
+    size=some.sampled_from([16, 64, 80]), seed=some.integers(0, 10**6), data=some.data(),
+)  # fmt: skip
+def test_bits_depend_on_neither_batch_nor_queries_nor_view(name, groups, columns, rows, size, seed, data):
+    """A query among others, in a view of a block more and of two, equals the query alone in the narrowest view."""
+    torch.manual_seed(seed)
+    length = KEYS
+    query, key, value, visible = drawn(DTYPES[name], groups, columns, rows, length, size)
+    whole = read(query, key, value, visible, groups)
+    row, column = data.draw(some.integers(0, rows - 1)), data.draw(some.integers(0, columns - 1))
+    several = data.draw(some.integers(1, columns - column))
+    one, some_of = slice(row, row + 1), slice(column, column + several)
+    for blocks in (1, 2, 3):
+        further = [torch.cat([part[one], torch.randn_like(part[one]).repeat(1, 1, blocks - 1, 1)], 2)
+                   for part in (key, value)]  # fmt: skip
+        seen = torch.nn.functional.pad(visible[one, some_of], (0, (blocks - 1) * length))
+        alone = read(query[one, :, some_of], *further, seen, groups)
+        assert torch.equal(alone[0], whole[row, some_of]), f"{several} of {columns} queries, {blocks} blocks"
+
+
+@pytest.mark.parametrize("name", DTYPES)
+@settings(max_examples=25, deadline=None)
+@given(
+    groups=some.sampled_from([1, 2, 7]), columns=some.integers(1, 40), rows=some.integers(1, 3),
+    seed=some.integers(0, 10**6),
+)  # fmt: skip
+def test_values_are_those_of_eager_attention(name, groups, columns, rows, seed):
+    torch.manual_seed(seed)
+    query, key, value, visible = drawn(DTYPES[name], groups, columns, rows, KEYS, 32)
+    module = SimpleNamespace(num_key_value_groups=groups, training=False)
+    mask = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)[:, None]
+    expected, _ = eager_attention_forward(module, query.float(), key.float(), value.float(), mask, 32**-0.5)
+    tolerance = 1e-5 if name == "fp32" else 0.03
+    torch.testing.assert_close(
+        read(query, key, value, visible, groups).float(), expected, atol=tolerance, rtol=tolerance
+    )
+
+
+@pytest.mark.skipif(not native_bf16(torch.device("cpu")), reason="other processors may sum few queries in one order")
+def test_without_padding_few_queries_would_show(monkeypatch):
+    """What `FEWEST` is for: the property above fails where blocks of queries may hold one."""
+    monkeypatch.setattr(attention, "FEWEST", 1)
+    torch.manual_seed(5)
+    different = False
+    for _ in range(40):
+        query, key, value, visible = drawn(torch.bfloat16, 1, 64, 1, KEYS, 32)
+        whole = read(query, key, value, visible, 1)
+        different |= not torch.equal(read(query[:, :, :1], key, value, visible[:, :1], 1), whole[:, :1])
+    assert different
+
+
+@pytest.mark.parametrize("unknown", attention.UNKNOWN)
+def test_what_is_not_computed_is_refused(unknown):
+    query, key, value, visible = drawn(torch.float32, 1, 2, 1, KEYS, 16)
+    with pytest.raises(UnsupportedModel, match=unknown):
+        attend(torch.nn.Module(), query, key, value, folded(visible, 1, query.dtype), **{unknown: torch.ones(1)})

@@ -1,0 +1,115 @@
+"""The noise tape: Gumbel, independent over every key, the same for whoever asks and whenever."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from scipy import stats
+
+from polydraft.core.noise import gumbel, uniform
+from polydraft.core.rows import Departure
+
+from .tables import noise
+
+
+def block(seed: int = 1, segment: int = 0, positions: int = 64, vocab: int = 512) -> torch.Tensor:
+    return gumbel(torch.tensor([seed]), torch.tensor([segment]), torch.arange(positions)[None], vocab)[0]
+
+
+def test_it_is_gumbel():
+    assert stats.kstest(block(positions=40).flatten().double().numpy(), "gumbel_r").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (block(seed=1), block(seed=2)),
+        (block(segment=0), block(segment=1)),
+        (block()[:-1], block()[1:]),
+        (block()[:, :-1], block()[:, 1:]),
+    ],
+    ids=["seeds", "segments", "positions", "tokens"],
+)
+def test_neighbouring_keys_are_independent(first, second):
+    assert abs(torch.corrcoef(torch.stack([first.flatten(), second.flatten()]))[0, 1]) < 4 / first.numel() ** 0.5
+
+
+def test_no_two_entries_coincide():
+    whole = torch.cat([block(seed=seed, segment=segment) for seed in (0, 1) for segment in (0, 1)]).double()
+    assert torch.isfinite(whole).all() and whole.unique().numel() > 0.98 * whole.numel()  # fp32 has ties, keys none
+
+
+def test_the_winner_follows_the_law():
+    """Gumbel-max: argmax(log p + g) is a draw from p."""
+    law = torch.tensor([0.5, 0.25, 0.125, 0.0625, 0.0625])
+    rows = 20_000
+    noise = gumbel(torch.arange(rows), torch.zeros(rows, dtype=torch.long), torch.zeros(rows, 1, dtype=torch.long), 5)
+    drawn = torch.bincount((law.log() + noise[:, 0]).argmax(-1), minlength=5)
+    assert stats.chisquare(drawn.numpy(), (law * rows).numpy()).pvalue > 1e-3
+
+
+@settings(max_examples=40, deadline=None)
+@given(some.lists(some.tuples(some.integers(0, 9), some.integers(1, 9)), min_size=1, max_size=40), some.data())
+def test_a_window_is_the_same_however_it_is_reached(moves, data):
+    """Any walk of ragged rows, with rows that leave and join, reads what a direct draw gives."""
+    vocab, tape = 3, noise(3, 3, on_tape=True)
+    tape.seeds = torch.tensor([5, 6, 7])
+    starts = [0, 3, 11]
+    for jump, width in moves:
+        starts = [start + jump * (row + 1) for row, start in enumerate(starts)]
+        window = tape.window(torch.tensor(starts)[:, None] + torch.arange(width))
+        for row, start in enumerate(starts):
+            t = torch.arange(start, start + width)[None]
+            direct = gumbel(tape.seeds[row : row + 1], torch.tensor([0]), t, vocab)[0]
+            assert torch.equal(window[row], direct)
+        if len(starts) > 1 and data.draw(some.booleans()):
+            leaving = Departure.of([data.draw(some.integers(0, len(starts) - 1))], len(starts))
+            tape.leave(leaving)
+            starts = leaving.list_of(starts)
+        elif data.draw(some.booleans()):
+            late = noise(1, vocab, on_tape=True)
+            late.seeds = late.seeds + 99
+            tape.extend(late)
+            starts = [*starts, 0]
+
+
+def test_greedy_rows_are_quiet_and_change_nothing_for_others():
+    """Alone, and beside rows that draw."""
+    t = torch.arange(4).expand(2, -1)
+    assert noise(2, 7, on_tape=True, greedy=True).tape(t).abs().sum() == 0
+    mixed, loud = noise(2, 7, on_tape=True), noise(2, 7, on_tape=True)
+    mixed.greedy, mixed.temperatures = torch.tensor([True, False]), [0.0, 1.0]
+    for drawn, wanted in ((mixed.tape(t), loud.tape(t)), (mixed.gumbel(4), loud.gumbel(4))):
+        assert drawn[0].abs().sum() == 0 and torch.equal(drawn[1], wanted[1]) and wanted[0].abs().sum() > 0
+    assert torch.equal(mixed.uniform(3), loud.uniform(3))
+
+
+def test_the_second_stream_is_fresh_for_every_pass_draw_and_place():
+    """And a function of the row's own passes: rows that joined late draw what they draw alone."""
+    drawn = noise(3, 5)
+    seen = [drawn.gumbel(4), drawn.gumbel(4)]
+    drawn.turn()
+    seen += [drawn.gumbel(4), noise(3, 5, on_tape=True).tape(torch.arange(4).expand(3, -1))]
+    whole = torch.cat([draws.flatten() for draws in seen])
+    assert whole.unique().numel() == whole.numel()
+    late = noise(1, 5)
+    drawn.extend(late)
+    assert torch.equal(drawn.gumbel(4)[3], noise(1, 5).gumbel(4)[0]) is False, "the draw of the pass counts too"
+    drawn.turn()
+    late.turn()
+    assert torch.equal(drawn.gumbel(4)[3], late.gumbel(4)[0])
+    assert torch.equal(drawn.uniform(2)[3], late.uniform(2)[0])
+
+
+def test_further_tapes_are_independent_of_the_first():
+    tape, t = noise(40, 64, on_tape=True), torch.arange(8).expand(40, -1)
+    first, second, third = (tape.tape(t, further) for further in range(3))
+    for one, other in ((first, second), (first, third), (second, third)):
+        assert abs(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]) < 4 / one.numel() ** 0.5
+
+
+def test_uniforms_stay_inside():
+    draws = uniform(torch.arange(100_000))
+    assert draws.min() > 0 and draws.max() < 1 and stats.kstest(draws.numpy(), "uniform").pvalue > 1e-3
