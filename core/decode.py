@@ -177,7 +177,7 @@ def step(method: Method, batch: Batch) -> Step:
     if method.verifier.guarantee == "identical" and not draft.chain:
         verdict = in_place(verdict)
     left = state.budget - state.generated
-    verdict = cut_at_end(verdict, left, method.sampler.ends, law.possible(verdict.end))
+    verdict = cut_at_end(verdict, left, method.sampler.ends, law.possible(verdict.columns, verdict.tokens))
     watch.lap("verify")
     drafted = (draft.valid & (draft.depth[:, 1:] <= left[:, None])).sum(1)  # what the budget has room for
     method.target.commit(state, draft, verdict)

@@ -6,12 +6,15 @@ layers = Layers.of(backbone)      # None where that is not all that the model's 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from polydraft.core.attention import Heads, folded
 from polydraft.core.rows import places
+
+tried: WeakKeyDictionary[nn.Module, Layers | None] = WeakKeyDictionary()
 
 
 class Layers:
@@ -24,7 +27,13 @@ class Layers:
 
     @staticmethod
     def of(backbone: nn.Module) -> Layers | None:
-        """Layers that say exactly what `backbone` says, tried on three positions; None if they do not."""
+        """Layers that say exactly what `backbone` says, tried once on three positions; None if they do not."""
+        if backbone not in tried:
+            tried[backbone] = Layers.alike(backbone)
+        return tried[backbone]
+
+    @staticmethod
+    def alike(backbone: Any) -> Layers | None:
         if not all(hasattr(backbone, name) for name in ("embed_tokens", "layers", "norm", "rotary_emb")):
             return None
         config: Any = backbone.config

@@ -42,7 +42,10 @@ class Frontier:
         """The level below: nodes whose parents have the places `above` `[B*R, W]` here, in the slots that follow."""
         slots = self.slots[:, -1:] + places(above.shape[1] + 1, above.device)[1:]
         positions = (self.positions[:, :1] + 1).expand_as(slots)
-        seen = self.seen.gather(1, above[..., None].expand(-1, -1, self.seen.shape[2]))
+        if above.shape[1] == self.seen.shape[1] == 1:
+            seen = self.seen  # an only child sees what its parent saw, which is not asked for again
+        else:
+            seen = self.seen.gather(1, above[..., None].expand(-1, -1, self.seen.shape[2]))
         keys = None if self.keys is None else self.keys.scatter(1, slots, positions)
         return Frontier(seen.scatter_(2, slots[..., None], 0), slots, positions, keys)
 

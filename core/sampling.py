@@ -15,6 +15,7 @@ from torch import Tensor
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.rows import Rows
 
+COLDEST = 1e-6  # temperatures below are as good as this, whose scores are still finite
 LIKELIEST = 1024  # ids that a nucleus is looked for among before all are sorted
 
 
@@ -103,7 +104,7 @@ class Settings(Rows):
     def of(chosen: list[Sampling], device: torch.device | str) -> Settings:
         again = [row.repetition_aware for row in chosen]
         numbers = {name: [getattr(row, name) for row in chosen] for name in SHARED}
-        numbers["temperature"] = [1.0 if row.greedy else row.temperature for row in chosen]
+        numbers["temperature"] = [1.0 if row.greedy else max(row.temperature, COLDEST) for row in chosen]
         numbers["greedy"] = [row.greedy for row in chosen]
         numbers["again_window"] = [0 if rule is None else rule.window for rule in again]
         numbers["again_tau"] = [1.0 if rule is None else rule.tau for rule in again]
@@ -183,9 +184,10 @@ class Law:
     def p(self) -> Tensor:
         return self.scores.softmax(-1)
 
-    def possible(self, column: Tensor) -> Tensor:
-        """`[B]` bool: whether anything may be drawn at column `[B]`."""
-        return self.scores[torch.arange(len(column), device=column.device), column].amax(-1).isfinite()
+    def possible(self, columns: Tensor, ids: Tensor) -> Tensor:
+        """`[B, K]` bool: whether each of ids may be drawn at its column, `[B, K]` each; if none may, none was."""
+        lines = torch.arange(len(ids), device=ids.device)[:, None]
+        return self.scores[lines, columns, ids].isfinite()
 
     def choices(self, noise: Tensor) -> Tensor:
         """`[B, C]`: the ids that Gumbel noise `[B, C, V]` chooses; ties go to the lower index."""
@@ -240,10 +242,7 @@ class Sampler:
         if settings.used("repetition_penalty"):
             scores = penalised(scores, known(history), settings.repetition_penalty)
         if any(row.temperature not in (0, 1) for row in settings.chosen):
-            # from the best score down, so that no temperature is too small to divide by
-            best = scores.amax(-1, keepdim=True)
-            cooled = (scores - best) / settings.temperature[:, None, None]
-            scores = torch.where((settings.temperature == 1)[:, None, None], scores, cooled)
+            scores = scores / settings.temperature[:, None, None]
         return scores
 
 

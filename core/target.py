@@ -19,6 +19,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.kernels import prepare, weight_of
 from polydraft.core.network import Network, keep_path
+from polydraft.core.rows import Departure
 from polydraft.core.sampling import Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
@@ -119,7 +120,10 @@ class CausalTarget:
             return logits[:, 0]
         conditional, unconditional = logits.unbind(1)
         scale = settings.guidance_scale[:, None, None]
-        return torch.where(scale == 1, conditional, unconditional + scale * (conditional - unconditional))
+        guided = (conditional - unconditional).mul_(scale).add_(unconditional)
+        if all(row.guidance_scale != 1 for row in settings.chosen):
+            return guided
+        return torch.where(scale == 1, conditional, guided)
 
     def empty(self) -> State:
         """A state without rows."""
@@ -157,7 +161,12 @@ class CausalTarget:
         reached, none = [max(row) for row in starts], torch.zeros_like(budget)
         new = State(tokens, lengths[:, 0], none, budget, lengths, settings, reached, state.cache)
         state.extend(new)
-        return self.read(state, prompts, ids, lengths, state.cache.join(len(prompts)))
+        before, rows = len(state) - len(prompts), state.cache.join(len(prompts))
+        try:
+            return self.read(state, prompts, ids, lengths, rows)
+        except BaseException:  # nobody would own the rows
+            state.leave(Departure.of(range(before, len(state)), len(state)))
+            raise
 
     def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
         """Fill the physical `rows` with prompts, ids `[B*R, L]` and lengths `[B, R]`."""

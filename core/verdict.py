@@ -36,6 +36,11 @@ class Verdict:
     in_place: bool = False
 
     @property
+    def columns(self) -> Tensor:
+        """`[B, D+1]`: the column that each of `tokens` was chosen at."""
+        return torch.nn.functional.pad((self.path + 1).clamp(min=0), (1, 0))
+
+    @property
     def found(self) -> Tensor:
         """`[B]`: tokens on the path and the one after it, committed now or not."""
         return (self.path >= 0).sum(1) + 1
@@ -75,18 +80,18 @@ def in_place(verdict: Verdict) -> Verdict:
 def cut_at_end(verdict: Verdict, left: Tensor, ends: Tensor | None, possible: Tensor) -> Verdict:
     """Cut rows at their first end or at their budget, and note why.
 
-    left: `[B]` tokens that a row may still get; ends: `[V]` bool, ids that end a sequence; possible: `[B]` bool,
-    whether anything could be drawn at the path's end. Runs before anything is committed or counted, so nothing past the
-    end is ever seen.
+    left: `[B]` tokens that a row may still get; ends: `[V]` bool, ids that end a sequence; possible: `[B, D+1]` bool,
+    whether each token could be drawn where it was chosen. Runs before anything is committed or counted, so nothing past
+    the end is ever seen.
     """
     places = torch.arange(verdict.tokens.shape[1], device=left.device)
     counts = torch.minimum(verdict.counts, left)
     finish = torch.where(counts >= left, LENGTH, GOES_ON)
-    finish = torch.where(possible | (verdict.counts > left), finish, IMPOSSIBLE)
+    broken = torch.where(possible, len(places), places).amin(1)  # the first place where nothing could be drawn
     if ends is not None:
-        supplied = places == verdict.counts[:, None] - 1  # is no token where nothing could be drawn
-        ending = ends[verdict.tokens] & (places < counts[:, None]) & (possible[:, None] | ~supplied)
+        ending = ends[verdict.tokens] & (places < torch.minimum(counts, broken)[:, None])
         stop = torch.where(ending, places + 1, len(places) + 1).amin(1)
         finish = torch.where(stop <= counts, EOS, finish)
         counts = torch.minimum(counts, stop)
+    finish = torch.where(broken < counts, IMPOSSIBLE, finish)
     return replace(verdict, counts=counts, accepted=torch.minimum(verdict.accepted, counts), finish=finish)

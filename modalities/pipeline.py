@@ -24,6 +24,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.fit import best_window, pass_seconds
 from polydraft.core.methods import Choice, MethodContext
 from polydraft.core.network import context as positions
+from polydraft.core.proof import COVERED, check, label
 from polydraft.core.registry import build, parse
 from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
@@ -46,6 +47,8 @@ class Pipeline(ABC):
         self.target_model = self.read_target(card.target)
         self.context = positions(self.target_model.config.get_text_config())
         self._drafters: dict[str, Any] = {}
+        self._targets: dict[bool, CausalTarget] = {}
+        self._methods: dict[tuple[str, bool], Method] = {}
 
     @property
     @abstractmethod
@@ -115,9 +118,13 @@ class Pipeline(ABC):
 
     def method(self, choice: Choice, guided: bool = False) -> Method:
         """Everything `decode` needs but prompts; guided: whether any of them is."""
-        target = self.target(guided)
-        drafter, verifier = build(choice, self.method_context(target))
-        return Method(choice.name, target, drafter, verifier, Sampler(self.mask, self.ends))
+        if (choice.name, guided) not in self._methods:
+            target = self.target(guided)
+            drafter, verifier = build(choice, self.method_context(target))
+            self._methods[choice.name, guided] = Method(
+                choice.name, target, drafter, verifier, Sampler(self.mask, self.ends), label(verifier.guarantee, target)
+            )
+        return self._methods[choice.name, guided]
 
     def method_context(self, target: CausalTarget) -> MethodContext:
         """What methods are built on."""
@@ -131,7 +138,15 @@ class Pipeline(ABC):
         return causal_lm(folder, self.device, self.dtype)
 
     def target(self, guided: bool = False) -> CausalTarget:
-        """The target, ready to score drafts."""
+        """The target, ready to score drafts; one of a family that no test covers has proved itself."""
+        if guided not in self._targets:
+            self._targets[guided] = self.adapted(guided)
+            if self._targets[guided].config.model_type not in COVERED:
+                check(self._targets[guided])
+        return self._targets[guided]
+
+    def adapted(self, guided: bool) -> CausalTarget:
+        """The adapter of the target's kind."""
         return CausalTarget(self.target_model, guided=guided, context=self.context)
 
     def drafter(self, kind: str) -> Any:

@@ -133,8 +133,12 @@ class NetworkDrafter(TreeDrafter):
 
     def onward(self, said: Said, own: TreeState, tree: Tree) -> Said:
         branches = own.cached.shape[1]
-        above = tree.above if branches == 1 else tree.above.repeat_interleave(branches, 0)
-        features = said.features.gather(1, above[..., None].expand(-1, -1, said.features.shape[2]))
+        above = tree.above[:, None].expand(-1, branches, -1).flatten(0, 1)
+        features = said.features
+        if features.shape[1] > 1:
+            features = features.gather(1, above[..., None].expand(-1, -1, features.shape[2]))
+        elif above.shape[1] > 1:
+            features = features.expand(-1, above.shape[1], -1)
         inputs = self.inputs(tree.newest, features.unflatten(0, (-1, branches)))
         frontier = said.frontier.below(above)
         return Said(self.network.level_pass(own.cache, inputs, frontier), frontier)

@@ -76,7 +76,8 @@ class Tree:
     @property
     def newest(self) -> Tensor:
         """`[B, W]`: their ids."""
-        return self.levels[-1].ids.gather(1, self.levels[-1].live)
+        ids, live = self.levels[-1].ids, self.levels[-1].live
+        return ids if ids.shape[1] == 1 else ids.gather(1, live)
 
     @property
     def above(self) -> Tensor:
@@ -159,6 +160,13 @@ class Tree:
 
 
 @lru_cache(maxsize=256)
+def first_places(rows: int, device: torch.device) -> Tensor:
+    """`[B, 1]` of zeros: the only place of a chain."""
+    with torch.inference_mode(False):
+        return torch.zeros(rows, 1, dtype=torch.long, device=device)
+
+
+@lru_cache(maxsize=256)
 def levels_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """`[M]`: the level of every candidate, of levels of these sizes."""
     with torch.inference_mode(False):
@@ -222,8 +230,12 @@ class Dynamic:
             over = self.stopping(tree, over)
         flat = over.flatten(1)
         last = len(tree.levels) + 1 == self.depth
-        live = flat.topk(0 if last else self.width, 1).indices
-        tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, live // self.width))
+        if self.width == 1:
+            live = above = first_places(tree.rows, tree.device)
+        else:
+            live = flat.topk(0 if last else self.width, 1).indices
+            above = live // self.width
+        tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, above))
         if self.stop and not last:
             assert tree.going is not None
             sure = chances.flatten(1).gather(1, live).exp() >= self.stop

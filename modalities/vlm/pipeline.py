@@ -103,7 +103,7 @@ class VLMPipeline(Pipeline):
 
         return pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype)
 
-    def target(self, guided: bool = False) -> VisionTarget:
+    def adapted(self, guided: bool) -> VisionTarget:
         return target_of(self.target_model, guided=guided, context=self.context)
 
     @property

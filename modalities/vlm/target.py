@@ -23,7 +23,12 @@ PER_TOKEN = ("token_type_ids", "mm_token_type_ids")  # inputs of the text; all o
 
 
 class VisionTarget(CausalTarget):
-    """Adapter over a transformers `…ForConditionalGeneration`; `Prompt.inputs` are its processor's, ids excepted."""
+    """Adapter over a transformers `…ForConditionalGeneration`; `Prompt.inputs` are its processor's, ids excepted.
+
+    shifts: whether rotary coordinates are not slots.
+    """
+
+    shifts = False
 
     def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
         cache = state.cache
@@ -41,7 +46,8 @@ class VisionTarget(CausalTarget):
             features[row, :length], embeddings[row, :length] = self.read_row(
                 ids[row, :length], text, rows.start + row, cache
             )
-        cache.shifts = shifts if cache.shifts is None else torch.cat([cache.shifts, shifts])
+        if self.shifts:
+            cache.shifts = shifts if cache.shifts is None else torch.cat([cache.shifts, shifts])
         return Prefill(ids, lengths, features.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape))
 
     def read_row(self, ids: Tensor, inputs: dict[str, Any], row: int, cache: SlotCache) -> tuple[Tensor, Tensor]:
@@ -77,6 +83,8 @@ class VisionTarget(CausalTarget):
 
 class GridTarget(VisionTarget):
     """M-RoPE: pictures take rows and columns of rotary coordinates, text goes on behind the larger of the two."""
+
+    shifts = True
 
     def coordinates(self, ids: Tensor, pictures: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
         types = (ids == self.model.config.image_token_id).int()
