@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.rows import Rows
+from polydraft.core.rows import Rows, places
 
 COLDEST = 1e-6  # temperatures below are as good as this, whose scores are still finite
-LIKELIEST = 1024  # ids that a nucleus is looked for among before all are sorted
+MANY = 1 << 15  # ids that are no longer sorted on CPUs
 
 
 @dataclass(frozen=True)
@@ -263,28 +263,41 @@ def filtered(scores: Tensor, settings: Settings) -> Tensor:
         kept = kept.masked_fill((scores < least) & (sizes <= most)[:, None, None], -torch.inf)
     if settings.used("top_p"):
         mass = torch.where(settings.greedy, 1.0, settings.top_p)[:, None, None]
-        kept = kept.masked_fill((kept < nucleus_edge(kept, mass)) & (mass < 1), -torch.inf)
+        kept = torch.where(nucleus(kept, mass) | (mass == 1), kept, -torch.inf)
     if settings.used("min_p"):
         floor = kept.amax(-1, keepdim=True) + settings.min_p.log()[:, None, None]
         kept = kept.masked_fill((kept < floor) & ~settings.greedy[:, None, None], -torch.inf)
     return kept
 
 
-def nucleus_edge(scores: Tensor, mass: Tensor) -> Tensor:
-    """`[B, C, 1]`: the least score of the fewest likely ids whose probability reaches `mass` `[B, 1, 1]`.
+def nucleus(scores: Tensor, mass: Tensor) -> Tensor:
+    """`[B, C, V]` bool: the fewest likely ids whose probability reaches `mass` `[B, 1, 1]`, and those like the last.
 
-    Holtzman et al. 2020, section 3.1. On CPUs the likeliest ids alone are sorted, unless that is too few.
+    Holtzman et al. 2020, section 3.1.
     """
-    total, vocab = scores.logsumexp(-1, keepdim=True), scores.shape[-1]
-    few = min(vocab, LIKELIEST) if scores.device.type == "cpu" else vocab
-    for most in (few, vocab):
-        ranked = scores.topk(most).values
-        before = (ranked - total).exp().cumsum(-1).roll(1, -1)
-        before[..., 0] = 0
-        inside = (before < mass) & (ranked > -torch.inf)
-        if most == vocab or not bool((inside[..., -1:] & (mass < 1)).any()):
-            break
-    return ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
+    p = scores.softmax(-1)
+    if p.device.type == "cpu" and p.shape[-1] > MANY:
+        masses = mass.expand(*p.shape[:2], 1).flatten()
+        least = [least_counted(*column) for column in zip(p.flatten(0, 1), masses, strict=True)]
+        return p >= torch.stack(least).view(*p.shape[:2], 1)
+    ranked = p.sort(-1, descending=True).values
+    inside = (ranked.cumsum(-1) - ranked < mass) & (ranked > 0)
+    return p >= ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
+
+
+def least_counted(p: Tensor, mass: Tensor) -> Tensor:
+    """The least p that belongs, of p `[V]`, without sorting all of it.
+
+    Floats that are not negative are in the order of their bits: what shares the first half of these is counted
+    together, and only where the mass is reached the likeliest come first.
+    """
+    keys = p.view(torch.int16)[1::2].long()
+    masses = torch.zeros(1 << 15, dtype=torch.double).scatter_add_(0, keys, p.double()).flip(0)
+    before = masses.cumsum(0) - masses
+    last = torch.where((masses > 0) & (before < mass), places(1 << 15, p.device), 0).amax()
+    members = p[keys == (1 << 15) - 1 - last].sort(descending=True).values
+    inside = before[last] + members.double().cumsum(0) - members < mass
+    return members[inside.sum().clamp(min=1) - 1]
 
 
 def repeats(history: History, settings: Settings) -> tuple[Tensor, Tensor]:
