@@ -8,6 +8,7 @@ as live rows need them; what attention sees is cut to the longest live row, in w
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -150,6 +151,18 @@ def lines(count: int, slots: int, device: torch.device) -> Tensor:
     """Where each of `count` lines of `slots` begins."""
     with torch.inference_mode(False):
         return torch.arange(count, device=device) * slots
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Memory that is free on `device`; None where nobody tells."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    told = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    return 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
 
 
 def blocks(slots: int) -> int:

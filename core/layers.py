@@ -71,7 +71,12 @@ class Layers:
         """Cosines and sines at positions; where rows have coordinates of their own they are computed."""
         if cache is None or cache.shifts is not None:
             return self.rotary(hidden, positions)
-        if self.table is None or self.table[0].shape[0] < cache.width or self.table[0].device != hidden.device:
+        kind = hidden.dtype, hidden.device
+        if (
+            self.table is None
+            or len(self.table[0]) < cache.width
+            or (self.table[0].dtype, self.table[0].device) != kind
+        ):
             cos, sin = self.rotary(hidden[:1], places(cache.width, hidden.device)[None])
             self.table = cos[0], sin[0]
         return self.table[0][positions], self.table[1][positions]

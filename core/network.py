@@ -68,6 +68,12 @@ class Network:
         self.stretched = any(stretches(rope) for rope in rope_settings(config))
         self.layers = Layers.of(backbone) if self.nearness is None and not self.stretched else None
 
+    @property
+    def slot_bytes(self) -> int:
+        """What a position of a physical row takes."""
+        shared = self.config.num_attention_heads // self.heads.groups
+        return 2 * self.config.num_hidden_layers * shared * self.heads.size * self.dtype.itemsize
+
     def cache(self, branches: int) -> SlotCache:
         return SlotCache(self.config.num_hidden_layers, branches)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.cache import blocks
+from polydraft.core.cache import blocks, free_bytes
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.kernels import prepare, weight_of
@@ -147,9 +147,21 @@ class CausalTarget:
                     f"{self.context}; shorten the prompt or ask for fewer tokens."
                 )
 
+    def refuse_more(self, state: State, prompts: list[Prompt]) -> None:
+        """Raise InvalidArgument if the keys and values of what `prompts` may grow to exceed what memory is free."""
+        longest = max(max(map(len, prompt.branches)) + prompt.budget for prompt in prompts)
+        needed = len(prompts) * self.branches * blocks(longest) * self.network.slot_bytes
+        free = free_bytes(self.device)
+        if free is not None and needed > free:
+            raise InvalidArgument(
+                f"{len(prompts)} rows of up to {longest} positions need {needed / 1e9:.1f} GB of memory and "
+                f"{free / 1e9:.1f} GB are free; ask for fewer rows or tokens."
+            )
+
     def prefill(self, state: State, prompts: list[Prompt]) -> Prefill:
         """Rows for `prompts` join `state`, holding all but the last id of every branch."""
         self.refuse(prompts)
+        self.refuse_more(state, prompts)
         padded = [torch.tensor(branch) for prompt in prompts for branch in prompt.branches[: self.branches]]
         ids = nn.utils.rnn.pad_sequence(padded, batch_first=True).to(self.device)
         starts = [[len(branch) for branch in prompt.branches[: self.branches]] for prompt in prompts]

@@ -113,7 +113,7 @@ def check_glyphs() -> Check:
 
 
 def check_models() -> list[Check]:
-    """Every embedded model is loaded whole; the hash tells two installations apart."""
+    """Every embedded model is loaded whole; the hash tells two installations apart. See `promise` for the labels."""
     from polydraft.core.errors import PolydraftError
     from polydraft.modalities.loading import load, models
 
@@ -128,13 +128,22 @@ def check_models() -> list[Check]:
             pipe = load(card.name)
             for kind in card.drafters:
                 pipe.drafter(kind)
+            earned = ", ".join(f"{dtype} {promise(card.name, dtype)}" for dtype in ("bfloat16", "float32"))
         except PolydraftError as error:
             checks.append(Check(card.name, BROKEN, str(error)))
         else:
             drafters = ", ".join(card.drafters) or "none"
-            detail = f"{size:.1f} MB, sha256 {digest.hexdigest()[:12]}, drafters: {drafters}"
+            detail = f"{size:.1f} MB, sha256 {digest.hexdigest()[:12]}, {earned}; drafters: {drafters}"
             checks.append(Check(card.name, OK, detail))
     return checks or [Check("models", BROKEN, "none is embedded; install polydraft again")]
+
+
+def promise(name: str, dtype: str) -> str:
+    """What drafted tokens are called here in this type: identical, if this machine keeps every bit."""
+    from polydraft.core.proof import label
+    from polydraft.modalities.loading import load
+
+    return label("identical", load(name, dtype=dtype).target())
 
 
 def numbers(version: str) -> tuple[int, ...]:
