@@ -2,8 +2,9 @@
 
 Heads that share keys become further queries of one head, so that keys and values are read once and never copied. On
 CPUs the bits of a query depend neither on the batch, nor on other queries, nor on how wide the view of the keys is:
-views are whole blocks of KEYS, and a block of QUERIES never holds too few (with few, the more the larger heads are, and
-with other widths the kernel sums in another order). `core.proof` measures whether that holds on the machine at hand.
+views are whole blocks of KEYS (below that SHORT or twice SHORT, where the machine allows it), and a block of QUERIES
+never holds too few (with few, the more the larger heads are, and with other widths the kernel sums in another order).
+`core.proof` measures whether that holds on the machine at hand.
 
     config._attn_implementation = NAME
     mask = folded(visible, dtype, heads)         # once a pass
@@ -11,7 +12,9 @@ with other widths the kernel sums in another order). `core.proof` measures wheth
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,7 +28,7 @@ from polydraft.core.errors import UnsupportedModel
 from polydraft.core.rows import places
 
 NAME = "polydraft"
-KEYS, QUERIES = 512, 32
+KEYS, SHORT, QUERIES = 512, 128, 32
 UNKNOWN = ("softcap", "s_aux", "head_mask")  # what some families pass that is not done here
 
 
@@ -42,9 +45,33 @@ class Heads:
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
         return Heads(heads // (getattr(config, "num_key_value_heads", None) or heads), size)
 
+    def shortest_view(self, dtype: torch.dtype, device: torch.device) -> int:
+        """Keys that a view has at least; its other sizes are twice as many, and so on up to whole blocks of KEYS."""
+        # weights that are kept packed alone are on no device, and only CPUs pack them
+        return SHORT if device.type in ("cpu", "meta") and short_views_alike(dtype, self.size) else KEYS
+
     def padding(self, queries: int) -> int:
         """How many more, so that there are never too few after whole blocks of QUERIES."""
         return max(0, max(4, self.size // 16) - ((queries - 1) % QUERIES + 1))
+
+
+@lru_cache(maxsize=64)
+def short_views_alike(dtype: torch.dtype, size: int) -> bool:
+    """Whether fewer keys than KEYS, if they are enough, leave a query's bits as they are: tried on random numbers."""
+    generator, heads = torch.Generator().manual_seed(0), Heads(1, size)
+    for live in (20, 77, 120, 128):
+        drawn = torch.randn(3, 2, KEYS, size, generator=generator).to(dtype)
+        mask = padded(torch.zeros(1, 70, KEYS, dtype=dtype).index_fill_(2, torch.arange(live, KEYS), -torch.inf), heads)
+        queries = 2 * drawn[0, None, :, : mask.shape[2]]
+        whole = F.scaled_dot_product_attention(queries, drawn[1, None], drawn[2, None], attn_mask=mask)
+        for few, width in itertools.product((1, 2, 13, 33, 64), (SHORT, 2 * SHORT)):
+            count = few + heads.padding(few)
+            key, value = drawn[1, None, :, :width], drawn[2, None, :, :width]
+            part = mask[:, :, :count, :width]
+            read = F.scaled_dot_product_attention(queries[:, :, :count], key, value, attn_mask=part)
+            if not torch.equal(read[:, :, :few], whole[:, :, :few]):
+                return False
+    return True
 
 
 def folded(visible: Tensor, dtype: torch.dtype, heads: Heads) -> Tensor:

@@ -68,15 +68,16 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """Caches of all layers over `rows` physical rows, `branches` for each live row of the batch.
 
-    live: physical rows in use; width: slots that attention sees. shifts: `[live]`, rotary coordinate less slot, where a
-    slot is not its own coordinate.
+    live: physical rows in use; width: slots that attention sees, at least `shortest`. shifts: `[live]`, rotary
+    coordinate less slot, where a slot is not its own coordinate.
     """
 
     layers: list[SlotLayer]  # type: ignore[assignment]
 
-    def __init__(self, layers: int, branches: int = 1) -> None:
+    def __init__(self, layers: int, branches: int = 1, shortest: int = KEYS) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
-        self.branches, self.rows, self.slots, self.live, self.width = branches, 0, 0, 0, KEYS
+        self.branches, self.rows, self.slots, self.live, self.width = branches, 0, 0, 0, shortest
+        self.shortest = shortest
         self.shifts: Tensor | None = None
         self.aimed_rows = slice(0, 0)
         self.aimed_slots = torch.empty(0, 0, dtype=torch.long)
@@ -106,7 +107,7 @@ class SlotCache(Cache):
 
     def reach(self, slots: int) -> None:
         """Attention sees at least so many slots from now on, and no block more."""
-        self.width = blocks(slots)
+        self.width = blocks(slots, self.shortest)
         if self.width > self.slots:
             self.slots = self.width
             self.grow()
@@ -165,6 +166,8 @@ def free_bytes(device: torch.device) -> int | None:
     return 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
 
 
-def blocks(slots: int) -> int:
-    """Whole blocks of keys that hold `slots`."""
-    return -(-max(1, slots) // KEYS) * KEYS
+def blocks(slots: int, shortest: int = KEYS) -> int:
+    """Whole blocks of keys that hold `slots`; below one block `shortest`, twice that, and so on."""
+    if slots > KEYS // 2 or shortest == KEYS:
+        return -(-max(1, slots) // KEYS) * KEYS
+    return shortest if slots <= shortest else blocks(slots, 2 * shortest)

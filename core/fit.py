@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.noise import gumbel
+from polydraft.core.noise import gumbel, row_keys
 from polydraft.core.target import CausalTarget, Prompt
 
 
@@ -66,6 +66,6 @@ def best_shares(p: Tensor, q: Tensor, place: Tensor, ranks: int = 8, seed: int =
 def contested(p: Tensor, q: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """log q + g `[M, V]`, and what the target chooses with the same g, `[M, 1]`."""
     places = torch.arange(len(p), device=p.device)
-    zero = torch.zeros(1, dtype=torch.long, device=p.device)
-    noise = gumbel(zero + seed, zero, places[None], p.shape[1])[0]
+    keys = row_keys(*torch.tensor([[seed], [0]], device=p.device))
+    noise = gumbel(keys, places[None], p.shape[1])[0]
     return q.clamp(min=-100) + noise, (p + noise).argmax(-1, keepdim=True)

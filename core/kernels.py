@@ -131,7 +131,7 @@ def prepare(model: nn.Module) -> None:
 def weight_of(layer: nn.Module) -> Tensor:
     """The weight of a linear layer, however it is kept."""
     weight = layer.product.unpacked(layer.place) if isinstance(layer, InferenceLinear) else layer.weight
-    return weight.detach()  # type: ignore[union-attr, operator, return-value]
+    return weight.detach()  # type: ignore[operator]
 
 
 def layers(module: nn.Module) -> list[list[nn.Linear]]:

@@ -75,7 +75,8 @@ class Network:
         return 2 * self.config.num_hidden_layers * shared * self.heads.size * self.dtype.itemsize
 
     def cache(self, branches: int) -> SlotCache:
-        return SlotCache(self.config.num_hidden_layers, branches)
+        device = next(self.backbone.parameters()).device
+        return SlotCache(self.config.num_hidden_layers, branches, self.heads.shortest_view(self.dtype, device))
 
     def prefill(self, cache: SlotCache, inputs: Tensor, rows: slice) -> Tensor:
         """Features `[rows, L, D]` of prompts from slot 0 on; inputs: ids `[rows, L]` or embeddings `[rows, L, D]`."""

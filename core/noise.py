@@ -51,16 +51,21 @@ def token_keys(vocab: int, device: torch.device) -> Tensor:
         return mix(torch.arange(1, vocab + 1, device=device) * GOLDEN)
 
 
-def gumbel(seeds: Tensor, segments: Tensor, t: Tensor, vocab: int) -> Tensor:
-    """Gumbel noise `[B, K, V]` float32 for positions `t` `[B, K]` of rows with `seeds` `[B]` and `segments` `[B]`.
+def row_keys(seeds: Tensor, segments: Tensor) -> Tensor:
+    """`[B]`: one key for seed and segment."""
+    return mix(mix(seeds * GOLDEN + GOLDEN) + segments)
+
+
+def gumbel(keys: Tensor, t: Tensor, vocab: int) -> Tensor:
+    """Gumbel noise `[B, K, V]` float32 for positions `t` `[B, K]` of rows with `keys` `[B]`, see `row_keys`.
 
     A place has two keys and a token one; multiply-shift hashing of their sum gives 31 bits (Dietzfelbinger et al. 1997,
     "A Reliable Randomized Algorithm for the Closest-Pair Problem"). Small exponentials decide who wins and keep all
     their bits: `-log1p(-u)` of small u.
     """
-    place = mix(mix(mix(seeds * GOLDEN + GOLDEN) + segments)[:, None] * GOLDEN + t)
+    place = mix(keys[:, None] * GOLDEN + t)
     bits = token_keys(vocab, t.device) + place[..., None]
-    bits.mul_((mix(place + GOLDEN) | 1)[..., None]).bitwise_right_shift_(33).bitwise_and_((1 << 31) - 1)
+    bits.mul_((place * MIX_2 | 1)[..., None]).bitwise_right_shift_(33).bitwise_and_((1 << 31) - 1)
     # u = (bits + 1/2) / 2^31, kept below 1 where float32 rounds up
     draws = bits.float().mul_(-STEP * (1 - 2.0**-23)).sub_(STEP / 2)
     return draws.log1p_().neg_().log_().neg_()
@@ -82,6 +87,14 @@ class Noise(Rows):
     vocab: int
     on_tape: bool
     draws: int = 0
+    keyed: tuple[Tensor, Tensor] | None = None  # seeds, and the keys made of them
+
+    @property
+    def keys(self) -> Tensor:
+        """`[B]`: of seeds and segments; made anew when rows join or leave."""
+        if self.keyed is None or self.keyed[0] is not self.seeds:
+            self.keyed = self.seeds, row_keys(self.seeds, self.segments)
+        return self.keyed[1]
 
     @property
     def sampled(self) -> bool:
@@ -95,8 +108,7 @@ class Noise(Rows):
 
     def tape(self, t: Tensor, further: int = 0) -> Tensor:
         """`[B, K, V]` of the tape at positions t `[B, K]`; further: tapes for rules that draw several tokens a node."""
-        segments = self.segments if not further else mix(self.segments * GOLDEN + further)
-        return self.quiet(self.seeds, segments, t)
+        return self.quiet(self.keys if not further else mix(self.keys * GOLDEN + further), t)
 
     def window(self, t: Tensor) -> Tensor:
         """`[B, K, V]` to rank candidates for positions t `[B, K]` with: the tape's, or fresh."""
@@ -105,7 +117,7 @@ class Noise(Rows):
     def gumbel(self, columns: int) -> Tensor:
         """`[B, columns, V]` of the second stream; another draw."""
         places = torch.arange(columns, device=self.seeds.device).expand(len(self.seeds), -1)
-        return self.quiet(self.seeds ^ SECOND, self.fresh(), places)
+        return self.quiet(row_keys(self.seeds ^ SECOND, self.fresh()), places)
 
     def uniform(self, columns: int) -> Tensor:
         """`[B, columns]` float64 in (0, 1) of the second stream, at any temperature; another draw."""
@@ -118,9 +130,9 @@ class Noise(Rows):
         self.draws += 1
         return mix(mix(self.segments * GOLDEN + self.passes) * GOLDEN + self.draws)
 
-    def quiet(self, seeds: Tensor, segments: Tensor, t: Tensor) -> Tensor:
+    def quiet(self, keys: Tensor, t: Tensor) -> Tensor:
         """Gumbel noise, zero for greedy rows."""
         if not self.sampled:
             return torch.zeros(1, 1, 1, device=t.device).expand(*t.shape, self.vocab)
-        drawn = gumbel(seeds, segments, t, self.vocab)
+        drawn = gumbel(keys, t, self.vocab)
         return drawn if all(self.temperatures) else drawn.masked_fill_(self.greedy[:, None, None], 0)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from polydraft.core.drafters import published
-from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, counted, in_front, layers_like
+from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, Said, counted, in_front, layers_like
 from polydraft.core.drafters.plans import Plan, Rank, Tree
 from polydraft.core.drafters.tree import embeddings
 from polydraft.core.errors import InvalidArgument
@@ -100,7 +100,7 @@ class EagleDrafter(NetworkDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.target.head(features, self.projection)
 
-    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
+    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
         logits = super().logits(said, state, tree)
         if self.words is None:
             return logits

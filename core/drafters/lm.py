@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network import NetworkDrafter, counted, in_front
+from polydraft.core.drafters.network import NetworkDrafter, Said, counted, in_front
 from polydraft.core.drafters.plans import Plan, Rank, Tree
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
@@ -93,7 +93,7 @@ class LMDrafter(NetworkDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.own.head(features)
 
-    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
+    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
         own = super().logits(said, state, tree)
         return own if self.translation is None else self.translation.heard(own)
 

@@ -224,8 +224,8 @@ class Dynamic:
         chances, ids = rank.children(scores, noise, self.width)
         over = chances.clamp(min=-WORST)
         if tree.levels:
-            above = tree.levels[-1]
-            over = over + above.scores.gather(1, above.live)[..., None]
+            before = tree.levels[-1]
+            over = over + before.scores.gather(1, before.live)[..., None]
         if self.stop:
             over = self.stopping(tree, over)
         flat = over.flatten(1)
