@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import timed_on
+from polydraft.apps.bench.measure.shapes import CONFIGS, bytes_of
 from polydraft.apps.bench.measure.timing import Contender, Run, Spread, speedup, take_turns
 from polydraft.apps.commands.terminal import note
 from polydraft.core.decode import Method
@@ -61,28 +62,10 @@ class Shape:
 
 
 SHAPES = {
-    "llava-1.6-7b": Shape(
-        LlamaConfig(
-            vocab_size=32064, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32,
-            max_position_embeddings=4096,
-        ),
-        5.01, 2.05,
-    ),
-    "pixtral-12b": Shape(
-        MistralConfig(
-            vocab_size=131072, hidden_size=5120, intermediate_size=14336, num_hidden_layers=40, num_attention_heads=32,
-            num_key_value_heads=8, head_dim=128, sliding_window=None, max_position_embeddings=4096,
-        ),
-        3.37, 2.31,
-    ),
-    "small": Shape(
-        LlamaConfig(
-            vocab_size=8192, hidden_size=768, intermediate_size=2048, num_hidden_layers=12, num_attention_heads=12,
-            max_position_embeddings=4096,
-        ),
-        4.0,
-    ),
-}  # fmt: skip
+    "llava-1.6-7b": Shape(CONFIGS["llava-1.6-7b"], 5.01, 2.05),
+    "pixtral-12b": Shape(CONFIGS["pixtral-12b"], 3.37, 2.31),
+    "small": Shape(CONFIGS["small"], 4.0),
+}
 
 
 @dataclass
@@ -176,10 +159,6 @@ def measured(
         "tau": counts.mean_accepted_length, "S": found, "limit": limit, "reached": found / limit,
         "published_efficiency": None if shape.speedup is None else shape.speedup / shape.tau,
     }  # fmt: skip
-
-
-def bytes_of(module: nn.Module) -> int:
-    return sum(weight.numel() * weight.itemsize for weight in module.parameters())
 
 
 def bytes_read(model: PreTrainedModel) -> int:

@@ -6,31 +6,32 @@ polydraft bench speech --sentences 100 -o runs/bench
 polydraft bench vlm --prompts 8
 polydraft bench descriptions --n 200
 polydraft bench costs
-polydraft bench roofline --shape llava-1.6-7b
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
+
+Those of the engine itself are in `bench_engine.py`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polydraft.apps.commands.options import Device, Dtype, Method, Model, Results, Temperature, TopK, TopP
+from polydraft.apps.commands import bench_engine
+from polydraft.apps.commands.bench_engine import Output, Repeats
+from polydraft.apps.commands.options import Method, Model, Results, Temperature, TopK, TopP
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
+app.add_typer(bench_engine.app)
 
 Methods = Annotated[str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")]
 Named = Annotated[str | None, typer.Option(help="Names separated by commas.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")]
 Peers = Annotated[bool, typer.Option(help="Time transformers' own generate too.")]
 Guidance = Annotated[
     float | None,
     typer.Option("--guidance-scale", "--guidance", help="How strictly the prompt guides; 1 is off."),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and pictures.")]
 
 
 @app.callback()
@@ -198,29 +199,4 @@ def depth(
     run(
         prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature,
         guidance_scale=guidance_scale, output=output, json=as_json,
-    )  # fmt: skip
-
-
-@app.command("roofline")
-def roofline(
-    shapes: Annotated[list[str], typer.Option("--shape", help="llava-1.6-7b, pixtral-12b or small; may be repeated.")],
-    tau: Annotated[float | None, typer.Option(help="Tokens a pass. Default: as published for the model.")] = None,
-    depth: Annotated[int, typer.Option(min=1, help="Levels of the draft tree.")] = 5,
-    width: Annotated[int, typer.Option(min=1, help="Live nodes a level.")] = 4,
-    total: Annotated[int, typer.Option(min=1, help="Nodes drafted.")] = 16,
-    words: Annotated[int | None, typer.Option(min=16, help="Ids that the drafter may guess. Default: all.")] = None,
-    tokens: Annotated[int, typer.Option(min=8, help="Length of the answer.")] = 128,
-    prompt: Annotated[int, typer.Option(min=2, help="Length of the prompt; a picture is hundreds of tokens.")] = 640,
-    repeats: Repeats = 3,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    output: Output = None,
-    as_json: Results = False,
-) -> None:
-    """How near S comes to what memory allows, on random weights of a well-known shape with a prescribed τ."""
-    from polydraft.apps.bench.roofline import run
-
-    run(
-        shapes=shapes, tau=tau, depth=depth, width=width, total=total, words=words, tokens=tokens, prompt=prompt,
-        repeats=repeats, device=device, dtype=dtype, output=output, json=as_json,
     )  # fmt: skip

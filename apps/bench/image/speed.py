@@ -2,8 +2,8 @@
 
 polydraft bench image --prompts 8 --repeats 3 -o runs/bench
 
-Two blocks, with the model's guidance and without. S is plain decode time over the method's, round by round; τ is tokens
-a target pass; prefill is apart (transformers' seconds include theirs, one short pass).
+Two blocks, with the model's guidance and without. S is decode time a token of the faster baseline (plain decoding or
+`generate`) over the method's, round by round; τ is tokens a target pass; prefill is apart, transformers' too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from polydraft.apps.bench.measure.timing import Contender, take_turns
 from polydraft.apps.commands.terminal import note
 from polydraft.modalities.loading import load
 
-PEER_NOTE = f"{table.PEER}: seconds of the whole call, prefill (one short pass) included"
+PEER_NOTE = f"{table.PEER}: prefill is apart, its clock starts with the first token"
 
 
 def run(

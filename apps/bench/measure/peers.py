@@ -1,22 +1,29 @@
 """transformers' own `generate` on the weights of a pipeline, as a contender.
 
 run = generate(pipe, untouched(pipe), prompts, batch=1)
+seconds, tokens, ids = prefill_apart(call)
+
+Prefill is apart, as ours is: the clock starts when the first token is there, which is not counted.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
 
-from polydraft.apps.bench.measure.timing import Run
+from polydraft.apps.bench.measure.timing import Run, settle
 from polydraft.core.target import Prompt
 from polydraft.modalities.pipeline import Pipeline
 
 FILLER = 0  # id on the left of shorter prompts; masked
+TICK = 1e-9  # seconds that the shortest answer takes at least
 
 
 class OnlyAllowed(LogitsProcessor):
@@ -29,6 +36,23 @@ class OnlyAllowed(LogitsProcessor):
         return scores.masked_fill(self.forbidden, float("-inf"))  # type: ignore[return-value]
 
 
+class FirstToken(BaseStreamer):
+    """Notes when the first token is there, and counts those that follow; `generate` shows it the prompt before."""
+
+    def __init__(self) -> None:
+        self.shown, self.at, self.later = 0, time.perf_counter(), 0
+
+    def put(self, value: Tensor) -> None:
+        self.shown += 1
+        if self.shown == 2:
+            self.at = time.perf_counter()
+        elif self.shown > 2:
+            self.later += value.numel()
+
+    def end(self) -> None:
+        pass
+
+
 def untouched(pipe: Pipeline) -> PreTrainedModel:
     """The same weights as transformers loads them; ours have had their linear layers prepared."""
     return pipe.read_target(pipe.card.target)
@@ -39,15 +63,14 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[Prompt], batc
     """Prompts of one sampling, `batch` at a time, padded left. Guidance is theirs: a second forward a token, on a cache
     of its own.
 
-    mode: what else `generate` is asked for, its own ways to draft. Seconds include their prefill, one short pass (and
-    where there are pictures, encoding them).
+    mode: what else `generate` is asked for, its own ways to draft.
     """
     sampling = prompts[0].sampling
     options: dict[str, Any] = {"do_sample": not sampling.greedy} | mode
     if not sampling.greedy:
         options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
     outputs: list[Tensor] = []
-    begun = time.perf_counter()
+    seconds, tokens, theirs = 0.0, 0, cast(Any, model.generate)
     for first in range(0, len(prompts), batch):
         rows = prompts[first : first + batch]
         ids, seen = padded_left([row.branches[0] for row in rows], pipe.device)
@@ -62,13 +85,23 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[Prompt], batc
             name: value.to(pipe.device, pipe.dtype if value.is_floating_point() else None)
             for name, value in seen_too.items()
         }
-        drawn = model.generate(  # type: ignore[operator]
-            ids, attention_mask=seen, max_new_tokens=rows[0].budget, pad_token_id=FILLER,
+        call = partial(
+            theirs, ids, attention_mask=seen, max_new_tokens=rows[0].budget, pad_token_id=FILLER,
             eos_token_id=sorted(pipe.eos) or None,
             logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed)]), **pictures, **options,
         )  # fmt: skip
+        alone, made, drawn = prefill_apart(call)
+        seconds, tokens = seconds + alone, tokens + made
         outputs += drawn[:, ids.shape[1] :].cpu().unbind()
-    return Run(time.perf_counter() - begun, sum(map(len, outputs)), outputs)
+    return Run(seconds, tokens, outputs)
+
+
+def prefill_apart(call: Callable[..., Tensor]) -> tuple[float, int, Tensor]:
+    """Seconds after prefill's first token, how many tokens were made in them, and what `call(streamer=…)` returns."""
+    seen = FirstToken()
+    drawn = call(streamer=seen)
+    settle()
+    return max(time.perf_counter() - seen.at, TICK), seen.later, drawn
 
 
 def padded_left(rows: list[tuple[int, ...]], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ def bars(blocks: list[Block]) -> Image.Image:
     for (left, right), block in zip(grid, blocks, strict=True):
         names = [row.method for row in block.rows]
         left.barh(names, [row.tau or 0 for row in block.rows], 0.75, color=COLOURS["tau"], label="τ, tokens a pass")
-        left.barh(names, [row.speedup.median for row in block.rows], 0.4, color=COLOURS["S"], label="S, times plain")
+        found = [row.speedup.median for row in block.rows]
+        left.barh(names, found, 0.4, color=COLOURS["S"], label="S, times the baseline")
         left.axvline(1, color="#8a8f98", linewidth=1)
         left.set_title(block.title, loc="left")
         left.invert_yaxis()

@@ -51,7 +51,7 @@ def tell(
 def tell_blocks(
     name: str, value: dict[str, Any], blocks: list[table.Block], notes: list[str], output: Path | None, json: bool
 ) -> None:
-    """Timed blocks likewise, with a plot; a broken promise ends the command."""
+    """Timed blocks likewise, with a plot; a broken promise or a slow baseline ends the command."""
     if json:
         print_json(value)
     else:
@@ -62,7 +62,9 @@ def tell_blocks(
             note(line)
     if output is not None:
         save(output, name, value, table.markdown(blocks) + "\n" + "\n".join([*notes, ""]), plots.bars(blocks))
-    check_promises(broken for block in blocks for broken in block.broken)
+    check_promises(
+        (name for block in blocks for name in block.broken), (name for block in blocks for name in block.faulty)
+    )
 
 
 def save(
@@ -87,8 +89,17 @@ def write(folder: Path, name: str, text: str) -> None:
         raise OutputUnwritable(f"{folder} cannot be written ({error}); give another folder.") from error
 
 
-def check_promises(broken: Iterable[str]) -> None:
-    """End the command if there is a method that promised identical tokens and gave others."""
+def check_promises(broken: Iterable[str], faulty: Iterable[str] = ()) -> None:
+    """End the command if methods promised identical tokens and gave others, or gained more than they accepted."""
+    told = []
     if names := sorted(set(broken)):
-        note(f"{', '.join(names)} promised identical tokens and gave others; please report the command line")
+        told.append(f"{', '.join(names)} promised identical tokens and gave others; please report the command line")
+    if names := sorted(set(faulty)):
+        told.append(
+            f"baseline fault: S is more than τ of {', '.join(names)}, so plain decoding was slower than it can be; "
+            "measure again on an idle machine and, if it stays, report the command line"
+        )
+    for line in told:
+        note(line)
+    if told:
         raise SystemExit(1)

@@ -1,4 +1,7 @@
-"""What a bench says about every contender, as numbers, cells and markdown."""
+"""What a bench says about every contender, as numbers, cells and markdown.
+
+S is taken against the faster of plain decoding and transformers' `generate` (`baseline`), transformers' own rows too.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydraft.apps.bench.measure.baseline import beyond, fastest
 from polydraft.apps.bench.measure.timing import Run, Spread, seconds, speedup
 
 PLAIN, PEER = "ar", "transformers generate"
 PHASES = ("draft", "score", "verify", "rest")
 HEADERS = [
-    "method", "guarantee", "same", "s", "tokens/s", "S", "τ", "S/τ", "× hf", "ms/pass", "draft/score/verify/rest %",
+    "method", "guarantee", "same", "s", "tokens/s", "S", "baseline", "τ", "S/τ", "× hf", "ms/pass",
+    "draft/score/verify/rest %",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """One contender in one block. Peers have no τ, no split and no promise."""
+    """One contender in one block. Peers have no τ, no split and no promise.
+
+    speedup: S, over the baseline; baseline: "ar" or "generate", whichever was faster a token; over_plain and over_peer:
+    how many times faster than each of them.
+    """
 
     method: str
     guarantee: str
     seconds: Spread
     speedup: Spread
+    baseline: str
+    over_plain: Spread
     over_peer: Spread | None
     tokens_per_second: float
     tau: float | None = None
@@ -40,10 +51,11 @@ class Row:
     def cells(self) -> list[str]:
         same = "" if self.identical is None else "yes" if self.identical else "no"
         over_peer = None if self.over_peer is None else self.over_peer.median
-        figures = [self.speedup.median, self.tau, self.efficiency, over_peer, self.pass_ms]
+        figures = [self.tau, self.efficiency, over_peer, self.pass_ms]
         split = "/".join(f"{100 * self.split[phase]:.1f}" for phase in PHASES if self.split)
         time, rate = f"{self.seconds.median:.2f}", f"{self.tokens_per_second:.0f}"
-        return [self.method, self.guarantee, same, time, rate, *map(figure, figures), split]
+        found = figure(self.speedup.median), self.baseline
+        return [self.method, self.guarantee, same, time, rate, *found, *map(figure, figures), split]
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"efficiency": self.efficiency}
@@ -66,17 +78,24 @@ class Block:
         """Methods that promise plain decoding's tokens and drew others."""
         return [row.method for row in self.rows if row.guarantee == "identical" and not row.identical]
 
+    @property
+    def faulty(self) -> list[str]:
+        """Methods that gain more than they accept, whatever they promise: the baseline was slow."""
+        return [row.method for row in self.rows if beyond(row.efficiency)]
+
 
 def judge(name: str, turns: list[Run], plain: list[Run], peer: list[Run] | None) -> Row:
     """One contender's turns beside plain decoding's and the peer's."""
-    time, over_peer = seconds(turns), None if peer is None else speedup(peer, turns)
+    time, baseline = seconds(turns), fastest(plain, peer)
+    against = speedup(baseline.runs, turns), baseline.name, speedup(plain, turns)
+    over_peer = None if peer is None else speedup(peer, turns)
     rate = turns[0].tokens / time.median
     spent = [run.stats for run in turns if run.stats is not None]
     if not spent:
-        return Row(name, "", time, speedup(plain, turns), over_peer, rate)
+        return Row(name, "", time, *against, over_peer, rate)
     whole = sum(stats.decode_seconds for stats in spent)
     return Row(
-        name, spent[0].guarantee, time, speedup(plain, turns), over_peer, rate, spent[0].mean_accepted_length,
+        name, spent[0].guarantee, time, *against, over_peer, rate, spent[0].mean_accepted_length,
         identical=all(equal(run.outputs, plain[0].outputs) for run in turns),
         pass_ms=1000 * time.median / turns[0].passes,
         split={phase: sum(getattr(stats, f"{phase}_seconds") for stats in spent) / whole for phase in PHASES},

@@ -7,9 +7,11 @@ speedup(rounds["ar"], rounds["jacobi"])
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from polydraft.core.stats import DecodeStats
@@ -17,7 +19,7 @@ from polydraft.core.stats import DecodeStats
 
 @dataclass(frozen=True)
 class Run:
-    """One turn: decode seconds, and what was drawn. Peers have no statistics."""
+    """One turn: decode seconds, and how many tokens (or calls) they made. Peers have no statistics."""
 
     seconds: float
     tokens: int
@@ -66,6 +68,27 @@ def take_turns(
             if turn >= 0:
                 runs[contender.name].append(run)
     return runs
+
+
+def timed(work: Callable[[], object], calls: int = 1) -> Run:
+    """A turn of `calls` of `work`: its pace is seconds a call."""
+    settle()
+    begun = time.perf_counter()
+    for _ in range(calls):
+        work()
+    settle()
+    return Run(time.perf_counter() - begun, calls)
+
+
+def settle() -> None:
+    """Wait for what an accelerator has been asked for."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
+def pace(runs: list[Run]) -> Spread:
+    """Seconds a token, or a call."""
+    return Spread.of(run.pace for run in runs)
 
 
 def seconds(runs: list[Run]) -> Spread:

@@ -20,7 +20,7 @@ from polydraft.core.stats import DecodeStats
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
 HEADERS = [
-    "method", "guarantee", "same", "S", "τ", "S/τ", "× hf", "RTF decode", "RTF", "first ms",
+    "method", "guarantee", "same", "S", "baseline", "τ", "S/τ", "× hf", "RTF decode", "RTF", "first ms",
     "draft/score/verify/rest %",
 ]  # fmt: skip
 
@@ -91,7 +91,8 @@ def row_of(row: table.Row, runs: list[Run]) -> dict[str, Any]:
 def cells(row: dict[str, Any]) -> list[str]:
     same = {None: "", True: "yes", False: "no"}[row["same"]]
     peer = row["over_peer"] and row["over_peer"]["median"]
-    figures = map(table.figure, (row["S"], row["tau"], row["efficiency"], peer, row.get("rtf_decode"), row.get("rtf")))
+    figures = map(table.figure, (row["tau"], row["efficiency"], peer, row.get("rtf_decode"), row.get("rtf")))
+    found = table.figure(row["S"])
     first = f"{1000 * row['first']:.0f}" if "first" in row else ""
     spent = "/".join(f"{100 * row['split'][phase]:.0f}" for phase in table.PHASES if row["split"])
-    return [row["method"], row["guarantee"], same, *figures, first, spent]
+    return [row["method"], row["guarantee"], same, found, row["baseline"], *figures, first, spent]

@@ -25,7 +25,9 @@ def test_speed_and_understanding_are_measured(tmp_path: Path) -> None:
     speed = {row["method"]: row for row in value["speed"]}
     assert list(speed) == ["ar", "vadusa", "vadusa+top-k(k=20)", "transformers generate"]
     assert speed["vadusa"]["same"] is True and speed["vadusa"]["tau"] > 1.2
-    assert speed["ar"]["S"] == 1 and 0 < speed["vadusa"]["rtf_decode"] < speed["vadusa"]["rtf"]
+    names = {"ar": "ar", "generate": "transformers generate"}
+    assert all(speed[names[row["baseline"]]]["S"] == 1 for row in speed.values())
+    assert 0 < speed["vadusa"]["rtf_decode"] < speed["vadusa"]["rtf"]
     assert 0 < speed["vadusa"]["first"] < speed["vadusa"]["rtf"] * 10
     quality = {row["method"]: row for row in value["quality"]}
     assert quality["vadusa"]["same"] == 1 and quality["vadusa"]["wer"] == quality["ar"]["wer"]

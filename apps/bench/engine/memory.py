@@ -1,0 +1,106 @@
+"""The peak memory of a run, measured in a process of its own, beside weights once and the live rows' keys and values.
+
+found = apart("smolvlm", rows=64, length=512, prompt=32, device, dtype)      # bytes: peak, weights, live, …
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaConfig
+
+from polydraft.apps.bench.measure import shapes
+from polydraft.apps.bench.measure.filled import filled, passes, plain, prompt_of
+from polydraft.core.cache import SlotCache
+from polydraft.core.decode import join, leave
+from polydraft.core.target import CausalTarget
+
+PASSES = 3
+NOTHING = LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+    max_position_embeddings=64,
+)  # fmt: skip
+
+
+def apart(shape: str, rows: int, length: int, prompt: int, device: torch.device, dtype: torch.dtype) -> dict[str, int]:
+    """`of_run` in a fresh process, for which a shape travels with its name."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(of_run, shape, shapes.CONFIGS.get(shape), rows, length, prompt, device, dtype).result()
+
+
+def of_run(
+    shape: str, config: Any, rows: int, length: int, prompt: int, device: torch.device, dtype: torch.dtype
+) -> dict[str, int]:
+    """Bytes of a run of `rows` rows of `length` positions in which one leaves and another joins with its prefill.
+
+    before: at the start, Python and its libraries, which a run of a model next to nothing has loaded. loading and peak:
+    the most while the target is made, and while it runs, less that. weights: each once; live: keys and values at the
+    rows' positions; stored: what the pool holds for them, in whole blocks and spare rows.
+    """
+    if config is not None:
+        shapes.CONFIGS[shape] = config
+    shapes.CONFIGS["nothing"] = NOTHING
+    cost_of(shapes.target_of("nothing", device, dtype), 2, 2, 2)
+    before = begin_anew(device)
+    target = shapes.target_of(shape, device, dtype)
+    loading = most(device) - before
+    begin_anew(device)
+    found = cost_of(target, rows, length, prompt)
+    return {"before": before, "loading": loading, "peak": most(device) - before} | found
+
+
+def cost_of(target: CausalTarget, rows: int, length: int, prompt: int) -> dict[str, int]:
+    """Run; the bytes that the target and its rows must have."""
+    method = plain(target)
+    batch = filled(method, rows, length, PASSES + 1)
+    passes(method, batch, PASSES)
+    leave(batch, {batch.live[rows // 2].id: "cancelled"})
+    join(method, batch, [prompt_of(target, prompt, PASSES + 1, rows)], [rows])
+    passes(method, batch, PASSES)
+    cache = batch.state.cache
+    stored = stored_bytes(cache)
+    live = stored * sum(batch.state.reached) * cache.branches // (cache.rows * cache.slots)
+    return {"weights": shapes.bytes_of(target.model), "live": live, "stored": stored}
+
+
+def stored_bytes(cache: SlotCache) -> int:
+    return sum(store.numel() * store.itemsize for layer in cache.layers for store in (layer.keys, layer.values))
+
+
+def begin_anew(device: torch.device) -> int:
+    """Give back what is free but kept, and forget earlier peaks; the bytes that are left in use.
+
+    Where a system cannot do either, peaks are those since the start: too much, never too little.
+    """
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return most(device)
+
+
+def most(device: torch.device) -> int:
+    """The most bytes so far: of this process, or on its accelerator.
+
+    Linux counts in `ru_maxrss` what the process was forked from; VmHWM begins anew with the program.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        return int(lines["VmHWM"].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,145 @@
+"""`polydraft bench …` of the engine itself, whatever it generates; `apps/commands/bench.py` has those of models.
+
+polydraft bench generate --shape smolvlm --prompts 80,800,3000 --dtypes bfloat16,float32
+polydraft bench length --shape smolvlm --lengths 512,2048,8192,16384
+polydraft bench rows --shape smolvlm --rows 64
+polydraft bench noise --vocab 152000 --columns 16
+polydraft bench levels --model tiny-vlm
+polydraft bench roofline --shape llava-1.6-7b
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polydraft.apps.commands.options import Device, Dtype, Model, Results
+
+app = typer.Typer()
+
+Repeats = Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and pictures.")]
+KNOWN = "smolvlm, small, llava-1.6-7b or pixtral-12b, with random weights, or an embedded model."
+Shape = Annotated[str, typer.Option(help=KNOWN)]
+
+
+@app.command("generate")
+def generate(
+    shapes: Annotated[list[str], typer.Option("--shape", help=f"{KNOWN} May be repeated.")],
+    prompts: Annotated[str, typer.Option(help="Lengths of prompts, separated by commas.")] = "80,800,3000",
+    dtypes: Annotated[str, typer.Option(help="Types of weights, separated by commas.")] = "bfloat16,float32",
+    tokens: Annotated[int, typer.Option(min=2, help="Length of the answer.")] = 32,
+    repeats: Repeats = 3,
+    tau: Annotated[float, typer.Option(min=1, help="Tokens a pass that the drafted run is to come near.")] = 4.0,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the draft tree, a multiple of its depth.")] = 12,
+    reach: Annotated[int, typer.Option(min=1, help="Depth of the draft tree.")] = 4,
+    device: Device = "auto",
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """Plain decoding, transformers' generate and a drafted run on the same weights, per token, greedy."""
+    from polydraft.apps.bench.engine.generate import run
+
+    run(
+        names=shapes, prompts=prompts, dtypes=dtypes, tokens=tokens, repeats=repeats, tau=tau, nodes=nodes,
+        reach=reach, device=device, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("length")
+def length(
+    shape: Shape = "smolvlm",
+    lengths: Annotated[str, typer.Option(help="Positions of a row, separated by commas.")] = "512,2048,8192,16384",
+    tokens: Annotated[int, typer.Option(min=1, help="Passes a turn, the last up to that length.")] = 16,
+    repeats: Repeats = 3,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """What a token costs as rows grow, beside attention alone over as many positions."""
+    from polydraft.apps.bench.engine.length import run
+
+    run(
+        shape=shape, lengths=lengths, tokens=tokens, repeats=repeats, device=device, dtype=dtype, output=output,
+        json=as_json,
+    )  # fmt: skip
+
+
+@app.command("rows")
+def rows(
+    shape: Shape = "smolvlm",
+    rows: Annotated[int, typer.Option(min=2, help="Rows under way.")] = 64,
+    length: Annotated[int, typer.Option(min=2, help="Positions of a row.")] = 512,
+    prompt: Annotated[int, typer.Option(min=1, help="Length of the prompt that a row joins with.")] = 32,
+    repeats: Repeats = 3,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """What rows that leave and join cost beside a pass, and the peak memory of a run."""
+    from polydraft.apps.bench.engine.rows import run
+
+    run(
+        shape=shape, rows=rows, length=length, prompt=prompt, repeats=repeats, device=device, dtype=dtype,
+        output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("noise")
+def noise(
+    vocab: Annotated[int, typer.Option(min=64, help="Ids of the vocabulary.")] = 152000,
+    columns: Annotated[int, typer.Option(min=1, help="Columns at once.")] = 16,
+    repeats: Repeats = 9,
+    device: Device = "auto",
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """What a column costs apart from the network: noise, top-k and top-p, and the choice."""
+    from polydraft.apps.bench.engine.noise import run
+
+    run(vocab=vocab, columns=columns, repeats=repeats, device=device, output=output, json=as_json)
+
+
+@app.command("levels")
+def levels(
+    model: Model = "tiny-vlm",
+    depth: Annotated[int, typer.Option(min=3, help="Levels of the draft tree.")] = 8,
+    width: Annotated[int, typer.Option(min=1, help="Live nodes a level.")] = 4,
+    total: Annotated[int, typer.Option(min=1, help="Nodes drafted.")] = 12,
+    repeats: Repeats = 5,
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """What a level of an EAGLE tree costs beside the bare forward of the drafter's layer."""
+    from polydraft.apps.bench.engine.levels import run
+
+    run(model=model, depth=depth, width=width, total=total, repeats=repeats, output=output, json=as_json)
+
+
+@app.command("roofline")
+def roofline(
+    shapes: Annotated[list[str], typer.Option("--shape", help="llava-1.6-7b, pixtral-12b or small; may be repeated.")],
+    tau: Annotated[float | None, typer.Option(help="Tokens a pass. Default: as published for the model.")] = None,
+    depth: Annotated[int, typer.Option(min=1, help="Levels of the draft tree.")] = 5,
+    width: Annotated[int, typer.Option(min=1, help="Live nodes a level.")] = 4,
+    total: Annotated[int, typer.Option(min=1, help="Nodes drafted.")] = 16,
+    words: Annotated[int | None, typer.Option(min=16, help="Ids that the drafter may guess. Default: all.")] = None,
+    tokens: Annotated[int, typer.Option(min=8, help="Length of the answer.")] = 128,
+    prompt: Annotated[int, typer.Option(min=2, help="Length of the prompt; a picture is hundreds of tokens.")] = 640,
+    repeats: Repeats = 3,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """How near S comes to what memory allows, on random weights of a well-known shape with a prescribed τ."""
+    from polydraft.apps.bench.roofline import run
+
+    run(
+        shapes=shapes, tau=tau, depth=depth, width=width, total=total, words=words, tokens=tokens, prompt=prompt,
+        repeats=repeats, device=device, dtype=dtype, output=output, json=as_json,
+    )  # fmt: skip

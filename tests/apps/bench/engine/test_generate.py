@@ -1,0 +1,100 @@
+"""`polydraft bench generate`: three ways on one model's weights say the same tokens, at a prescribed τ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from polydraft.apps.bench.engine import generate
+from polydraft.apps.bench.engine.generate import acceptance, agreed
+from polydraft.apps.bench.measure import baseline, shapes
+
+from ...command_line import assert_refused, run
+
+TINY = LlamaConfig(
+    vocab_size=160, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False,
+)  # fmt: skip
+OPTIONS = ("--tokens", "40", "--repeats", "1", "--device", "cpu", "--json")
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(shapes.CONFIGS, "tiny", TINY)
+
+
+def test_three_ways_say_the_same(tmp_path: Path) -> None:
+    done = run("bench", "generate", "--shape", "tiny", "--prompts", "9,70,5000", *OPTIONS, "-o", tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert "5000 is left out" in done.stderr
+    value = json.loads(done.stdout)
+    rows = value["rows"]
+    assert [(row["dtype"], row["prompt"]) for row in rows] == [
+        ("bfloat16", 9), ("bfloat16", 70), ("float32", 9), ("float32", 70)
+    ]  # fmt: skip
+    for row in rows:
+        assert row["identical"] is True and row["tau"] > 2.5 and row["baseline"] in ("ar", "generate")
+        assert row["efficiency"] == pytest.approx(row["S"]["median"] / row["tau"])
+        plain, theirs, drafted = (row[f"{name}_seconds"]["median"] for name in ("plain", "generate", "drafted"))
+        assert row["plain_over_generate"]["median"] == pytest.approx(plain / theirs)
+        assert row["S"]["median"] == pytest.approx(min(plain, theirs) / drafted)
+        assert row["agree"] == 40 or row["dtype"] == "bfloat16"
+    assert value["environment"]["dtype"] == "bfloat16,float32"
+    assert {path.name for path in tmp_path.iterdir()} == {"generate.json", "generate.md", "generate.png"}
+
+
+def test_embedded_models_bring_their_own_weights() -> None:
+    done = run("bench", "generate", "--shape", "tiny-vlm", "--prompts", "12", "--dtypes", "float32", *OPTIONS)
+    assert done.exit_code == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["identical"] is True and row["agree"] == 40 and row["tau"] > 2.5
+
+
+def test_acceptance_makes_tau() -> None:
+    for tau in (1.0, 2.3, 4.0, 5.0):
+        share = acceptance(tau, 12, 4)
+        assert sum(share**depth for depth in range(5)) == pytest.approx(tau, abs=1e-6)
+
+
+def test_where_two_differ_they_no_longer_agree() -> None:
+    assert agreed(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 9, 4, 5])) == 2
+
+
+def test_other_tokens_and_a_slow_baseline_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = {
+        **{f"{name}_seconds": {"median": 1.0, "low": 1.0, "high": 1.0} for name in ("plain", "generate", "drafted")},
+        **{name: {"median": 9.0, "low": 9.0, "high": 9.0} for name in ("plain_over_generate", "S")},
+        "tau": 4.0, "efficiency": 9 / 4, "baseline": "ar", "identical": False, "agree": 0,
+    }  # fmt: skip
+    monkeypatch.setattr(generate, "measured", lambda *_: planted)
+    monkeypatch.setattr(baseline, "NOISE", 1.05)
+    done = run("bench", "generate", "--shape", "tiny", "--prompts", "9", "--dtypes", "float32", *OPTIONS)
+    assert done.exit_code == 1
+    assert "baseline fault" in done.stderr and "promised identical tokens" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--shape", "vast"), "vast"),
+        (("--shape", "tiny", "--prompts", "nine"), "--prompts nine"),
+        (("--shape", "tiny", "--prompts", "0"), "--prompts 0"),
+        (("--shape", "tiny", "--nodes", "10"), "multiple of 4"),
+        (("--shape", "tiny", "--tau", "7"), "4 deep"),
+        (("--shape", "tiny", "--dtypes", "float3"), "float3"),
+    ],
+)
+def test_mistakes_are_one_sentence(words: tuple[str, ...], says: str) -> None:
+    assert_refused(run("bench", "generate", *words), says)
+
+
+def test_random_weights_are_the_same_every_time() -> None:
+    first, second = (shapes.random_model(TINY, torch.device("cpu"), torch.float32) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    state = torch.random.get_rng_state()
+    shapes.random_model(TINY, torch.device("cpu"), torch.float32)
+    assert torch.equal(torch.random.get_rng_state(), state)

@@ -1,0 +1,120 @@
+"""The baseline rule, with planted seconds: S is over the faster of plain decoding and `generate`, and not above τ."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from polydraft.apps.bench.image import speed as image
+from polydraft.apps.bench.measure import baseline, peers, report, table
+from polydraft.apps.bench.measure.table import PEER, Block, markdown
+from polydraft.apps.bench.measure.timing import Run
+from polydraft.apps.bench.speech import run as speech
+from polydraft.core.stats import DecodeStats
+
+from ..command_line import run
+
+TOKENS = [torch.tensor([1, 2, 3, 4])]
+
+
+@pytest.fixture(autouse=True)
+def as_it_is(monkeypatch: pytest.MonkeyPatch, no_clock_decides: None) -> None:
+    monkeypatch.setattr(baseline, "NOISE", 1.05)
+
+
+def turn(seconds: float, passes: int, guarantee: str = "identical") -> Run:
+    stats = DecodeStats("m", guarantee, tokens=4, target_passes=passes, decode_seconds=seconds, score_seconds=seconds)
+    return Run(seconds, 4, TOKENS, stats, passes)
+
+
+def block(plain: float, theirs: float | None, own: float, guarantee: str = "identical") -> Block:
+    """Plain decoding, `generate` and a method of τ 2."""
+    runs = {"ar": [turn(plain, 4)], "method": [turn(own, 2, guarantee)]}
+    return Block.of("planted", runs if theirs is None else runs | {PEER: [Run(theirs, 4, TOKENS)]})
+
+
+def test_speed_is_taken_against_the_faster() -> None:
+    rows = {row.method: row for row in block(plain=4.0, theirs=2.0, own=1.0).rows}
+    assert {row.baseline for row in rows.values()} == {"generate"}
+    assert [rows[name].speedup.median for name in ("ar", "method", PEER)] == [0.5, 2, 1]
+    assert rows["method"].over_plain.median == 4 and rows["method"].efficiency == 1
+    other = {row.method: row for row in block(plain=2.0, theirs=4.0, own=1.0).rows}
+    assert other["method"].baseline == "ar" and other[PEER].speedup.median == 0.5
+    told = other["method"].to_dict()
+    assert told["baseline"] == "ar" and told["over_peer"]["median"] == 4 and told["over_plain"]["median"] == 2
+    assert "| 2.00 | ar | 2.00 | 1.00 |" in markdown([block(2.0, 4.0, 1.0)])
+
+
+def test_without_a_peer_plain_decoding_is_the_baseline() -> None:
+    assert block(2.0, None, 1.0).rows[1].baseline == "ar"
+    nothing_after_prefill = [Run(1e-9, 0, [torch.tensor([1])])]
+    assert baseline.fastest([turn(2.0, 4)], nothing_after_prefill).name == "ar"
+
+
+@pytest.mark.parametrize("guarantee", ["identical", "exact", "lossy"])
+def test_gaining_more_than_was_accepted_is_a_fault(guarantee: str) -> None:
+    assert block(2.5, None, 1.0, guarantee).faulty == ["method"]
+    assert block(2.5, 2.0, 1.0, guarantee).faulty == []  # `generate` was the baseline
+    assert block(2.09, None, 1.0, guarantee).faulty == []  # the clock's noise
+
+
+def test_a_fault_ends_the_bench_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        report.tell_blocks("planted", {"rows": []}, [block(3.0, None, 1.0)], [], tmp_path, json=True)
+    said = capsys.readouterr().err.splitlines()
+    assert end.value.code == 1 and len(said) == 1 and said[0].startswith("baseline fault: ") and "method" in said[0]
+    assert (tmp_path / "planted.json").exists()  # what was measured is kept
+    report.check_promises([], [])
+    with pytest.raises(SystemExit):
+        report.check_promises(["a"], ["b"])
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def slow_baseline(contenders: list[Any], repeats: int, tell: Any = None) -> dict[str, list[Run]]:
+    """Everybody's work once; then plain decoding and `generate` took far too long."""
+    runs = {contender.name: [contender.work()] for contender in contenders}
+    for name in ("ar", PEER):
+        for each in runs.get(name, []):
+            object.__setattr__(each, "seconds", 1e6)
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("polydraft.apps.bench.image.speed", ("image", "--prompts", "1", "--methods", "jacobi(window=4)")),
+        ("polydraft.apps.bench.vlm.speed",
+         ("vlm", "--prompts", "1", "--methods", "pld", "--max-new-tokens", "6", "--temperatures", "0")),
+        ("polydraft.apps.bench.speech.speed", ("speech", "--sentences", "0", "--timed", "1", "--methods", "vadusa")),
+    ],
+)  # fmt: skip
+def test_every_bench_of_speed_has_the_rule(
+    module: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{module}.take_turns", slow_baseline)
+    done = run("bench", *words, "--repeats", "1", "--json")
+    assert done.exit_code == 1 and "baseline fault" in done.stderr, done.stderr
+    assert '"baseline": "ar"' in done.stdout or '"baseline": "generate"' in done.stdout
+
+
+def test_prefill_of_a_peer_is_apart() -> None:
+    def call(streamer: Any) -> torch.Tensor:
+        streamer.put(torch.tensor([[1, 2, 3]]))  # the prompt
+        time.sleep(0.2)
+        for tokens in ([4], [5], [6, 7]):
+            streamer.put(torch.tensor(tokens))
+        return torch.tensor([[1, 2, 3, 4, 5, 6, 7]])
+
+    seconds, later, ids = peers.prefill_apart(call)
+    assert 0 < seconds < 0.2 and later == 3 and ids.shape == (1, 7)
+
+
+def test_the_tables_name_the_baseline() -> None:
+    from polydraft.apps.bench.speech import speed
+
+    assert "baseline" in table.HEADERS and "baseline" in speed.HEADERS
+    assert image.PEER_NOTE and speech.beyond is baseline.beyond
