@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from polydraft.core.decode import Batch, Method, decode, start
-from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.base import NoDrafter
+from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
@@ -69,6 +69,7 @@ NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork
 CODES = torch.nn.functional.normalize(torch.randn(VOCAB, 3, generator=torch.Generator().manual_seed(9)), dim=-1)
 CODES[:10] = torch.nan  # words
 NEAR, MEMBERS = nearest(CODES, 6), groups(CODES, 0.8)
+DRAWN = Rank()
 FAMILIES = {"llama": llama, "mistral": mistral, "gemma": gemma}
 
 
@@ -118,12 +119,9 @@ class Lab:
             "hydra chain": lambda target: HydraDrafter(self.hydra, target, Dynamic(3), Rank()),
             "hydra tree": lambda target: HydraDrafter(self.hydra, target, Dynamic(3, 3, 8), Rank()),
             "early exit": lambda target: EarlyExitDrafter(shallow(self.model, 1), target, Dynamic(3), Rank()),
-            "kangaroo tree": lambda target: EarlyExitDrafter(
-                self.kangaroo.backbone, target, Dynamic(3, 3, 8), Rank()
-            ),
+            "kangaroo tree": lambda target: EarlyExitDrafter(self.kangaroo.backbone, target, Dynamic(3, 3, 8), Rank()),
             "block tree": lambda target: MultiTokenDrafter(self.block, target, Static(3, 9), Rank()),
         }
-
 
     def judged(self, device: torch.device | str = "cpu") -> dict[str, tuple[Any, Any]]:
         """A drafter and a verifier of every family that is not the plain tape walk; their tensors are on `device`."""
@@ -132,7 +130,7 @@ class Lab:
         rigid[:10] = True
         rigid, everything = rigid.to(device), torch.ones(VOCAB, dtype=torch.bool).to(device)
 
-        def lm(plan: Any, rank: Rank = Rank()) -> Callable[[CausalTarget], LMDrafter]:
+        def lm(plan: Any, rank: Rank = DRAWN) -> Callable[[CausalTarget], LMDrafter]:
             return lambda target: LMDrafter(self.student, target, plan, rank)
 
         chain, tree, fixed = lm(Dynamic(3)), lm(Dynamic(3, 2, 6)), lm(Static(3, 8))

@@ -1,4 +1,4 @@
-"""A device that is not there: tensors that hold CPU data and claim to live elsewhere, so that mistakes with devices show
+"""A device that is not there: tensors hold CPU data and claim to live elsewhere, so that mistakes with devices show
 without an accelerator.
 
     with far_device() as reads:
@@ -86,9 +86,12 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
                 raise RuntimeError(f"{name}: a CPU tensor of shape {tuple(value.shape)} meets one on another device")
     masks = indexed and any(value.dtype == torch.bool for value in far if value is not args[0])
     into_host = name.startswith("aten::copy_") and far and not isinstance(args[0], Far)
-    if far and (name == "aten::_local_scalar_dense" or (moves and asked == HOST) or into_host):
-        READS.append(name)
-    elif far and (masks or name.startswith(SIZED)):
+    if (
+        far
+        and (name == "aten::_local_scalar_dense" or (moves and asked == HOST) or into_host)
+        or far
+        and (masks or name.startswith(SIZED))
+    ):
         READS.append(name)
 
     def near(value: Any) -> Any:

@@ -22,7 +22,7 @@ from polydraft.core.sampling import Law, Sampler, Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.target import Prefill, Prompt, Scores
 
-VOCAB, LENGTH, RUNS = 4, 3, 40_000
+VOCAB, LENGTH, RUNS = 4, 3, 50_000
 FIRST = 2  # the prompt's last token; prompts are as long as it takes to have one
 
 
@@ -91,8 +91,24 @@ class TableTarget:
         return logits[:, 0]
 
 
+@dataclass(frozen=True)
+class Deeper:
+    """Positions `[B, 1]` of the newest level of a tree."""
+
+    positions: Tensor
+
+    def below(self, above: Tensor) -> Deeper:
+        return Deeper(self.positions + 1)
+
+
 class TableNetwork:
     """Features are (token, position)."""
+
+    def frontier(self, cache: NoCache, cached: Tensor) -> Deeper:
+        return Deeper(cached - 1)
+
+    def level_pass(self, cache: NoCache, inputs: Tensor, level: Deeper) -> Tensor:
+        return torch.stack([inputs, level.positions.expand_as(inputs)], -1)
 
     def cache(self, branches: int) -> NoCache:
         return NoCache()
@@ -188,6 +204,6 @@ def distance(p: Tensor, q: Tensor) -> float:
 def floor(law: Tensor, runs: int = RUNS) -> float:
     """What total variation of `runs` true draws from `law` stays under: its mean and four deviations (McDiarmid)."""
     generator = torch.Generator().manual_seed(1)
-    counts = [torch.multinomial(law, runs, True, generator=generator).bincount(minlength=len(law)) for _ in range(8)]
+    counts = [torch.multinomial(law, runs, True, generator=generator).bincount(minlength=len(law)) for _ in range(32)]
     spread = torch.tensor([distance(count.double() / runs, law) for count in counts])
     return float(spread.mean() + 4 * spread.std())

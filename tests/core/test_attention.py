@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from polydraft.core import attention
-from polydraft.core.attention import KEYS, attend, folded
+from polydraft.core.attention import KEYS, Heads, attend, folded
 from polydraft.core.errors import UnsupportedModel
 from polydraft.modalities.loading import native_bf16
 
@@ -22,7 +22,7 @@ def drawn(dtype: torch.dtype, groups: int, columns: int, rows: int, length: int,
     """Queries `[rows, heads, C, D]` over keys and values of `length` places, and which are visible: a prefix each."""
     shared = 2
     query = 2 * torch.randn(rows, shared * groups, columns, size)
-    key, value = torch.randn(2, rows, shared, length, size)
+    key, value = 2 * torch.randn(2, rows, shared, length, size)
     first = torch.randint(1, length - columns, (rows, 1, 1))
     visible = torch.arange(length) < first + torch.arange(columns)[:, None]
     return query.to(dtype), key.to(dtype), value.to(dtype), visible
@@ -31,17 +31,28 @@ def drawn(dtype: torch.dtype, groups: int, columns: int, rows: int, length: int,
 def read(query, key, value, visible, groups):
     """`[rows, C, heads, D]`."""
     scaling = query.shape[-1] ** -0.5
-    return attend(torch.nn.Module(), query, key, value, folded(visible, groups, query.dtype), scaling=scaling)[0]
+    return attend(
+        torch.nn.Module(),
+        query,
+        key,
+        value,
+        folded(visible, query.dtype, Heads(groups, query.shape[-1])),
+        scaling=scaling,
+    )[0]
 
 
 @pytest.mark.parametrize("name", DTYPES)
 @settings(max_examples=60, deadline=None)
 @given(
     groups=some.sampled_from([1, 2, 3, 7, 8]), columns=some.integers(1, 70), rows=some.integers(1, 4),
-    size=some.sampled_from([16, 64, 80]), seed=some.integers(0, 10**6), data=some.data(),
+    size=some.sampled_from([16, 32, 64, 96, 128, 256]), seed=some.integers(0, 10**6), data=some.data(),
 )  # fmt: skip
 def test_bits_depend_on_neither_batch_nor_queries_nor_view(name, groups, columns, rows, size, seed, data):
-    """A query among others, in a view of a block more and of two, equals the query alone in the narrowest view."""
+    """A query among others, in a view of a block more and of two, equals the query alone in the narrowest view.
+
+    In bf16 that holds for heads of 16 numbers and of whole multiples of 32: for 48, 72, 80 or 112 the kernel sums in
+    another order for almost every number of queries, and `core.proof` gives such models no label "identical".
+    """
     torch.manual_seed(seed)
     length = KEYS
     query, key, value, visible = drawn(DTYPES[name], groups, columns, rows, length, size)
@@ -77,14 +88,16 @@ def test_values_are_those_of_eager_attention(name, groups, columns, rows, seed):
 
 @pytest.mark.skipif(not native_bf16(torch.device("cpu")), reason="other processors may sum few queries in one order")
 def test_without_padding_few_queries_would_show(monkeypatch):
-    """What `FEWEST` is for: the property above fails where blocks of queries may hold one."""
-    monkeypatch.setattr(attention, "FEWEST", 1)
+    """What it is for: the property above fails where blocks of queries may hold one."""
+    monkeypatch.setattr(Heads, "padding", lambda self, queries: 0)
     torch.manual_seed(5)
-    different = False
-    for _ in range(40):
-        query, key, value, visible = drawn(torch.bfloat16, 1, 64, 1, KEYS, 32)
+    different = 0
+    for _ in range(60):
+        query, key, value, visible = drawn(torch.bfloat16, 1, 64, 4, KEYS, 128)
         whole = read(query, key, value, visible, 1)
-        different |= not torch.equal(read(query[:, :, :1], key, value, visible[:, :1], 1), whole[:, :1])
+        for few in (1, 2, 33):
+            alone = read(query[:, :, :few], key, value, visible[:, :few], 1)
+            different += not torch.equal(alone, whole[:, :few])
     assert different
 
 
@@ -92,4 +105,6 @@ def test_without_padding_few_queries_would_show(monkeypatch):
 def test_what_is_not_computed_is_refused(unknown):
     query, key, value, visible = drawn(torch.float32, 1, 2, 1, KEYS, 16)
     with pytest.raises(UnsupportedModel, match=unknown):
-        attend(torch.nn.Module(), query, key, value, folded(visible, 1, query.dtype), **{unknown: torch.ones(1)})
+        attend(
+            torch.nn.Module(), query, key, value, folded(visible, query.dtype, Heads(1, 16)), **{unknown: torch.ones(1)}
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,8 +25,8 @@ SETTINGS = {
 
 
 def sampled(made: Lab, setting: str, guidance: float) -> list:
-    rows = [chosen([prompt], SETTINGS[setting](row), guidance)[0] for row, prompt in enumerate(made.prompts)]
-    return rows
+    short = [replace(prompt, budget=10 - row) for row, prompt in enumerate(made.prompts)]
+    return [chosen([prompt], SETTINGS[setting](row), guidance)[0] for row, prompt in enumerate(short)]
 
 
 def ragged(method: Method, prompts: list, reads: list[str]) -> tuple[Batch, list[int]]:
@@ -58,7 +59,7 @@ def same_and_prompt(lab: Callable[..., Lab], pick: Callable[[Lab, str, list], tu
         prompts = sampled(here, setting, guidance)
         plain = here.method(None, guided)
         recorded = [torch.tensor(request.ids) for request in ragged(plain, prompts, reads)[0].in_order()]
-        recorded[1] = torch.cat([recorded[1], recorded[1].new_zeros(30)])  # it left; the rest is never reached
+        recorded[1] = torch.cat([recorded[1], recorded[1].new_zeros(9)])  # it left; the rest is never reached
         drafter, verifier = pick(here, "cpu", recorded)
         expected, _ = ragged(here.method(drafter, guided, verifier), prompts, reads)
         drafter, verifier = pick(there, DEVICE, recorded)
@@ -120,4 +121,4 @@ def test_what_was_replaced_is_put_back(lab, run):
     assert before == (torch.tensor, torch.Tensor.tolist, torch.Tensor.__getitem__, torch.inference_mode.__enter__)
     with torch.inference_mode():
         assert torch.is_inference_mode_enabled() and torch.zeros(1, device="meta").is_meta
-    assert conftest.VOCAB == lab().model.config.vocab_size
+    assert lab().model.config.vocab_size == conftest.VOCAB

@@ -88,7 +88,10 @@ def test_on_the_tape_a_child_stands_for_choices_whose_group_it_shares(child):
             wanted[y] -= P[y] * share
     law = P.float().log().expand(ROWS, 2, VOCAB)
     verdict = TapeVerifier(SharedGroup(MEMBERS)).verify(
-        Draft.of_chain(torch.full((ROWS, 1), child)), law_of(law), noise(ROWS, VOCAB, on_tape=True), torch.zeros(ROWS, dtype=torch.long)
+        Draft.of_chain(torch.full((ROWS, 1), child)),
+        law_of(law),
+        noise(ROWS, VOCAB, on_tape=True),
+        torch.zeros(ROWS, dtype=torch.long),
     )
     found = verdict.tokens[:, 0].bincount(minlength=VOCAB).double() / ROWS
     assert distance(found, wanted) < floor(wanted, ROWS)
@@ -99,7 +102,10 @@ def test_at_temperature_0_what_shares_the_group_of_the_argmax_is_kept():
     stream = noise(1, VOCAB, greedy=True)
     for child in range(VOCAB):
         verdict = GroupSampling(MEMBERS).verify(
-            Draft.of_chain(torch.tensor([[child]])), law_of(logits.expand(1, 2, VOCAB), greedy=True), stream, torch.zeros(1, dtype=torch.long)
+            Draft.of_chain(torch.tensor([[child]])),
+            law_of(logits.expand(1, 2, VOCAB), greedy=True),
+            stream,
+            torch.zeros(1, dtype=torch.long),
         )
         kept = child in GROUPS[best] and bool(P[child] > 0)
         assert verdict.accepted.tolist() == [int(kept)] and verdict.tokens[0, 0] == (child if kept else best)

@@ -56,9 +56,7 @@ def test_what_the_drafter_lacks_is_never_drafted(lab, run):
     translation = Translation.by_name(NAMES, own, VOCAB, VOCAB, spelt=lambda word: 5)
     assert translation.read[lacked] == 5 and translation.said[lacked] == VOCAB
     assert (translation.heard(torch.zeros(2, VOCAB))[:, lacked] == -torch.inf).all()
-    found = run(
-        made.method(lambda t: LMDrafter(made.student, t, Dynamic(4), Rank(), None, translation)), made.prompts
-    )
+    found = run(made.method(lambda t: LMDrafter(made.student, t, Dynamic(4), Rank(), None, translation)), made.prompts)
     assert found.same(truth) and found.tau > 1.5
 
 

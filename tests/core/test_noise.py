@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy import stats
 
-from polydraft.core.noise import gumbel, uniform
+from polydraft.core.noise import gumbel, row_keys, uniform
 from polydraft.core.rows import Departure
 
 from .tables import noise
 
 
 def block(seed: int = 1, segment: int = 0, positions: int = 64, vocab: int = 512) -> torch.Tensor:
-    return gumbel(torch.tensor([seed]), torch.tensor([segment]), torch.arange(positions)[None], vocab)[0]
+    return gumbel(row_keys(torch.tensor([seed]), torch.tensor([segment])), torch.arange(positions)[None], vocab)[0]
 
 
 def test_it_is_gumbel():
@@ -45,7 +45,9 @@ def test_the_winner_follows_the_law():
     """Gumbel-max: argmax(log p + g) is a draw from p."""
     law = torch.tensor([0.5, 0.25, 0.125, 0.0625, 0.0625])
     rows = 20_000
-    noise = gumbel(torch.arange(rows), torch.zeros(rows, dtype=torch.long), torch.zeros(rows, 1, dtype=torch.long), 5)
+    noise = gumbel(
+        row_keys(torch.arange(rows), torch.zeros(rows, dtype=torch.long)), torch.zeros(rows, 1, dtype=torch.long), 5
+    )
     drawn = torch.bincount((law.log() + noise[:, 0]).argmax(-1), minlength=5)
     assert stats.chisquare(drawn.numpy(), (law * rows).numpy()).pvalue > 1e-3
 
@@ -62,7 +64,7 @@ def test_a_window_is_the_same_however_it_is_reached(moves, data):
         window = tape.window(torch.tensor(starts)[:, None] + torch.arange(width))
         for row, start in enumerate(starts):
             t = torch.arange(start, start + width)[None]
-            direct = gumbel(tape.seeds[row : row + 1], torch.tensor([0]), t, vocab)[0]
+            direct = gumbel(row_keys(tape.seeds[row : row + 1], torch.tensor([0])), t, vocab)[0]
             assert torch.equal(window[row], direct)
         if len(starts) > 1 and data.draw(some.booleans()):
             leaving = Departure.of([data.draw(some.integers(0, len(starts) - 1))], len(starts))

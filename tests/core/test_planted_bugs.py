@@ -10,7 +10,6 @@ import torch
 from polydraft.core import attention
 from polydraft.core import sampling as sampling_module
 from polydraft.core.cache import SlotCache
-from polydraft.core.draft import Draft
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.network import Network
 from polydraft.core.noise import Noise
@@ -112,16 +111,15 @@ def test_a_view_of_the_keys_one_block_short(lab, run, monkeypatch):
     assert len(prompts[0].branches[0]) > attention.KEYS
     oracle = made.drafters(plain.outputs)["oracle chain"]
     assert run(made.method(oracle), prompts).same(plain)
-    honest = attention.folded
+    honest = attention.padded
 
-    def short(visible, groups, dtype):
-        cut = visible.clone()
+    def short(mask, heads):
+        cut = mask.clone()
         if cut.shape[2] > attention.KEYS:
-            cut[..., -attention.KEYS :] = False
-            cut[..., 0] = True
-        return honest(cut, groups, dtype)
+            cut[..., -attention.KEYS :] = -torch.inf
+        return honest(cut, heads)
 
-    monkeypatch.setattr(attention, "folded", short)
+    monkeypatch.setattr(attention, "padded", short)
     assert not run(made.method(oracle), prompts).same(plain)
 
 
@@ -135,15 +133,22 @@ def test_a_penalty_that_ignores_the_path(lab, run, monkeypatch, drafter):
 
         monkeypatch.setattr(sampling_module, "penalised", blind)
 
-    penalised = Sampling(temperature=1.0, repetition_penalty=1.8)
+    penalised = Sampling(temperature=1.0, repetition_penalty=3.0)
     assert drafted_equals_plain(lab, run, drafter, penalised)
     assert not drafted_equals_plain(lab, run, drafter, penalised, plant)
 
 
 def test_positions_off_by_one_in_the_tree(lab, run, monkeypatch):
+    """As if every node stood behind the one before it."""
+
     def plant():
-        in_order = property(lambda draft: torch.arange(draft.size + 1).expand(len(draft.tokens), -1))
-        monkeypatch.setattr(Draft, "depth", in_order)
+        score = Network.tree_pass
+
+        def tree_pass(self, cache, inputs, lineage, depth, cached):
+            in_order = torch.arange(depth.shape[1]).expand(len(depth), -1)
+            return score(self, cache, inputs, lineage, in_order, cached)
+
+        monkeypatch.setattr(Network, "tree_pass", tree_pass)
 
     assert not exact_equals_plain(lab, run, "target only", plant)
 

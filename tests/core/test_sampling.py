@@ -120,3 +120,68 @@ def test_the_end_waits_for_the_shortest_length(made, least, temperature, again):
 def test_a_rule_out_of_range_is_refused(fields):
     with pytest.raises(InvalidArgument, match="it must be"):
         RepetitionAware(**fields)
+
+
+def nucleus(scores: torch.Tensor, mass: float) -> torch.Tensor:
+    """Which of `[B, C, V]` a full sort keeps."""
+    ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
+    before = ranked.softmax(-1).cumsum(-1).roll(1, -1)
+    before[..., 0] = 0
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, before < mass)
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 0.3, 3.0, 12.0], ids=["uniform", "flat", "sharp", "sharpest"])
+@pytest.mark.parametrize("mass", [0.1, 0.9, 0.999])
+def test_a_nucleus_without_a_sort_is_that_of_a_sort(sharpness, mass):
+    """Of a large vocabulary; flat laws need more ids than are looked at first."""
+    torch.manual_seed(0)
+    logits = sharpness * torch.randn(2, 1, 152_000)
+    kept = judged(Sampling(top_p=mass), logits).scores > -torch.inf
+    if sharpness == 0:
+        assert kept.all(), "ids that are equally likely stay together"
+        return
+    wanted = nucleus(logits, mass)
+    # chances in fp32 and fp64 may part at the edge, where ids are all but equally likely: next to nothing in mass
+    assert (logits.double().softmax(-1) * (kept ^ wanted)).sum(-1).max() < 1e-5
+    assert ((logits >= logits.masked_fill(~kept, torch.inf).amin(-1, keepdim=True)) == kept).all(), "the likeliest"
+    assert (wanted.sum(-1) > 1000).all() == (sharpness == 0.3 or (sharpness == 3.0 and mass > 0.5)), "flat and sharp"
+
+
+@pytest.mark.parametrize("temperature", [1e-38, 1e-3, 1e3])
+def test_no_temperature_makes_nan(temperature):
+    torch.manual_seed(0)
+    logits = 9 * torch.randn(2, 3, 50)
+    law = judged(Sampling(temperature=temperature, top_k=20, top_p=0.9, min_p=1e-3), logits)
+    assert not law.p.isnan().any() and torch.allclose(law.p.sum(-1), torch.ones(2, 3))
+    if temperature < 1:
+        assert torch.equal(law.scores.argmax(-1), logits.argmax(-1))
+
+
+def test_rows_of_all_settings_do_not_change_each_others_bits():
+    torch.manual_seed(0)
+    rows = [
+        Sampling(), Sampling(temperature=0), Sampling(temperature=0.7, top_k=5), Sampling(top_p=0.6),
+        Sampling(min_p=0.1),
+        Sampling(temperature=1, top_k=40, top_p=0.9, min_p=0.01),
+    ]  # fmt: skip
+    logits = 3 * torch.randn(len(rows), 2, 2000)
+    together = Sampler()(logits, Settings.of(rows, "cpu")).scores
+    for row, sampling in enumerate(rows):
+        assert torch.equal(together[row], judged(sampling, logits[row : row + 1]).scores[0]), sampling
+
+
+@pytest.mark.parametrize("spoilt", ["grammar", "logits"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_law_with_nothing_possible_is_named(lab, run, spoilt, temperature):
+    made, mask = lab(), torch.ones(3, 61, dtype=torch.bool)
+    if spoilt == "grammar":
+        mask[2] = False
+    else:
+        with torch.no_grad():
+            made.model.lm_head.weight.fill_(torch.nan)
+    prompts = [replace(made.prompts[0], sampling=Sampling(temperature=temperature))]
+    for drafter in (None, made.drafters([torch.zeros(9, dtype=torch.long)])["jacobi left"]):
+        with pytest.raises(InvalidArgument, match="of request 0: grammar and sampling rule out every id"):
+            run(made.method(drafter, mask=mask), prompts)
+    with pytest.raises(InvalidArgument, match="of request 0"):
+        run(made.method(eos=frozenset({0}), mask=mask), prompts)
