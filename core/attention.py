@@ -48,7 +48,7 @@ class Heads:
     def shortest_view(self, dtype: torch.dtype, device: torch.device) -> int:
         """Keys that a view has at least; its other sizes are twice as many, and so on up to whole blocks of KEYS."""
         # weights that are kept packed alone are on no device, and only CPUs pack them
-        return SHORT if device.type in ("cpu", "meta") and short_views_alike(dtype, self.size) else KEYS
+        return SHORT if device.type in ("cpu", "meta") and views_alike(dtype, self.size, (SHORT, 2 * SHORT)) else KEYS
 
     def padding(self, queries: int) -> int:
         """How many more, so that there are never too few after whole blocks of QUERIES."""
@@ -56,19 +56,20 @@ class Heads:
 
 
 @lru_cache(maxsize=64)
-def short_views_alike(dtype: torch.dtype, size: int) -> bool:
-    """Whether fewer keys than KEYS, if they are enough, leave a query's bits as they are: tried on random numbers."""
+def views_alike(dtype: torch.dtype, size: int, widths: tuple[int, ...] = (KEYS,)) -> bool:
+    """Whether a query has the same bits in views of `widths` keys as in one of two blocks, whatever queries are beside
+    it: tried on random numbers on this machine's CPU."""
     generator, heads = torch.Generator().manual_seed(0), Heads(1, size)
-    for live in (20, 77, 120, 128):
-        drawn = torch.randn(3, 2, KEYS, size, generator=generator).to(dtype)
-        mask = padded(torch.zeros(1, 70, KEYS, dtype=dtype).index_fill_(2, torch.arange(live, KEYS), -torch.inf), heads)
-        queries = 2 * drawn[0, None, :, : mask.shape[2]]
-        whole = F.scaled_dot_product_attention(queries, drawn[1, None], drawn[2, None], attn_mask=mask)
-        for few, width in itertools.product((1, 2, 13, 33, 64), (SHORT, 2 * SHORT)):
+    for width, share in itertools.product(widths, (0.15, 0.6, 0.95, 1)):
+        drawn = torch.randn(3, 2, 2 * KEYS, size, generator=generator).to(dtype)
+        hidden = torch.arange(int(share * width), 2 * KEYS)
+        mask = padded(torch.zeros(1, 70, 2 * KEYS, dtype=dtype).index_fill_(2, hidden, -torch.inf), heads)
+        queries, keys, values = 2 * drawn[0, None, :, : mask.shape[2]], drawn[1, None], drawn[2, None]
+        whole = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        for few in (1, 2, 13, 33, 64):
             count = few + heads.padding(few)
-            key, value = drawn[1, None, :, :width], drawn[2, None, :, :width]
-            part = mask[:, :, :count, :width]
-            read = F.scaled_dot_product_attention(queries[:, :, :count], key, value, attn_mask=part)
+            seen, part = (keys[:, :, :width], values[:, :, :width]), mask[:, :, :count, :width]
+            read = F.scaled_dot_product_attention(queries[:, :, :count], *seen, attn_mask=part)
             if not torch.equal(read[:, :, :few], whole[:, :, :few]):
                 return False
     return True

@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from polydraft.core.attention import views_alike
 from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.state import State
@@ -73,7 +74,9 @@ def label(guarantee: str, target: CausalTarget) -> str:
     config = target.config
     key = (target.device, target.network.dtype, type(target.model), config.hidden_size, config.num_hidden_layers)
     if key not in earned:
-        earned[key] = keeps_bits(target)
+        on_cpu = target.device.type == "cpu"
+        kernel = views_alike(target.network.dtype, target.network.heads.size) if on_cpu else True
+        earned[key] = kernel and keeps_bits(target)
     return guarantee if earned[key] else TIES_APART
 
 

@@ -58,6 +58,18 @@ class Far(Tensor):
     def __repr__(self, **_: Any) -> str:
         return f"Far({self.held})"
 
+    # replaced here and not in `Tensor`: a class whose `__getitem__` was ever replaced is taken for a sequence after
+
+    def __getitem__(self, place: Any) -> Tensor:
+        return super().__getitem__(index(place))
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        super().__setitem__(index(place), value)
+
+    def tolist(self) -> list:
+        READS.append("tolist")
+        return self.held.tolist()
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return dispatched(func, args, kwargs or {})
@@ -132,8 +144,7 @@ def index(place: Any) -> Any:
     return made(place, dtype=None if place else torch.long) if isinstance(place, list) else place
 
 
-made, listed = torch.tensor, Tensor.tolist
-get, put = Tensor.__getitem__, Tensor.__setitem__
+made = torch.tensor
 
 
 def tensor(data: Any, *, device: Any = None, **others: Any) -> Tensor:
@@ -142,23 +153,13 @@ def tensor(data: Any, *, device: Any = None, **others: Any) -> Tensor:
     return Far(whole) if device is not None and torch.device(device) == DEVICE else whole
 
 
-def tolist(values: Tensor) -> list:
-    """Refused for subclasses."""
-    if isinstance(values, Far):
-        READS.append("tolist")
-        return listed(values.held)
-    return listed(values)
-
-
 @contextmanager
 def far_device() -> Iterator[list[str]]:
     """While it is open DEVICE can be used; what is yielded lists the reads."""
     READS.clear()
     with ExitStack() as replaced:
         for owner, name, by in (
-            (torch, "tensor", tensor), (Tensor, "tolist", tolist),
-            (Tensor, "__getitem__", lambda values, place: get(values, index(place))),
-            (Tensor, "__setitem__", lambda values, place, value: put(values, index(place), value)),
+            (torch, "tensor", tensor),
             # wrapped tensors and inference tensors do not mix
             (inference_mode, "__enter__", lambda mode: no_grad.__enter__(mode)),
             (inference_mode, "__exit__", lambda mode, *error: no_grad.__exit__(mode, *error)),

@@ -119,6 +119,7 @@ def test_what_was_replaced_is_put_back(lab, run):
     with far_device():
         assert torch.tensor is not before[0]
     assert before == (torch.tensor, torch.Tensor.tolist, torch.Tensor.__getitem__, torch.inference_mode.__enter__)
+    assert torch.tensor([torch.tensor(1)]).tolist() == [1], "tensors are taken for sequences"
     with torch.inference_mode():
         assert torch.is_inference_mode_enabled() and torch.zeros(1, device="meta").is_meta
     assert lab().model.config.vocab_size == conftest.VOCAB

@@ -199,6 +199,7 @@ def test_answers_can_be_made_longer(pipe_of, monkeypatch):
     free = pipe(None, QUESTION, speculative=False, seed=3, max_new_tokens=24, temperature=1.0)
     monkeypatch.setattr(pipe, "eos", frozenset({int(free.tokens[4])}))
     pipe.__dict__.pop("ends", None)
+    pipe._methods.clear()  # made with the ends it had
     options = {"seed": 3, "max_new_tokens": 24, "temperature": 1.0}
     short = pipe(None, QUESTION, speculative=False, **options)
     long = pipe(None, QUESTION, speculative=False, min_new_tokens=12, **options)
@@ -206,3 +207,4 @@ def test_answers_can_be_made_longer(pipe_of, monkeypatch):
     assert len(short.tokens) == 5 and len(long.tokens) >= 12
     assert drafted.tokens.equal(long.tokens)
     pipe.__dict__.pop("ends", None)
+    pipe._methods.clear()  # made with the ends it had
