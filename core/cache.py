@@ -1,12 +1,13 @@
 """Keys and values of a batch: a pool of rows written in place at per-row slots, rolled back by length.
 
 It stands behind transformers' `Cache`, so unmodified model files use it. Live rows are the first of the pool: a row
-joins behind them and, where one leaves, the last moves into the gap. Slots grow by whole blocks and rows by an eighth,
-as live rows need them; what attention sees is cut to the longest live row, in whole blocks.
+joins behind them and, where one leaves, the last moves into the gap. Rows and slots grow by an eighth as needed;
+what attention sees is cut to the longest live row, in whole blocks of keys.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from polydraft.core.attention import KEYS
 from polydraft.core.rows import Departure
+
+GRAIN = 64  # slots that rows grow by at least
 
 
 class SlotLayer(CacheLayerMixin):
@@ -32,10 +35,20 @@ class SlotLayer(CacheLayerMixin):
         self.cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        room = self.cache.rows, key_states.shape[1], self.cache.slots
-        self.keys = key_states.new_zeros(*room, key_states.shape[3])
-        self.values = value_states.new_zeros(*room, value_states.shape[3])
+        self.keys, self.values = self.store(key_states), self.store(value_states)
         self.is_initialized = True
+
+    def store(self, like: Tensor) -> Tensor:
+        """Zeros for all rows, as `like` `[…, heads, …, dim]`; behind them what a view of the last row sees too much."""
+        room = self.cache.rows, like.shape[1], self.cache.slots, like.shape[3]
+        whole = like.new_zeros(math.prod(room) + KEYS * like.shape[3])
+        return whole[: math.prod(room)].view(room)
+
+    def view(self, store: Tensor) -> Tensor:
+        """What attention sees of the aimed rows. Views are wider than rows: what is seen of the next row is masked."""
+        rows, (_, heads, _, size) = self.cache.aimed_rows, store.shape
+        shape = rows.stop - rows.start, heads, self.cache.width, size
+        return store.as_strided(shape, store.stride(), rows.start * store.stride(0))
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write `[rows, heads, N, dim]` where the cache aims; return views of the rows it aims at."""
@@ -44,14 +57,13 @@ class SlotLayer(CacheLayerMixin):
         places = self.cache.places(key_states.shape[1])
         for store, states in ((self.keys, key_states), (self.values, value_states)):
             store.view(-1, store.shape[3]).index_copy_(0, places, states.flatten(0, 2))
-        rows, width = self.cache.aimed_rows, self.cache.width
-        return self.keys[rows, :, :width], self.values[rows, :, :width]
+        return self.view(self.keys), self.view(self.values)
 
     def grow(self) -> None:
         """Room for what the cache holds now."""
         for name in ("keys", "values"):
             old: Tensor = getattr(self, name)
-            new = old.new_zeros(self.cache.rows, old.shape[1], self.cache.slots, old.shape[3])
+            new = self.store(old)
             new[: old.shape[0], :, : old.shape[2]] = old
             setattr(self, name, new)
 
@@ -108,8 +120,8 @@ class SlotCache(Cache):
     def reach(self, slots: int) -> None:
         """Attention sees at least so many slots from now on, and no block more."""
         self.width = blocks(slots, self.shortest)
-        if self.width > self.slots:
-            self.slots = self.width
+        if slots > self.slots:
+            self.slots = -(-max(slots, self.slots + self.slots // 8) // GRAIN) * GRAIN
             self.grow()
 
     def grow(self) -> None:
