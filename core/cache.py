@@ -171,10 +171,10 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        text = Path("/proc/meminfo").read_text()
     except OSError:
         return None
-    told = {name: value for name, _, value in (line.partition(":") for line in lines)}
+    told = {name: value for name, _, value in (line.partition(":") for line in text.splitlines())}
     return 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
 
 

@@ -128,7 +128,7 @@ class Network:
 
     def level_pass(self, cache: SlotCache, inputs: Tensor, level: Frontier) -> Tensor:
         """Features `[B*R, W, D]` of a further level of a tree; inputs as in `tree_pass`. See `frontier`."""
-        rows, width = level.slots.shape
+        rows = len(level.slots)
         if inputs.ndim == 2 and len(inputs) < rows:
             inputs = inputs.repeat_interleave(rows // len(inputs), 0)
         cache.aim(level.slots)
@@ -194,7 +194,7 @@ def nearness(config: Any) -> dict[str, Near] | None:
     if strange := [kind for kind in kinds if kind not in known]:
         raise UnsupportedModel(
             f"a layer of this model is of the kind {strange[0]!r}, which polydraft does not compute; "
-            f"it knows {', '.join(('full_attention', 'sliding_attention', 'chunked_attention'))}."
+            "it knows full_attention, sliding_attention, chunked_attention."
         )
     found = {kind: known[kind] for kind in dict.fromkeys(kinds)}
     return None if set(found) == {"full_attention"} else found

@@ -92,7 +92,6 @@ def keeps_bits(target: CausalTarget) -> bool:
     for row in range(len(prompts)):
         alone, _ = tried(target, [row])
         for nodes, further in ((0, 0), (1, 150), (4, 1000), (12, 300)):
-            alone.reach(nodes + 1 + further)
             draft = Draft.of_chain(chain.tokens[row : row + 1, :nodes])
             scored = wider(target, alone, draft, further)
             if not torch.equal(scored[0], whole[row, : nodes + 1]):

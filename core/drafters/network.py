@@ -125,11 +125,8 @@ class NetworkDrafter(TreeDrafter):
         inputs, depth = self.inputs(tokens, features), columns.expand(len(tokens), -1)
         read = self.network.tree_pass(own.cache, inputs, causal, depth, own.cached)
         last = (own.counts - 1).repeat_interleave(branches)
-        return Said(read[places(len(read), read.device), last][:, None], self.frontier(own))
-
-    def frontier(self, own: TreeState) -> Frontier:
-        """Behind all that was read."""
-        return self.network.frontier(own.cache, own.cached + own.counts[:, None])
+        frontier = self.network.frontier(own.cache, own.cached + own.counts[:, None])
+        return Said(read[places(len(read), read.device), last][:, None], frontier)
 
     def onward(self, said: Said, own: TreeState, tree: Tree) -> Said:
         branches = own.cached.shape[1]

@@ -50,6 +50,7 @@ def decoded(method: Method, prompts: list[Prompt], batch: int = 1) -> Run:
     outputs, parts, passes = [], [], 0
     for first in range(0, len(prompts), batch):
         rows = start(method, prompts[first : first + batch])
+        rows.watch.waits = True  # so that phases are what they cost on accelerators too
         passes += sum(1 for _ in decode(method, rows))
         parts.append(DecodeStats.total(list(rows.stats.values())))
         parts[-1].time(rows.watch)
