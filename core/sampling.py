@@ -189,9 +189,9 @@ class Law:
         lines = torch.arange(len(ids), device=ids.device)[:, None]
         return self.scores[lines, columns, ids].isfinite()
 
-    def choices(self, noise: Tensor) -> Tensor:
-        """`[B, C]`: the ids that Gumbel noise `[B, C, V]` chooses; ties go to the lower index."""
-        return (self.scores + noise).argmax(-1)
+    def choices(self, noise: Tensor | None) -> Tensor:
+        """`[B, C]`: the ids that Gumbel noise `[B, C, V]` chooses, or none; ties go to the lower index."""
+        return (self.scores if noise is None else self.scores + noise).argmax(-1)
 
 
 @dataclass(frozen=True)
