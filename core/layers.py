@@ -102,8 +102,8 @@ class Layer:
         cos, sin = angles
         turning = torch.addcmul(turning * cos, turning.roll(self.size // 2, -1), sin)
         queries, keys = turning[:, :, : self.all], turning[:, :, self.all :]
-        seen = store.update(keys.transpose(1, 2), values.transpose(1, 2))
-        return attention.read(queries.transpose(1, 2), *seen, mask, self.scaling).flatten(2)
+        keys, values = store.update(keys.transpose(1, 2), values.transpose(1, 2))
+        return attention.read(queries.transpose(1, 2), keys, values, mask, self.scaling).flatten(2)
 
 
 def turned(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
