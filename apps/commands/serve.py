@@ -61,7 +61,7 @@ def serve(
     if missing:
         raise InvalidArgument(f"serving needs {', '.join(missing)}; install polydraft[serve].")
     from polydraft.apps.server import logs
-    from polydraft.apps.server.run import run
+    from polydraft.apps.server.listening import bound
     from polydraft.apps.server.settings import settings
 
     given = {
@@ -72,4 +72,7 @@ def serve(
     }  # fmt: skip
     chosen = settings({name: value for name, value in given.items() if value not in (None, [])}, config)
     logs.configure(chosen.log_level)
-    run(chosen, note)
+    listening = bound(chosen)
+    from polydraft.apps.server.run import run
+
+    run(chosen, listening, note)

@@ -85,11 +85,12 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         status = 400 if error.status_code == 422 else error.status_code
         said = {
+            400: "the body cannot be read; send a JSON object, as application/json.",
             404: f"there is no {request.url.path:.200} here; /openapi.json lists what there is.",
             405: f"{request.method:.20} is not possible here; the header Allow says what is.",
         }
-        message = said.get(status, f"{error.detail!s:.300}")
-        return answer(status, message, None, None, dict(error.headers or {}))
+        message, code = said.get(status, f"{error.detail!s:.300}."), "invalid_json" if status == 400 else None
+        return answer(status, message, code, None, dict(error.headers or {}))
 
     async def anything(request: Request, error: Exception) -> JSONResponse:
         status, content, headers = described(error)

@@ -47,18 +47,21 @@ class Guards:
         headers = Headers(scope=scope)
         id = f"req_{secrets.token_hex(8)}"
         scope.setdefault("state", {})["request_id"] = id
-        begun, status, received, started = time.monotonic(), 0, 0, False
+        begun, status, received, over, started = time.monotonic(), 0, 0, False, False
 
         async def counted() -> Message:
-            nonlocal received
+            nonlocal received, over
             message = await receive()
             received += len(message.get("body", b""))
             if received > self.most:
+                over = True
                 raise TooLarge
             return message
 
         async def marked(message: Message) -> None:
             nonlocal status, started
+            if over and not started:
+                return  # what the application makes of a body that broke off
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
                 MutableHeaders(scope=message)["x-request-id"] = id
@@ -79,9 +82,11 @@ class Guards:
             else:
                 await self.app(scope, counted, marked)
         except TooLarge:
-            if not started:
-                await self.too_large()(scope, receive, marked)
+            pass  # said below
         finally:
+            if over and not started:
+                over = False
+                await self.too_large()(scope, receive, marked)
             spent = round(time.monotonic() - begun, 4)
             told = {"id": id, "method": scope["method"], "path": scope["path"], "status": status, "seconds": spent}
             log.info("request", extra={"fields": told | scope["state"].get("told", {})})

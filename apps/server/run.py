@@ -1,6 +1,6 @@
-"""A server process from start to end: bind, load, listen, and on SIGTERM finish what was accepted.
+"""A server process from start to end: load, listen, and on SIGTERM finish what was accepted.
 
-The port is taken first, so that a taken one is refused before models are loaded; nobody is answered until they are.
+Nobody is answered until the models are loaded and warm.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import uvicorn
 
 from polydraft.apps.server.app import create_app, create_engine, guarded
 from polydraft.apps.server.engine import Engine, ModelChoice
+from polydraft.apps.server.listening import address
 from polydraft.apps.server.settings import Settings
-from polydraft.core.errors import InvalidArgument
 
 log = logging.getLogger("polydraft.server")
 Told = Callable[[str], None]
@@ -33,29 +33,8 @@ class Server(uvicorn.Server):
         yield
 
 
-def bound(settings: Settings) -> socket.socket:
-    """The socket to listen on."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((settings.host, settings.port))
-    except OSError as error:
-        listening.close()
-        raise InvalidArgument(
-            f"{settings.host}:{settings.port} cannot be listened on ({error.strerror or error}); choose another --port."
-        ) from error
-    return listening
-
-
-def address(settings: Settings, listening: socket.socket) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{listening.getsockname()[1]}"
-
-
-async def serve(settings: Settings, told: Told) -> None:
+async def serve(settings: Settings, listening: socket.socket, told: Told) -> None:
     """Until a signal; told: lines for whoever started it."""
-    listening = bound(settings)
     engine = create_engine(settings)
     try:
         await engine.start(choices(settings), told, settings.threads)
@@ -111,6 +90,6 @@ async def stopped(engine: Engine, server: Server, drain: float, told: Told) -> N
     server.should_exit = True
 
 
-def run(settings: Settings, told: Told) -> None:
-    """Serve until told to stop."""
-    asyncio.run(serve(settings, told))
+def run(settings: Settings, listening: socket.socket, told: Told) -> None:
+    """Serve at `listening`, which is bound, until told to stop."""
+    asyncio.run(serve(settings, listening, told))

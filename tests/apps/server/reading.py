@@ -12,7 +12,7 @@ import soundfile
 from PIL import Image
 
 PROMPT = "two frogs on a blue background"
-SENTENCES = "We will meet again tomorrow. Is that right? Yes, it is!"
+SENTENCES = "Good day. Is that right?"
 QUESTION = "Describe the picture."
 
 

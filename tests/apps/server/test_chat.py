@@ -12,7 +12,7 @@ from .reading import PROMPT, QUESTION, asked, data_url
 
 @pytest.fixture(scope="module")
 def frogs(live: Live) -> Image.Image:
-    return live.alone("image", prompt=PROMPT, seed=5).image
+    return live.alone("image", prompt=PROMPT, n=2, seed=5).image
 
 
 def test_an_answer_is_that_of_its_seed(live: Live, client: openai.OpenAI, frogs: Image.Image) -> None:
@@ -84,3 +84,12 @@ def test_models_are_listed_and_told_of(client: openai.OpenAI) -> None:
     assert client.models.retrieve("tiny-vlm").modality == "vlm"
     with pytest.raises(openai.NotFoundError, match="tiny-vln"):
         client.models.retrieve("tiny-vln")
+
+
+def test_a_left_out_seed_is_random_and_told(live: Live, client: openai.OpenAI, frogs: Image.Image) -> None:
+    first, second = (
+        client.chat.completions.create(model="tiny-vlm", messages=asked(frogs), temperature=2.0) for _ in range(2)
+    )
+    assert first.seed != second.seed
+    alone = live.alone("vlm", image=frogs, question=QUESTION, temperature=2.0, seed=first.seed)
+    assert first.choices[0].message.content == alone.text

@@ -35,11 +35,11 @@ def test_names_are_those_that_are_promised(live: Live, client: openai.OpenAI) ->
 
 def test_numbers_add_up(live: Live, client: openai.OpenAI) -> None:
     before = numbers(live, "tiny-image")
-    answer = client.images.generate(prompt=PROMPT, n=2, extra_body={"seed": 3})
+    answer = client.images.generate(prompt=PROMPT, extra_body={"seed": 3})
     after = numbers(live, "tiny-image")
     grown = {name: after[name] - before.get(name, 0) for name in after}
     drafting = answer.metrics["speculative_decoding"]
-    assert grown["generation_tokens_total"] == drafting["tokens"] == 512
+    assert grown["generation_tokens_total"] == drafting["tokens"] == 256
     assert grown["target_passes_total"] == drafting["target_passes"] == grown["spec_decode_num_drafts_total"]
     assert grown["spec_decode_num_accepted_tokens_total"] <= grown["spec_decode_num_draft_tokens_total"]
     per_place = [value for name, value in grown.items() if name.startswith("spec_decode_num_accepted_tokens_per_pos")]

@@ -39,7 +39,7 @@ def test_speech_is_that_of_its_seed_to_the_sample(live: Live, client: openai.Ope
 def test_compressed_speech_is_whole_and_tells_of_its_drafting(client: openai.OpenAI, kind: str, media: str) -> None:
     answer = client.audio.speech.create(**asked(kind))
     sound, rate = samples(answer.content)
-    assert answer.response.headers["content-type"] == media and len(sound) / rate > 1 and np.abs(sound).max() > 1000
+    assert answer.response.headers["content-type"] == media and len(sound) / rate > 0.8 and np.abs(sound).max() > 1000
     drafting = json.loads(answer.response.headers["x-polydraft-metrics"])["speculative_decoding"]
     assert drafting["mean_accepted_length"] > 1.5 and answer.response.headers["x-polydraft-seed"] == "4"
 
@@ -85,7 +85,9 @@ def test_what_was_streamed_can_be_asked_about_later(live: Live, client: openai.O
 
 
 def test_speed_and_voices(live: Live, client: openai.OpenAI) -> None:
-    usual, quick = (len(client.audio.speech.create(**asked("pcm", speed=speed)).content) for speed in (1.0, 2.0))
-    assert abs(usual - 2 * quick) < 2000
+    usual, quick = (
+        len(client.audio.speech.create(**asked("pcm", speed=speed, input="Good day.")).content) for speed in (1.0, 2.0)
+    )
+    assert abs(usual - 2 * quick) < 1000
     voices = live.http.get("/v1/audio/voices").json()["voices"]
     assert [voice["id"] for voice in voices] == ["slt", "rms", "awb", "kal16"]
