@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed
+from polydraft.apps.server.worker import KEPT
 from polydraft.modalities import run as runs
 from polydraft.modalities.speech.result import pcm
 
@@ -211,3 +212,12 @@ def test_a_long_text_does_not_keep_a_short_one_waiting(live: Live) -> None:
         return state
 
     assert live.do(asyncio.wait_for(both(), LONG)) == "running"
+
+
+def test_methods_without_end_are_not_all_kept(live: Live, client: openai.OpenAI) -> None:
+    pipe = live.engine.model("tiny-vlm").pipe
+    answers = {reply(client, 1, method=f"jacobi(window={window})", max_tokens=3) for window in range(2, 2 + KEPT + 3)}
+    assert len(answers) == 1 and len(live.engine.worker.groups) <= KEPT
+    kept = {group.method.name for group in live.engine.worker.groups.values()}
+    assert f"jacobi(window={KEPT + 4})" in kept and "jacobi(window=2)" not in kept
+    assert {method.name for method in pipe._methods.values()} & {"jacobi(window=2)"} == set()
