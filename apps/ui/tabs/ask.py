@@ -1,0 +1,4 @@
+"""*ask*"""
+import gradio as gr
+def tab(at):
+    gr.HTML("ask")

@@ -1,0 +1,4 @@
+"""*compare*"""
+import gradio as gr
+def tab(at):
+    gr.HTML("compare")

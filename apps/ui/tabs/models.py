@@ -1,0 +1,4 @@
+"""*models*"""
+import gradio as gr
+def tab(at):
+    gr.HTML("models")
