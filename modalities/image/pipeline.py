@@ -10,8 +10,7 @@ The same seed draws the same picture with every identical method, alone or in a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -20,13 +19,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft.core.decode import Batch, Method, Step, decode, start
 from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
 from polydraft.core.sampling import Sampling
-from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.result import ImageResult
+from polydraft.modalities.image.run import ImageRun, ImageStep, ImageStream
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import ModelCard, load, read_weights
 from polydraft.modalities.pipeline import Pipeline, guided, seeds
@@ -34,16 +32,6 @@ from polydraft.modalities.world.parsing import normalise
 
 LONGEST_TEXT = 2000  # characters
 LONGEST_PROMPT = 46  # words the model reads
-
-
-@dataclass(frozen=True)
-class ImageStep:
-    """One target pass: tokens committed so far and wanted, over all rows, and the core's own step."""
-
-    tokens_done: int
-    tokens_total: int
-    passes: int
-    step: Step
 
 
 def generate_image(
@@ -119,6 +107,19 @@ class ImagePipeline(Pipeline):
         top_p: float | None = None, guidance_scale: float | None = None,
     ) -> ImageStream:  # fmt: skip
         """An iterator of steps; leave it at any time, `result()` is what was drawn so far."""
+        return ImageStream(
+            self.run(
+                prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
+                top_p=top_p, guidance_scale=guidance_scale,
+            )
+        )  # fmt: skip
+
+    def run(
+        self, prompt: str | list[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
+        seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        top_p: float | None = None, guidance_scale: float | None = None, partial_images: int = 0,
+    ) -> ImageRun:  # fmt: skip
+        """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
         choice = self.chosen(speculative, method)
         if not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")
@@ -127,8 +128,8 @@ class ImagePipeline(Pipeline):
         captions = [caption for caption in captions for _ in range(n)]
         sampling = self.sampling(temperature=temperature, top_k=top_k, top_p=top_p, guidance_scale=guidance_scale)
         prompts = self.prompts_to_ids(captions, seeds(seed, len(captions), "picture"), sampling)
-        run = self.method(choice, guided(prompts))
-        return ImageStream(self, run, prompts, [text for text in texts for _ in range(n)], ignored)
+        way = self.method(choice, guided(prompts))
+        return ImageRun(self, way, prompts, [text for text in texts for _ in range(n)], ignored, partial_images)
 
     def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """Captions in the model's own words, and the words it does not know."""
@@ -183,43 +184,4 @@ class ImagePipeline(Pipeline):
         return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
 
 
-class ImageStream(Iterator[ImageStep]):
-    """Steps of one call, and what has been drawn after them."""
-
-    def __init__(
-        self, pipe: ImagePipeline, method: Method, prompts: list[Prompt], texts: list[str], ignored: tuple[str, ...]
-    ) -> None:
-        self.pipe, self.method, self.prompts, self.texts, self.ignored = pipe, method, prompts, texts, ignored
-        self.batch: Batch = start(method, prompts)
-        self.steps = decode(method, self.batch)
-        self.done, self.count = 0, 0
-        self.passes = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
-
-    def __next__(self) -> ImageStep:
-        step = next(self.steps)
-        self.count += 1
-        for request, first, committed in zip(step.requests, step.generated, step.counts, strict=True):
-            self.passes[request, first : first + committed] = self.count
-            self.done += committed
-        return ImageStep(self.done, self.passes.numel(), self.count, step)
-
-    def close(self) -> None:
-        """Stop here."""
-        self.steps.close()  # type: ignore[attr-defined]
-
-    def result(self) -> ImageResult:
-        """Pictures, tokens and statistics of what was committed so far."""
-        codes = torch.full_like(self.passes, -1)
-        for row, ids in enumerate(self.batch.outputs()):
-            codes[row, : len(ids)] = ids - self.pipe.code_offset
-        rows = list(self.batch.stats.values())
-        for stats in rows:
-            stats.time(self.batch.watch)
-        return ImageResult(
-            self.pipe.decode_images(codes), codes, self.passes, DecodeStats.total(rows), rows,
-            self.batch.finish_reasons(), self.ignored, self.texts, [prompt.seed for prompt in self.prompts],
-            self.pipe.card.name, self.method.name, self.pipe.grid,
-        )  # fmt: skip
-
-
-__all__ = ["ImagePipeline", "ImageResult", "ImageStep", "ImageStream", "generate_image"]
+__all__ = ["ImagePipeline", "ImageResult", "ImageRun", "ImageStep", "ImageStream", "generate_image"]

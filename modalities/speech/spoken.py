@@ -51,13 +51,23 @@ class Spoken:
         self.passes = torch.cat([self.passes, torch.full((len(self.codes) - before,), count)])
 
     def hear(self) -> Tensor:
-        """New sound: all of it at the end of the sentence, before that when there is enough."""
-        waiting = len(self.codes) - self.fed
-        if self.finish is None and waiting < (self.pace.chunk if self.fed else self.pace.first + self.sound.look_ahead):
-            return torch.empty(0)
-        new, self.fed = self.codes[self.fed :], len(self.codes)
-        sound = self.sound.push(new)
-        return sound if self.finish is None else torch.cat([sound, self.sound.finish()])
+        """New sound: all of it at the end of the sentence, before that when there is enough.
+
+        Pieces are of the same sizes whenever codes come, so that the same codes are the same sound to the bit.
+        """
+        heard = [torch.empty(0)]
+        while len(self.codes) - self.fed >= (size := self.pace.chunk if self.fed else self.first):
+            heard.append(self.sound.push(self.codes[self.fed : self.fed + size]))
+            self.fed += size
+        if self.finish is not None:
+            heard += [self.sound.push(self.codes[self.fed :]), self.sound.finish()]
+            self.fed = len(self.codes)
+        return torch.cat(heard)
+
+    @property
+    def first(self) -> int:
+        """Codes of the first piece."""
+        return self.pace.first + self.sound.look_ahead
 
 
 def repeats(codes: Tensor, longest: int) -> bool:

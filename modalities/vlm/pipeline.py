@@ -10,8 +10,7 @@ The same seed gives the same answer with every identical method, streamed or who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,37 +21,16 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.decode import Batch, Method, Step, decode, start
 from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
 from polydraft.core.sampling import Sampling
-from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import ModelCard, load, pretrained, read_weights
 from polydraft.modalities.pipeline import Pipeline, seeds
 from polydraft.modalities.vlm.conversation import Conversation, Picture, conversations
 from polydraft.modalities.vlm.processor import load_processor
 from polydraft.modalities.vlm.result import ChatResult
-from polydraft.modalities.vlm.spelling import Spelling
+from polydraft.modalities.vlm.run import ChatRun, ChatStep, ChatStream, OnStep
 from polydraft.modalities.vlm.target import VisionTarget, target_of
-
-
-@dataclass(frozen=True)
-class ChatStep:
-    """One target pass: text it added to every answer, tokens committed so far and at most, and the core's own step."""
-
-    pieces: list[str]
-    tokens_done: int
-    tokens_total: int
-    passes: int
-    step: Step
-
-    @property
-    def text(self) -> str:
-        """What was added to the first answer."""
-        return self.pieces[0]
-
-
-OnStep = Callable[[ChatStep], None]
 
 
 def chat(
@@ -151,6 +129,22 @@ class VLMPipeline(Pipeline):
         min_new_tokens: int = 0,
     ) -> ChatStream:  # fmt: skip
         """An iterator of steps with the text they add; leave it at any time, `result()` is what was said so far."""
+        return ChatStream(
+            self.run(
+                image, question, messages=messages, speculative=speculative, method=method, seed=seed,
+                temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
+                max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
+            )
+        )  # fmt: skip
+
+    def run(
+        self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
+        messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
+        seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
+        min_new_tokens: int = 0,
+    ) -> ChatRun:  # fmt: skip
+        """The same for who drives the loop."""
         choice = self.chosen(speculative, method)
         if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
             raise InvalidArgument(f"max_new_tokens={max_new_tokens} is not possible; it must be a whole number from 1.")
@@ -165,7 +159,7 @@ class VLMPipeline(Pipeline):
         )  # fmt: skip
         asked = conversations(image, question, messages)
         prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens, sampling)
-        return ChatStream(self, self.method(choice), prompts)
+        return ChatRun(self, self.method(choice), prompts)
 
     def prompts(
         self, asked: list[Conversation], row_seeds: list[int], most: int, sampling: Sampling | None = None
@@ -220,47 +214,4 @@ class VLMPipeline(Pipeline):
                     )
 
 
-class ChatStream(Iterator[ChatStep]):
-    """Steps of one call, and what has been said after them."""
-
-    def __init__(self, pipe: VLMPipeline, method: Method, prompts: list[Prompt]) -> None:
-        self.pipe, self.method, self.prompts = pipe, method, prompts
-        self.batch: Batch = start(method, prompts)
-        self.steps = decode(method, self.batch)
-        self.spellings = [Spelling(pipe.words) for _ in prompts]
-        self.passes: list[list[int]] = [[] for _ in prompts]
-        self.runs: list[list[str]] = [[] for _ in prompts]
-        self.done, self.count = 0, 0
-
-    def __next__(self) -> ChatStep:
-        step = next(self.steps)
-        self.count += 1
-        self.done += sum(step.counts)
-        pieces = [""] * len(self.prompts)
-        for request, committed in zip(step.requests, step.counts, strict=True):
-            ids = self.batch.requests[request].ids
-            pieces[request] = self.spellings[request].piece(ids, request in step.ended)
-            self.passes[request] += [self.count] * committed
-            self.runs[request].append(pieces[request])
-        return ChatStep(pieces, self.done, sum(prompt.budget for prompt in self.prompts), self.count, step)
-
-    def close(self) -> None:
-        """Stop here."""
-        self.steps.close()  # type: ignore[attr-defined]
-
-    def result(self) -> ChatResult:
-        """Answers, tokens and statistics of what was committed so far."""
-        rows = list(self.batch.stats.values())
-        for stats in rows:
-            stats.time(self.batch.watch)
-        tokens = self.batch.outputs()
-        texts = [spelling.text(ids.tolist()) for spelling, ids in zip(self.spellings, tokens, strict=True)]
-        return ChatResult(
-            texts, tokens, [torch.tensor(row, dtype=torch.long) for row in self.passes],
-            [list(row) for row in self.runs],
-            DecodeStats.total(rows), rows, self.batch.finish_reasons(), [prompt.seed for prompt in self.prompts],
-            self.pipe.card.name, self.method.name,
-        )  # fmt: skip
-
-
-__all__ = ["ChatResult", "ChatStep", "ChatStream", "VLMPipeline", "chat"]
+__all__ = ["ChatResult", "ChatRun", "ChatStep", "ChatStream", "VLMPipeline", "chat"]

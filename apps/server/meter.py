@@ -1,0 +1,46 @@
+"""What the engine counts, for logs, pages and `/metrics`; belongs to the event loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from polydraft.apps.server.ticket import Ticket
+from polydraft.core.stats import DecodeStats
+
+
+@dataclass
+class Meter:
+    """By model: outcomes of requests, tokens, passes, drafted and accepted nodes. `metrics.py` shows them to the world.
+
+    accepted_at: by model and depth from 1. Tokens are passes × τ, and accepted ones no more than drafted.
+    """
+
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
+    tokens: Counter[str] = field(default_factory=Counter)
+    prompt_tokens: Counter[str] = field(default_factory=Counter)
+    passes: Counter[str] = field(default_factory=Counter)
+    drafts: Counter[str] = field(default_factory=Counter)
+    drafted: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[str] = field(default_factory=Counter)
+    accepted_at: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def rejected(self, model: str) -> None:
+        """The queue was full."""
+        self.rejections[model] += 1
+
+    def ended(self, ticket: Ticket) -> None:
+        """A request has an outcome."""
+        self.outcomes[ticket.model, ticket.state] += 1
+        self.prompt_tokens[ticket.model] += ticket.prompt_tokens
+
+    def computed(self, model: str, stats: DecodeStats) -> None:
+        """All that was computed for a request, whatever its outcome."""
+        self.tokens[model] += stats.tokens
+        self.passes[model] += stats.target_passes
+        self.drafts[model] += stats.target_passes if stats.drafted else 0
+        self.drafted[model] += stats.drafted
+        self.accepted[model] += stats.accepted
+        for depth, count in stats.accepted_at.items():
+            self.accepted_at[model, depth] += count

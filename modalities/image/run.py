@@ -1,0 +1,120 @@
+"""Pictures under way: codes as passes commit them, the picture they make so far, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polydraft.core.decode import Method, Step
+from polydraft.core.stats import DecodeStats
+from polydraft.core.target import Prompt
+from polydraft.modalities.image.result import ImageResult
+from polydraft.modalities.run import Run, Stream
+
+if TYPE_CHECKING:
+    from polydraft.modalities.image.pipeline import ImagePipeline
+
+UNDRAWN = (236, 236, 240)  # colour of what no token says yet
+
+
+@dataclass(frozen=True)
+class ImageStep:
+    """One target pass: tokens committed so far and wanted, over all rows, and the core's own step."""
+
+    tokens_done: int
+    tokens_total: int
+    passes: int
+    step: Step
+
+
+@dataclass(frozen=True)
+class ImageNews:
+    """Where drawing stands.
+
+    codes: `[n, T]` int64, -1 where there is none yet; committed_at: `[n, T]`, which pass (from 1) committed each, 0
+    where none has. pictures: what the codes make so far, when one was due; empty otherwise.
+    """
+
+    tokens_done: int
+    tokens_total: int
+    passes: int
+    codes: Tensor
+    committed_at: Tensor
+    pictures: list[Image.Image]
+
+
+class ImageRun(Run[ImageNews, ImageResult]):
+    """One request for pictures. partial_images: how many unfinished ones are to be drawn, at equal shares of tokens."""
+
+    def __init__(
+        self, pipe: ImagePipeline, method: Method, prompts: list[Prompt], texts: list[str], ignored: tuple[str, ...],
+        partial_images: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(method, prompts)
+        self.pipe, self.texts, self.ignored = pipe, texts, ignored
+        self.codes = torch.full((len(prompts), pipe.image_tokens), -1)
+        self.committed_at = torch.zeros_like(self.codes)
+        total = self.codes.numel()
+        self.due_at = [total * share // (partial_images + 1) for share in range(1, partial_images + 1)]
+
+    def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, str]:
+        for row, (had, tokens) in committed.items():
+            place = slice(had, had + len(tokens))
+            self.codes[row, place] = torch.tensor(tokens, dtype=torch.long) - self.pipe.code_offset
+            self.committed_at[row, place] = self.passes
+        return {}
+
+    def news(self) -> list[ImageNews]:
+        done, due = self.generated, False
+        while self.due_at and done >= self.due_at[0]:
+            self.due_at.pop(0)
+            due = not self.over
+        pictures = unfinished(self.pipe, self.codes) if due else []
+        return [
+            ImageNews(
+                done, self.codes.numel(), self.passes, self.codes.clone(), self.committed_at.clone(), pictures
+            )
+        ]
+
+    def result(self) -> ImageResult:
+        """Pictures, tokens and statistics of what was committed so far."""
+        rows = self.stats()
+        return ImageResult(
+            self.pipe.decode_images(self.codes), self.codes.clone(), self.committed_at.clone(),
+            DecodeStats.total(rows), rows, [row.finish for row in self.rows], self.ignored, self.texts,
+            [prompt.seed for prompt in self.prompts], self.pipe.card.name, self.method.name, self.pipe.grid,
+        )  # fmt: skip
+
+
+class ImageStream(Stream[ImageRun], Iterator[ImageStep]):
+    """Steps of one call, and what has been drawn after them."""
+
+    def __init__(self, run: ImageRun) -> None:
+        super().__init__(run)
+        self.made = self.steps()
+
+    def __next__(self) -> ImageStep:
+        step = next(self.made)
+        return ImageStep(self.run.generated, self.run.codes.numel(), self.run.passes, step)
+
+    def result(self) -> ImageResult:
+        """Pictures, tokens and statistics of what was committed so far."""
+        return self.run.result()
+
+
+def unfinished(pipe: ImagePipeline, codes: Tensor) -> list[Image.Image]:
+    """What codes `[n, T]` make, plain where they are -1."""
+    drawn = []
+    for picture, row in zip(pipe.decode_images(codes), codes, strict=True):
+        pixels = np.array(picture)
+        high, wide = pixels.shape[0] // pipe.grid[0], pixels.shape[1] // pipe.grid[1]
+        missing = (row.view(pipe.grid) < 0).numpy().repeat(high, 0).repeat(wide, 1)
+        pixels[missing] = UNDRAWN
+        drawn.append(Image.fromarray(pixels))
+    return drawn

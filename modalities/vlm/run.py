@@ -1,0 +1,106 @@
+"""Answers under way: text as passes commit its tokens, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from polydraft.core.decode import Method, Step
+from polydraft.core.stats import DecodeStats
+from polydraft.core.target import Prompt
+from polydraft.modalities.run import Run, Stream
+from polydraft.modalities.vlm.result import ChatResult
+from polydraft.modalities.vlm.spelling import Spelling
+
+if TYPE_CHECKING:
+    from polydraft.modalities.vlm.pipeline import VLMPipeline
+
+
+@dataclass(frozen=True)
+class ChatStep:
+    """One target pass: text it added to every answer, tokens committed so far and at most, and the core's own step."""
+
+    pieces: list[str]
+    tokens_done: int
+    tokens_total: int
+    passes: int
+    step: Step
+
+    @property
+    def text(self) -> str:
+        """What was added to the first answer."""
+        return self.pieces[0]
+
+
+OnStep = Callable[[ChatStep], None]
+
+
+@dataclass(frozen=True)
+class ChatNews:
+    """Text added to every answer since last asked; tokens committed so far and at most; passes so far."""
+
+    pieces: list[str]
+    tokens_done: int
+    tokens_total: int
+    passes: int
+
+    @property
+    def text(self) -> str:
+        """What was added to the first answer."""
+        return self.pieces[0]
+
+
+class ChatRun(Run[ChatNews, ChatResult]):
+    """Questions of one call; each is a prompt."""
+
+    def __init__(self, pipe: VLMPipeline, method: Method, prompts: list[Prompt]) -> None:
+        super().__init__(method, prompts)
+        self.pipe = pipe
+        self.spellings = [Spelling(pipe.words) for _ in prompts]
+        self.committed_at: list[list[int]] = [[] for _ in prompts]
+        self.runs: list[list[str]] = [[] for _ in prompts]
+        self.pieces = [""] * len(prompts)
+        self.budget = sum(prompt.budget for prompt in prompts)
+
+    def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, str]:
+        for row, (_, tokens) in committed.items():
+            piece = self.spellings[row].piece(self.rows[row].ids, row in ended)
+            self.committed_at[row] += [self.passes] * len(tokens)
+            self.runs[row].append(piece)
+            self.pieces[row] += piece
+        return {}
+
+    def news(self) -> list[ChatNews]:
+        pieces, self.pieces = self.pieces, [""] * len(self.prompts)
+        return [ChatNews(pieces, self.generated, self.budget, self.passes)]
+
+    def result(self) -> ChatResult:
+        """Answers, tokens and statistics of what was committed so far."""
+        rows = self.stats()
+        texts = [spelling.text(row.ids) for spelling, row in zip(self.spellings, self.rows, strict=True)]
+        return ChatResult(
+            texts, [torch.tensor(row.ids, dtype=torch.long) for row in self.rows],
+            [torch.tensor(row, dtype=torch.long) for row in self.committed_at], [list(row) for row in self.runs],
+            DecodeStats.total(rows), rows, [row.finish for row in self.rows], [prompt.seed for prompt in self.prompts],
+            self.pipe.card.name, self.method.name,
+        )  # fmt: skip
+
+
+class ChatStream(Stream[ChatRun], Iterator[ChatStep]):
+    """Steps of one call, and what has been said after them."""
+
+    def __init__(self, run: ChatRun) -> None:
+        super().__init__(run)
+        self.made = self.steps()
+
+    def __next__(self) -> ChatStep:
+        step = next(self.made)
+        (new,) = self.run.news()
+        return ChatStep(new.pieces, new.tokens_done, new.tokens_total, new.passes, step)
+
+    def result(self) -> ChatResult:
+        """Answers, tokens and statistics of what was committed so far."""
+        return self.run.result()
