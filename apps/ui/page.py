@@ -1,7 +1,7 @@
 """The page: a head, five tabs, and where it is mounted.
 
     app = FastAPI()
-    mount(app, work)        # the page is at /ui
+    mount(app, engine)      # the page is at /ui; the engine has started
 
 Nothing is asked of another host: no fonts, no scripts, no analytics, no share links.
 """
@@ -15,13 +15,15 @@ from typing import Any
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before Gradio is imported
 
 import gradio as gr
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 
 import polydraft
+from polydraft.apps.server.engine import Engine
 from polydraft.apps.ui.again import restored
+from polydraft.apps.ui.scenes import thumbnails
 from polydraft.apps.ui.sounds import Sounds
 from polydraft.apps.ui.tabs import ask, compare, draw, models, speak
-from polydraft.apps.ui.tabs.desk import PRIVATE, Desk, Work, html
+from polydraft.apps.ui.tabs.desk import PRIVATE, Desk, Offer, html
 from polydraft.apps.ui.theme import theme
 from polydraft.apps.ui.views import chrome
 
@@ -31,9 +33,9 @@ LARGEST_UPLOAD = "8mb"
 WAITING = 64  # events in the queue; the engine has its own
 
 
-def build(work: Work, sounds: Sounds | None = None) -> gr.Blocks:
-    """All of it. sounds: where speech is kept while a player fetches it (`mount` serves it)."""
-    at = Desk(work, sounds or Sounds(), {})
+def build(engine: Engine, sounds: Sounds | None = None) -> gr.Blocks:
+    """All of it, for an engine that has started. sounds: where a player fetches speech from (`mount` serves them)."""
+    at = Desk(engine, sounds or Sounds(), offers(engine))
     with gr.Blocks(title="polydraft", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         html(chrome.head(polydraft.__version__), elem_id="head")
         with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as tabs:
@@ -43,6 +45,14 @@ def build(work: Work, sounds: Sounds | None = None) -> gr.Blocks:
         opened(page, tabs, at)
     page.queue(max_size=WAITING, default_concurrency_limit=None)
     return page
+
+
+def offers(engine: Engine) -> dict[str, Offer]:
+    """The first model of each modality."""
+    found: dict[str, Offer] = {}
+    for served in engine.models():
+        found.setdefault(served.modality, Offer(served.card, served.default_method, served.voices))
+    return found
 
 
 def opened(page: gr.Blocks, tabs: gr.Tabs, at: Desk) -> None:
@@ -61,14 +71,19 @@ def opened(page: gr.Blocks, tabs: gr.Tabs, at: Desk) -> None:
     page.load(restore, None, [tabs, *(box for _, _, box in boxes)], api_visibility=PRIVATE, show_progress="hidden")
 
 
-def mount(app: FastAPI, work: Work, path: str = "/ui") -> FastAPI:
+def mount(app: FastAPI, engine: Engine, path: str = "/ui") -> FastAPI:
     """Put the page, and the speech that its player fetches, at `path` of `app`."""
     sounds = Sounds()
     app.include_router(sounds.router(), prefix=path)
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    def icon() -> Response:
+        return Response(chrome.ICON, media_type="image/svg+xml")
+
     here = files("polydraft.apps.ui")
     script = (here / "page.js").read_text(encoding="utf-8")
     return gr.mount_gradio_app(
-        app, build(work, sounds), path=path, theme=theme(), css=(here / "page.css").read_text(encoding="utf-8"),
-        head=f"{chrome.ICON}<script>{script}</script>", footer_links=[], show_error=False, max_file_size=LARGEST_UPLOAD,
+        app, build(engine, sounds), path=path, theme=theme(), css=(here / "page.css").read_text(encoding="utf-8") + thumbnails(),
+        head=f"<script>{script}</script>", footer_links=[], show_error=False, max_file_size=LARGEST_UPLOAD,
         ssr_mode=False, run_history=False, enable_monitoring=False,
     )  # fmt: skip

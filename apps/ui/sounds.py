@@ -29,31 +29,34 @@ class Sound:
 
     def __init__(self, rate: int) -> None:
         self.rate, self.parts, self.closed = rate, list[NDArray[np.float32]](), False
-        self.news = asyncio.Condition()
+        self.news = asyncio.Event()  # another one after every change
 
     @property
     def seconds(self) -> float:
         return sum(map(len, self.parts)) / self.rate
 
-    async def add(self, audio: NDArray[np.float32]) -> None:
+    def add(self, audio: NDArray[np.float32]) -> None:
         if len(audio):
-            async with self.news:
-                self.parts.append(audio)
-                self.news.notify_all()
+            self.parts.append(audio)
+            self.tell()
 
-    async def close(self) -> None:
-        async with self.news:
-            self.closed = True
-            self.news.notify_all()
+    def close(self) -> None:
+        self.closed = True
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake every player that waits."""
+        self.news.set()
+        self.news = asyncio.Event()
 
     async def stream(self) -> AsyncIterator[bytes]:
         """A WAV of unknown length, as far as it is known and on."""
         yield wav_header(self.rate)
         sent = 0
         while True:
-            async with self.news:
-                await asyncio.wait_for(self.news.wait_for(lambda: len(self.parts) > sent or self.closed), LONGEST_WAIT)
-                new, sent, closed = self.parts[sent:], len(self.parts), self.closed
+            if len(self.parts) == sent and not self.closed:
+                await asyncio.wait_for(self.news.wait(), LONGEST_WAIT)
+            new, sent, closed = self.parts[sent:], len(self.parts), self.closed
             for part in new:
                 yield pcm(part)
             if closed:

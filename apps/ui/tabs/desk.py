@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import gradio as gr
 
-from polydraft.apps.ui.frames import Frame
+from polydraft.apps.server.engine import Engine
+from polydraft.apps.ui.frames import Frame, frames
 from polydraft.apps.ui.sounds import Sounds
-from polydraft.core.registry import choices
+from polydraft.core.registry import DRAFTERS, JUDGES, choices
 from polydraft.modalities.loading import ModelCard
 
 RUNS = "Colour what each pass made"
 PRIVATE: Any = "private"
 
 
-class Work(Protocol):
-    """Who does what the tabs ask for."""
+@dataclass(frozen=True)
+class Offer:
+    """A model as the page offers it. method: what it drafts with unless told otherwise."""
 
-    def card(self, kind: str) -> ModelCard | None:
-        """The model of a modality; None where none is loaded."""
-
-    def rate(self) -> int:
-        """Samples a second of the speech model."""
-
-    def frames(self, kind: str, *what: Any, **settings: Any) -> AsyncIterator[Frame]:
-        """A request of the modality `kind`, from the first pass to its result; leaving it cancels."""
+    card: ModelCard
+    method: str
+    voices: Sequence[str] = ()
 
 
 @dataclass
 class Desk:
-    """What every tab is built with. links: controls that a link restores, by tab and name."""
+    """What every tab is built with. offers: by modality; links: controls that a link restores, by tab and name."""
 
-    work: Work
+    engine: Engine
     sounds: Sounds
-    links: dict[str, dict[str, Any]]
+    offers: dict[str, Offer]
+    links: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def frames(self, modality: str, **arguments: Any) -> AsyncIterator[Frame]:
+        return frames(self.engine, modality, arguments)
 
 
 def html(value: str, **options: Any) -> gr.HTML:
@@ -44,14 +45,17 @@ def html(value: str, **options: Any) -> gr.HTML:
     return gr.HTML(value, apply_default_css=False, **options)
 
 
-def method_box(card: ModelCard, name: str) -> gr.Dropdown:
-    """Every method that the model can use, with what it promises."""
-    promises = {}
-    for choice in choices():
-        promises.setdefault(choice.drafter.name if choice.name == choice.drafter.name else choice.judge.name, choice)
-    named = [(f"{method} · {promises[method].guarantee}" if method in promises else method, method) for method in card.methods]
+def method_names(offer: Offer) -> list[tuple[str, str]]:
+    """Methods that the model can use, each shown with what it promises."""
+    promises = {name: choice.guarantee for choice in choices() for name in (choice.drafter.name, choice.judge.name)}
+    promises |= {part.name: JUDGES[part.judge].guarantee for part in DRAFTERS.values()}
+    return [(f"{method} · {promises[method]}", method) for method in offer.card.methods]
+
+
+def method_box(offer: Offer, name: str) -> gr.Dropdown:
+    """Every method that the model can use, or one with parameters, typed."""
     return gr.Dropdown(
-        named, value=card.defaults["method"], label="Method", allow_custom_value=True, elem_id=f"{name}-method",
+        method_names(offer), value=offer.method, label="Method", allow_custom_value=True, elem_id=f"{name}-method",
         info="How tokens are drafted and judged; “identical” changes nothing but the speed, “ar” is plain decoding.",
     )  # fmt: skip
 
@@ -68,9 +72,9 @@ def seed_box(name: str) -> gr.Number:
     return seed
 
 
-def sampling(card: ModelCard, name: str, more: bool = True) -> dict[str, Any]:
+def sampling(offer: Offer, name: str) -> dict[str, Any]:
     """Sliders that most people leave alone, at the model's own values."""
-    own = card.defaults
+    own = offer.card.defaults
     made: dict[str, Any] = {
         "temperature": gr.Slider(
             0, 2, own.get("temperature", 1.0), step=0.05, label="Temperature", elem_id=f"{name}-temperature",
@@ -88,9 +92,14 @@ def sampling(card: ModelCard, name: str, more: bool = True) -> dict[str, Any]:
     return made
 
 
-def runs_box(name: str) -> gr.Checkbox:
+def untouched(boxes: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Values that need not be passed on, since they are the model's own."""
+    return {name: box.value for name, box in boxes.items()} | more
+
+
+def runs_box(name: str, on: bool = False) -> gr.Checkbox:
     """Whether runs are coloured; the browser does it at once, also while something is under way."""
-    box = gr.Checkbox(False, label=RUNS, elem_id=f"{name}-runs", elem_classes="runs-box")
+    box = gr.Checkbox(on, label=RUNS, elem_id=f"{name}-runs", elem_classes="runs-box")
     box.change(None, box, None, js="(on) => window.polydraft.runs(on)", api_visibility=PRIVATE)
     return box
 

@@ -24,8 +24,8 @@ HINT = "A picture is 256 tokens. You will see which of them each pass of the net
 
 def tab(at: Desk) -> None:
     """Controls on the left, the picture on the right."""
-    card = at.work.card("image")
-    if card is None:
+    offer = at.offers.get("image")
+    if offer is None:
         desk.html(stage.empty("picture", "No image model is loaded; start with --image to draw."))
         return
     desk.html(chrome.lead("Say what to draw. The picture fills in as the network’s tokens are verified, several a pass."))
@@ -39,22 +39,23 @@ def tab(at: Desk) -> None:
             examples = gr.Column(elem_classes="bare")
             seed = desk.seed_box("draw")
             with gr.Accordion("More settings", open=False):
-                method = desk.method_box(card, "draw")
-                fine = desk.sampling(card, "draw")
+                method = desk.method_box(offer, "draw")
+                fine = desk.sampling(offer, "draw")
                 fine["guidance_scale"] = gr.Slider(
-                    1, 5, card.defaults.get("guidance_scale", 1.0), step=0.1, label="Guidance", elem_id="draw-guidance",
+                    1, 5, offer.card.defaults.get("guidance_scale", 1.0), step=0.1, label="Guidance", elem_id="draw-guidance",
                     info="How strictly the prompt is followed; 1 is off and twice as fast.",
                 )  # fmt: skip
         with gr.Column(scale=6, min_width=320, elem_classes="stage"):
             view = desk.html(stage.stage(stage.empty("picture", HINT)), elem_id="draw-stage")
             runs = desk.runs_box("draw")
     record = gr.JSON(visible=False)
+    own = desk.untouched(fine, seed=0, method=offer.method)
 
     async def draw(prompt: str, seed: int, method: str, *values: float) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
-        given = changed(settings, card.defaults | {"seed": 0})
+        given = changed(settings, own)
         try:
-            async for frame in at.work.frames("image", prompt, **given):
+            async for frame in at.frames("image", prompt=prompt, **given):
                 yield shown(frame, prompt, given)
         except PolydraftError as error:
             yield stage.stage(stage.failure(str(error))), {"error": str(error)}

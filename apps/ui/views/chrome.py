@@ -9,11 +9,10 @@ MARK = (  # four passes over three rows of tokens
     'class="shade-3" x="1" y="22" width="28" height="6" rx="2"/></svg>'
 )
 ICON = (
-    "<link rel='icon' href=\"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 30 30'%3E%3Cg"
-    "%3E%3Crect x='1' y='2' width='8' height='8' rx='2' fill='%232d6ec8'/%3E%3Crect x='11' y='2' width='18' height='8' "
-    "rx='2' fill='%23e6553c'/%3E%3Crect x='1' y='12' width='18' height='8' rx='2' fill='%23f5be32'/%3E%3Crect x='21' "
-    "y='12' width='8' height='8' rx='2' fill='%233cb478'/%3E%3Crect x='1' y='22' width='28' height='6' rx='2' "
-    "fill='%236e41a5'/%3E%3C/g%3E%3C/svg%3E\">"
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 30 30"><rect x="1" y="2" width="8" height="8" rx="2" '
+    'fill="#2d6ec8"/><rect x="11" y="2" width="18" height="8" rx="2" fill="#e6553c"/><rect x="1" y="12" width="18" '
+    'height="8" rx="2" fill="#f5be32"/><rect x="21" y="12" width="8" height="8" rx="2" fill="#3cb478"/><rect x="1" '
+    'y="22" width="28" height="6" rx="2" fill="#6e41a5"/></svg>'
 )
 SWITCH = (
     '<button type="button" class="daylight" data-daylight aria-label="Switch between light and dark">'

@@ -23,9 +23,9 @@ def lane(title: str, counts: Counts | None, shown: str, won: bool = False) -> st
     )
 
 
-def race(plain: str, drafted: str, end: str = "") -> str:
-    """Both lanes side by side, and below them how it ended."""
-    return f'<div class="race">{drafted}{plain}</div>{end}'
+def race(plain: str, drafted: str, end: str = "", kind: str = "") -> str:
+    """Both lanes side by side, and below them how it ended. kind: " tall" puts them below each other on small screens."""
+    return f'<div class="race{kind}">{drafted}{plain}</div>{end}'
 
 
 def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: int) -> str:

@@ -29,16 +29,14 @@ def notes(sentences: Sequence[str]) -> str:
     return f'<div class="notes">{lines}</div>' if lines else ""
 
 
-def actions(link: str, python: str, download: tuple[str, str, str] | None = None) -> str:
+def actions(link: str, python: str = "", download: tuple[str, str, str] | None = None) -> str:
     """Buttons that make the same again or keep it. download: its label, its address and a file name."""
     keep = ""
     if download:
         label, address, name = download
         keep = f'<a class="act" href="{escape(address)}" download="{escape(name)}">{escape(label)}</a>'
+    line = f'<button type="button" class="act" data-copy="{escape(python)}" title="{escape(python)}">Copy Python</button>'
     return (
-        f'<div class="actions">{keep}'
-        f'<button type="button" class="act" data-copy-link="{escape(link)}" '
-        'title="A link that opens this page with these settings">Copy link</button>'
-        f'<button type="button" class="act" data-copy="{escape(python)}" title="{escape(python)}">Copy Python</button>'
-        "</div>"
+        f'<div class="actions">{keep}<button type="button" class="act" data-copy-link="{escape(link)}" '
+        f'title="A link that opens this page with these settings">Copy link</button>{line if python else ""}</div>'
     )
