@@ -56,6 +56,7 @@ async def frames(engine: Engine, modality: str, arguments: dict[str, Any]) -> As
         watching = asyncio.create_task(watch())
         watching.add_done_callback(lambda task: fresh.set())
         try:
+            yield seen.frame()  # at once, so that a click is answered
             while not watching.done():
                 await fresh.wait()
                 fresh.clear()

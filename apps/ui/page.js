@@ -69,7 +69,8 @@
     if (whole && Number.isFinite(audio.duration)) return audio.duration;
     return Number(reel()?.dataset.length || 0);
   };
-  const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
+  const clock = (seconds) => seconds < 60 ? seconds.toFixed(1)
+    : `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
   const show = () => {
     const box = player();
     if (!box) return;
@@ -84,7 +85,7 @@
     if (document.activeElement !== seek || on) seek.value = audio.currentTime;
     seek.style.setProperty("--done", `${(100 * audio.currentTime) / (length() || 1)}%`);
     seek.setAttribute("aria-valuetext", `${audio.currentTime.toFixed(1)} of ${length().toFixed(1)} seconds`);
-    write(box.querySelector(".clock"), `${clock(audio.currentTime)} / ${clock(length())}`);
+    write(box.querySelector(".clock"), `${clock(audio.currentTime)} / ${clock(length())}${length() < 60 ? " s" : ""}`);
     const strip = reel();
     if (strip) {
       const share = Math.min(1, audio.currentTime / Number(strip.dataset.length));
@@ -129,6 +130,10 @@
   document.addEventListener("click", (event) => {
     const at = (selector) => event.target.closest?.(selector);
     const line = at("[data-copy]"), link = at("[data-copy-link]"), play = at("[data-play]"), strip = at(".spectrum");
+    const go = at('[id$="-go"], .chip');
+    if (go && innerWidth <= 760) {  // what was asked for appears below the controls
+      go.closest(".desk")?.querySelector(".stage")?.scrollIntoView({ behavior: "smooth", block: "start" });
+    }
     if (line) copy(line.dataset.copy).then(() => copied(line));
     else if (link) copy(location.origin + location.pathname + link.dataset.copyLink).then(() => copied(link));
     else if (at("[data-daylight]")) {
@@ -147,7 +152,14 @@
     if (event.target.matches?.(".seek")) seekTo(Number(event.target.value));
   });
 
-  window.polydraft = { runs: (on) => document.body.classList.toggle("show-runs", Boolean(on)) };
+  const stopped = () => {
+    for (const mark of document.querySelectorAll("[data-going]")) {
+      mark.removeAttribute("data-going");
+      mark.insertAdjacentHTML("beforeend", '<div class="notes"><p>Stopped.</p></div>');
+    }
+    say("Stopped.");
+  };
+  window.polydraft = { stopped };
   const begin = () => { document.body.append(voice, audio); daylight(); look(); };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
   else begin();

@@ -33,7 +33,7 @@ def tab(at: Desk) -> None:
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
             image = gr.Image(
-                scene(next(iter(SCENES))), label="Picture", type="pil", sources=["upload", "clipboard"], height=280,
+                scene(next(iter(SCENES))), label="Picture", type="pil", sources=["upload", "clipboard"],
                 elem_id="ask-picture", buttons=[], alt_text="The picture that questions are about",
                 placeholder="Drop a picture here, or click to choose one",
             )  # fmt: skip
@@ -48,6 +48,12 @@ def tab(at: Desk) -> None:
             )  # fmt: skip
             start, stop = desk.buttons("ask", "Ask")
             examples = gr.Column(elem_classes="bare")
+        with gr.Column(scale=6, min_width=320, elem_classes="stage"):
+            view = desk.html(stage.stage(stage.empty("answer", HINT)), elem_id="ask-stage")
+            with gr.Row(elem_classes="under"):
+                runs = desk.runs_box("ask", True)
+                again = gr.Button("New conversation", size="sm", elem_id="ask-new", min_width=140, elem_classes="quiet")
+        with gr.Column(scale=5, min_width=320, elem_classes="more"):
             seed = desk.seed_box("ask")
             with gr.Accordion("More settings", open=False):
                 method = desk.method_box(offer, "ask")
@@ -55,11 +61,6 @@ def tab(at: Desk) -> None:
                 fine["max_new_tokens"] = gr.Slider(
                     8, 256, 96, step=8, label="Longest answer", elem_id="ask-longest", info="In tokens."
                 )
-        with gr.Column(scale=6, min_width=320, elem_classes="stage"):
-            view = desk.html(stage.stage(stage.empty("answer", HINT)), elem_id="ask-stage")
-            with gr.Row(elem_classes="under"):
-                runs = desk.runs_box("ask", True)
-                again = gr.Button("New conversation", size="sm", elem_id="ask-new", min_width=140, elem_classes="quiet")
     record, turns = gr.JSON(visible=False), gr.State([])
     own = desk.untouched({name: box for name, box in fine.items() if name != "max_new_tokens"}, seed=0, method=offer.method)
 
@@ -112,7 +113,7 @@ def talk(frame: Frame, question: str, turns: list[Turn], given: dict[str, Any]) 
     now, result = frame.counts, frame.result
     shown = transcript(turns, asked(question) + answer(frame.pieces, going=result is None))
     if result is None:
-        return stage.stage(shown, counts.bars(now) + counts.facts(now)), {}
+        return stage.stage(shown, counts.bars(now) + counts.facts(now), going=True), {}
     cut = "The answer was cut at its longest length." if result.finish_reason == "length" else ""
     settings = {name: value for name, value in given.items() if name != "max_new_tokens" or cut}
     below = counts.bars(now) + counts.facts(now) + stage.notes([cut]) + stage.actions(

@@ -52,16 +52,17 @@ def tab(at: Desk) -> None:
                 elem_id="compare-prompt", max_length=2000,
             )  # fmt: skip
             image = gr.Image(
-                scene(next(iter(SCENES))), label="Picture", type="pil", sources=["upload", "clipboard"], height=200,
+                scene(next(iter(SCENES))), label="Picture", type="pil", sources=["upload", "clipboard"],
                 visible=first == "vlm", elem_id="compare-picture", buttons=[], alt_text="The picture to ask about",
             )  # fmt: skip
             start, stop = desk.buttons("compare", "Race")
             examples = gr.Column(elem_classes="bare")
-            seed = desk.seed_box("compare")
-            method = desk.method_box(at.offers[first], "compare")
         with gr.Column(scale=8, min_width=320, elem_classes="stage"):
             view = desk.html(stage.stage(stage.empty("race", HINT)), elem_id="compare-stage")
             runs = desk.runs_box("compare")
+        with gr.Column(scale=4, min_width=300, elem_classes="more"):
+            seed = desk.seed_box("compare")
+            method = desk.method_box(at.offers[first], "compare")
     record = gr.JSON(visible=False)
 
     async def compare(
@@ -155,7 +156,7 @@ async def raced(
             done, waiting = await asyncio.wait(waiting, timeout=2 * PACE)
             for task in done:
                 await task
-            yield stage.stage(lanes()), {}
+            yield stage.stage(lanes(), going=True), {}
     finally:
         for task in tasks:
             task.cancel()

@@ -98,10 +98,8 @@ def untouched(boxes: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def runs_box(name: str, on: bool = False) -> gr.Checkbox:
-    """Whether runs are coloured; the browser does it at once, also while something is under way."""
-    box = gr.Checkbox(on, label=RUNS, elem_id=f"{name}-runs", elem_classes="runs-box")
-    box.change(None, box, None, js="(on) => window.polydraft.runs(on)", api_visibility=PRIVATE)
-    return box
+    """Whether runs are coloured; the style sheet looks at the box, so it works at once, also while something goes on."""
+    return gr.Checkbox(on, label=RUNS, elem_id=f"{name}-runs", elem_classes="runs-box", interactive=True)
 
 
 def buttons(name: str, go: str) -> tuple[gr.Button, gr.Button]:
@@ -119,7 +117,7 @@ def wired(
     """`make` runs on each of `starts` and ends by `stop`; returns how to let it follow other events."""
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
     events = [gr.on(list(starts), make, list(inputs), list(outputs), api_name=api_name, **quiet)]
-    stop.click(None, None, None, cancels=events, api_visibility=PRIVATE)
+    stop.click(None, None, None, cancels=events, js="() => window.polydraft.stopped()", api_visibility=PRIVATE)
 
     def after(event: Any) -> None:
         following = event.then(make, list(inputs), list(outputs), api_visibility=PRIVATE, **quiet)

@@ -37,6 +37,10 @@ def tab(at: Desk) -> None:
             )  # fmt: skip
             start, stop = desk.buttons("draw", "Draw")
             examples = gr.Column(elem_classes="bare")
+        with gr.Column(scale=6, min_width=320, elem_classes="stage"):
+            view = desk.html(stage.stage(stage.empty("picture", HINT)), elem_id="draw-stage")
+            runs = desk.runs_box("draw")
+        with gr.Column(scale=5, min_width=320, elem_classes="more"):
             seed = desk.seed_box("draw")
             with gr.Accordion("More settings", open=False):
                 method = desk.method_box(offer, "draw")
@@ -45,9 +49,6 @@ def tab(at: Desk) -> None:
                     1, 5, offer.card.defaults.get("guidance_scale", 1.0), step=0.1, label="Guidance", elem_id="draw-guidance",
                     info="How strictly the prompt is followed; 1 is off and twice as fast.",
                 )  # fmt: skip
-        with gr.Column(scale=6, min_width=320, elem_classes="stage"):
-            view = desk.html(stage.stage(stage.empty("picture", HINT)), elem_id="draw-stage")
-            runs = desk.runs_box("draw")
     record = gr.JSON(visible=False)
     own = desk.untouched(fine, seed=0, method=offer.method)
 
@@ -73,7 +74,7 @@ def shown(frame: Frame, prompt: str, given: dict[str, Any]) -> tuple[str, dict[s
     result = frame.result
     seen = picture(frame.picture, frame.passes, (16, 16) if result is None else result.grid, f"Drawing: {prompt}")
     if result is None:
-        return stage.stage(seen, counts.bars(now) + counts.facts(now)), {}
+        return stage.stage(seen, counts.bars(now) + counts.facts(now), going=True), {}
     notes = {"prompt": prompt, "model": result.model, "method": result.method, "seed": str(result.seeds[0])}
     made = data_url(result.image, notes | {"software": "polydraft", "comment": "AI-generated picture"})
     unknown = f"The model does not know {', '.join(result.ignored_words)}." if result.ignored_words else ""

@@ -41,6 +41,11 @@ def tab(at: Desk) -> None:
                 list(offer.voices), value=next(iter(offer.voices), None), label="Voice", elem_id="speak-voice",
                 info="Who speaks.", visible=bool(offer.voices), elem_classes="choice",
             )  # fmt: skip
+        with gr.Column(scale=6, min_width=320, elem_classes="stage"):
+            desk.html(chrome.PLAYER)
+            view = desk.html(stage.stage(stage.empty("sound", HINT)), elem_id="speak-stage")
+            runs = desk.runs_box("speak", True)
+        with gr.Column(scale=5, min_width=320, elem_classes="more"):
             seed = desk.seed_box("speak")
             with gr.Accordion("More settings", open=False):
                 method = desk.method_box(offer, "speak")
@@ -49,10 +54,6 @@ def tab(at: Desk) -> None:
                         0.5, 2, 1.0, step=0.05, label="Speed", elem_id="speak-speed", info="Faster or slower, at the same pitch."
                     )
                 } | desk.sampling(offer, "speak")  # fmt: skip
-        with gr.Column(scale=6, min_width=320, elem_classes="stage"):
-            desk.html(chrome.PLAYER)
-            view = desk.html(stage.stage(stage.empty("sound", HINT)), elem_id="speak-stage")
-            runs = desk.runs_box("speak")
     record = gr.JSON(visible=False)
     own = desk.untouched(fine, seed=0, method=offer.method, voice=voice.value)
     rate = at.engine.model(None, "speech").pipe.sample_rate
@@ -98,7 +99,7 @@ class Drawing:
         """The stage, and what is known of the run."""
         now, result, strip = frame.counts, frame.result, self.strip(frame)
         if result is None:
-            return stage.stage(f"<div data-live>{strip}</div>", counts.bars(now) + counts.facts(now)), {}
+            return stage.stage(f"<div data-live>{strip}</div>", counts.bars(now) + counts.facts(now), going=True), {}
         unknown = f"Not said: {', '.join(result.ignored_words)}." if result.ignored_words else ""
         cut = "A sentence did not end by itself and was cut." if result.finish_reason in ("length", "loop") else ""
         below = counts.bars(now) + counts.facts(now) + stage.notes([unknown, cut, result.silent]) + stage.actions(

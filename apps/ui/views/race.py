@@ -11,7 +11,7 @@ def lane(title: str, counts: Counts | None, shown: str, won: bool = False) -> st
     """One side of the race. shown: what it has made so far, as HTML."""
     kind = "plain" if title == "Plain" else "drafted"
     now = counts or Counts("", "", 0, 0, 0, 0.0)
-    figures = (("passes", f"{now.passes}"), ("tokens", f"{now.tokens}"), ("decoding", seconds(now.seconds)))
+    figures = (("passes", f"{now.passes}"), ("tokens", f"{now.tokens}"), ("time", seconds(now.seconds)))
     cells = "".join(f"<div><dd>{value}</dd><dt>{name}</dt></div>" for name, value in figures)
     method = f'<span class="method">{escape(now.method)}</span>' if kind == "drafted" and now.method else ""
     flag = '<span class="flag">first</span>' if won else ""
@@ -32,9 +32,9 @@ def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: in
     """S, τ, passes, and whether the tokens are equal, as they were compared. equal: of `compared` places."""
     speedup = drafted.speed / plain.speed if plain.speed else 0.0
     figures = (
-        ("S", f"{speedup:.2f}×", "faster a token than plain decoding"),
+        ("S", f"{speedup:.2f}×", "the speed of plain"),
         ("τ", f"{drafted.tau:.2f}", "tokens a pass"),
-        ("Passes", f"{drafted.passes} <small>of {plain.passes}</small>", "of the big network"),
+        ("Passes", f"{drafted.passes}", f"plain takes {plain.passes}"),
     )
     cells = "".join(
         f'<div><dt>{name}</dt><dd>{value}</dd><dd class="why">{why}</dd></div>' for name, value, why in figures

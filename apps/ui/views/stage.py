@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from html import escape
 
 
-def stage(shown: str, below: str = "", say: str = "") -> str:
-    """say: what a screen reader is told, once."""
+def stage(shown: str, below: str = "", say: str = "", going: bool = False) -> str:
+    """say: what a screen reader is told, once. going: whether there is something to stop."""
     told = f'<span data-say="{escape(say)}" hidden></span>' if say else ""
-    return f'<div class="shown">{shown}</div>{below}{told}'
+    return f'<div{" data-going" if going else ""}><div class="shown">{shown}</div>{below}{told}</div>'
 
 
 def empty(kind: str, hint: str) -> str:

@@ -62,7 +62,7 @@ def method_row(method: Mapping[str, Any], users: Sequence[str]) -> str:
         for name, value in method["parameters"].items()
     )
     fold = f"<details><summary>{len(method['parameters'])} parameters</summary><ul>{knobs}</ul></details>" if knobs else ""
-    used = ", ".join(map(escape, users)) or "none loaded"
+    used = ", ".join(f"<span>{escape(user)}</span>" for user in users) or "none loaded"
     return (
         f'<tr data-promise="{method["guarantee"]}"><th scope="row"><code>{escape(method["name"])}</code></th>'
         f'<td data-name="Promises">{badge(method["guarantee"])}</td>'
