@@ -19,12 +19,12 @@ NEEDS = ("gradio", "fastapi", "uvicorn")
 
 
 def ui(
-    host: Annotated[str, typer.Option(help="Address to listen on; another than loopback needs --network.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address; another than loopback needs --network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 7860,
     image: Annotated[str, typer.Option(help="Model that draws; empty for none.")] = "tiny-image",
     speech: Annotated[str, typer.Option(help="Model that speaks; empty for none.")] = "tiny-speech",
     vlm: Annotated[str, typer.Option(help="Model that answers; empty for none.")] = "tiny-vlm",
-    network: Annotated[bool, typer.Option("--network", help="Let other machines in, though the page has no key.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Let other machines in; the page has no key.")] = False,
     browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Open a page that draws, speaks, answers and compares, on this machine."""

@@ -81,9 +81,9 @@ def mount(app: FastAPI, engine: Engine, path: str = "/ui") -> FastAPI:
         return Response(chrome.ICON, media_type="image/svg+xml")
 
     here = files("polydraft.apps.ui")
-    script = (here / "page.js").read_text(encoding="utf-8")
+    script, style = ((here / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     return gr.mount_gradio_app(
-        app, build(engine, sounds), path=path, theme=theme(), css=(here / "page.css").read_text(encoding="utf-8") + thumbnails(),
+        app, build(engine, sounds), path=path, theme=theme(), css=f"{style}\n{thumbnails()}",
         head=f"<script>{script}</script>", footer_links=[], show_error=False, max_file_size=LARGEST_UPLOAD,
         ssr_mode=False, run_history=False, enable_monitoring=False,
     )  # fmt: skip

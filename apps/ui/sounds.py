@@ -67,7 +67,7 @@ class Sound:
         file = io.BytesIO()
         with soundfile.SoundFile(file, "w", self.rate, 1, "PCM_16", format="WAV") as wav:
             wav.software, wav.comment = "polydraft", "AI-generated speech"
-            wav.write(np.concatenate(self.parts) if self.parts else np.zeros(0, np.float32))
+            wav.write(np.frombuffer(b"".join(map(pcm, self.parts)), "<i2"))
         return file.getvalue()
 
 

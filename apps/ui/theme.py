@@ -52,7 +52,7 @@ def theme() -> Base:
         input_shadow_focus="0 0 0 3px color-mix(in srgb, *primary_500 22%, transparent)",
         input_shadow_focus_dark="0 0 0 3px color-mix(in srgb, *primary_400 30%, transparent)",
         input_radius="9px", input_padding="10px 12px", input_text_size="16px",
-        button_border_width="1px", button_border_width_dark="1px", button_transition="background-color .15s, color .15s",
+        button_border_width="1px", button_border_width_dark="1px", button_transition="background-color .15s",
         button_large_radius="9px", button_medium_radius="9px", button_small_radius="999px",
         button_large_padding="12px 22px", button_large_text_size="16px", button_large_text_weight="600",
         button_small_padding="6px 12px", button_small_text_size="13px", button_small_text_weight="500",

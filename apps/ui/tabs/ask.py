@@ -29,7 +29,7 @@ def tab(at: Desk) -> None:
     if offer is None:
         desk.html(stage.empty("answer", "No vision-language model is loaded; start with --vlm to ask."))
         return
-    desk.html(chrome.lead("Give a picture and ask about it. Words that one pass of the network said share an underline."))
+    desk.html(chrome.lead("Give a picture and ask about it. Words that one pass said share an underline."))
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
             image = gr.Image(
@@ -62,16 +62,16 @@ def tab(at: Desk) -> None:
                     8, 256, 96, step=8, label="Longest answer", elem_id="ask-longest", info="In tokens."
                 )
     record, turns = gr.JSON(visible=False), gr.State([])
-    own = desk.untouched({name: box for name, box in fine.items() if name != "max_new_tokens"}, seed=0, method=offer.method)
+    own = desk.untouched(fine, seed=0, method=offer.method)
 
     async def ask(
         image: Image.Image | None, question: str, turns: list[Turn], seed: int, method: str, *values: float
     ) -> AsyncIterator[tuple[str, dict[str, Any], list[Turn]]]:
         settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
         given = changed(settings, own)
-        frame: Frame | None = None
+        asked = {"image": image, "messages": messages(turns), "question": question}
         try:
-            async for frame in at.frames("vlm", image=image, messages=messages(turns), question=question, **given):
+            async for frame in at.frames("vlm", **asked, **given | {"max_new_tokens": settings["max_new_tokens"]}):
                 shown, known = talk(frame, question, turns, given)
                 yield shown, known, turns if frame.result is None else [*turns, (question, list(frame.pieces))]
         except PolydraftError as error:
@@ -81,9 +81,12 @@ def tab(at: Desk) -> None:
     after = desk.wired(ask, [start.click, question.submit], stop, inputs, [view, record, turns], "ask")
     with examples:
         desk.chips(QUESTIONS, question, after)
-    fresh = (lambda: (stage.stage(stage.empty("answer", HINT)), []), None, [view, turns])
+
+    def fresh() -> tuple[str, list[Turn]]:
+        return stage.stage(stage.empty("answer", HINT)), []
+
     for event in (again.click, image.change):
-        event(*fresh, api_visibility=PRIVATE, show_progress="hidden")
+        event(fresh, None, [view, turns], api_visibility=PRIVATE, show_progress="hidden")
     for name, thumb in thumbs.items():
         thumb.click(lambda name=name: scene(name), None, image, api_visibility=PRIVATE, show_progress="hidden")
     at.links["ask"] = {"question": question, "seed": seed, "method": method, "runs": runs, **fine}
@@ -115,10 +118,10 @@ def talk(frame: Frame, question: str, turns: list[Turn], given: dict[str, Any]) 
     if result is None:
         return stage.stage(shown, counts.bars(now) + counts.facts(now), going=True), {}
     cut = "The answer was cut at its longest length." if result.finish_reason == "length" else ""
-    settings = {name: value for name, value in given.items() if name != "max_new_tokens" or cut}
+    longest = {"max_new_tokens": now.tokens} if cut else {}
     below = counts.bars(now) + counts.facts(now) + stage.notes([cut]) + stage.actions(
         link("ask", {"question": question} | given),
-        python("chat", ["picture.png", question], settings, ".text").replace("; chat(", "; print(chat(") + ")",
+        python("chat", ["picture.png", question], given | longest, ".text").replace("; chat(", "; print(chat(") + ")",
     )  # fmt: skip
     known = {"text": result.text, "stats": result.stats.to_dict(), "finish_reason": result.finish_reason}
     return stage.stage(shown, below, f"Answer: {result.text}"), known

@@ -40,7 +40,7 @@ def tab(at: Desk) -> None:
         desk.html(stage.empty("race", "No model is loaded."))
         return
     first = kinds[0]
-    desk.html(chrome.lead("Plain decoding against drafting, from one seed. Drafting must make the very same tokens, sooner."))
+    desk.html(chrome.lead("Plain decoding against drafting, from one seed: the very same tokens, sooner."))
     with gr.Row(elem_classes="desk narrow"):
         with gr.Column(scale=4, min_width=300, elem_classes="controls"):
             kind = gr.Radio(
@@ -125,7 +125,8 @@ class Lane:
 
     def html(self, won: bool) -> str:
         counts = self.frame.counts if self.frame else None
-        return race.lane(self.title, counts, self.shown or stage.empty(KINDS[self.kind].lower(), "Waiting for its turn."), won)
+        shown = self.shown or stage.empty(KINDS[self.kind].lower(), "Waiting for its turn.")
+        return race.lane(self.title, counts, shown, won)
 
 
 async def raced(
@@ -163,8 +164,10 @@ async def raced(
     assert drafted.frame is not None and plain.frame is not None
     mine, other = drafted.frame.result, plain.frame.result
     same, equal, compared = await at.engine.compute(agreement, mine.tokens, other.tokens)
-    end = race.verdict(plain.frame.counts, drafted.frame.counts, same, equal, compared) + stage.actions(again)
-    said = f"{'The same tokens' if same else 'Other tokens'}; {drafted.frame.counts.passes} passes instead of {plain.frame.counts.passes}."
+    ends = plain.frame.counts, drafted.frame.counts
+    what = "speech codes" if kind == "speech" else "tokens"
+    end = race.verdict(*ends, same, equal, compared, what) + stage.actions(again)
+    said = f"{'The same' if same else 'Other'} tokens; {ends[1].passes} passes instead of {ends[0].passes}."
     known = {"same_tokens": same, "drafted": mine.stats.to_dict(), "plain": other.stats.to_dict()}
     yield stage.stage(lanes(end), say=said), known
 

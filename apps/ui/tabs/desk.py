@@ -98,7 +98,7 @@ def untouched(boxes: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def runs_box(name: str, on: bool = False) -> gr.Checkbox:
-    """Whether runs are coloured; the style sheet looks at the box, so it works at once, also while something goes on."""
+    """Whether runs are coloured; the style sheet looks at the box, so it works at once."""
     return gr.Checkbox(on, label=RUNS, elem_id=f"{name}-runs", elem_classes="runs-box", interactive=True)
 
 

@@ -28,7 +28,7 @@ def tab(at: Desk) -> None:
     if offer is None:
         desk.html(stage.empty("picture", "No image model is loaded; start with --image to draw."))
         return
-    desk.html(chrome.lead("Say what to draw. The picture fills in as the network’s tokens are verified, several a pass."))
+    desk.html(chrome.lead("Say what to draw. The picture fills in as its tokens are verified, several a pass."))
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
             prompt = gr.Textbox(
@@ -46,8 +46,8 @@ def tab(at: Desk) -> None:
                 method = desk.method_box(offer, "draw")
                 fine = desk.sampling(offer, "draw")
                 fine["guidance_scale"] = gr.Slider(
-                    1, 5, offer.card.defaults.get("guidance_scale", 1.0), step=0.1, label="Guidance", elem_id="draw-guidance",
-                    info="How strictly the prompt is followed; 1 is off and twice as fast.",
+                    1, 5, offer.card.defaults.get("guidance_scale", 1.0), step=0.1, label="Guidance",
+                    elem_id="draw-guidance", info="How strictly the prompt is followed; 1 is off and twice as fast.",
                 )  # fmt: skip
     record = gr.JSON(visible=False)
     own = desk.untouched(fine, seed=0, method=offer.method)
@@ -79,7 +79,8 @@ def shown(frame: Frame, prompt: str, given: dict[str, Any]) -> tuple[str, dict[s
     made = data_url(result.image, notes | {"software": "polydraft", "comment": "AI-generated picture"})
     unknown = f"The model does not know {', '.join(result.ignored_words)}." if result.ignored_words else ""
     below = counts.bars(now) + counts.facts(now) + stage.notes([unknown]) + stage.actions(
-        link("draw", {"prompt": prompt} | given), python("generate_image", [prompt], given, ".image.save('picture.png')"),
+        link("draw", {"prompt": prompt} | given),
+        python("generate_image", [prompt], given, ".image.save('picture.png')"),
         ("Save PNG", made, f"polydraft-{result.seeds[0]}.png"),
     )  # fmt: skip
     said = f"The picture is finished. {counts.sentence(now)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gradio as gr
 
 from polydraft.apps.commands.methods import describe as described_method
@@ -23,13 +25,11 @@ def tab(at: Desk) -> None:
     desk.html(model_cards([described_model(card) | {"megabytes": megabytes(card)} for card in cards]))
     desk.html('<h2 class="subhead">Methods</h2>')
     promise = gr.Radio(
-        list(PROMISES), value="all", label="Show methods whose tokens are", elem_classes="choice", elem_id="models-promise",
-        info="identical: the same tokens as plain decoding. exact: the same distribution. lossy: near it.",
+        list(PROMISES), value="all", label="Show methods whose tokens are", elem_classes="choice",
+        elem_id="models-promise", info="identical: the same tokens as plain decoding. exact: the same distribution. lossy: near it.",
     )  # fmt: skip
-    found = [describe for describe in all_methods()]
-    users = {
-        method["name"]: [card.name for card in cards if method["name"] in card.methods] for method in found
-    }
+    found = all_methods()
+    users = {method["name"]: [card.name for card in cards if method["name"] in card.methods] for method in found}
     table = desk.html(methods_table(found, users))
 
     def filtered(promise: str) -> str:
@@ -38,7 +38,7 @@ def tab(at: Desk) -> None:
     promise.change(filtered, promise, table, api_visibility=PRIVATE, show_progress="hidden")
 
 
-def all_methods() -> list[dict]:
+def all_methods() -> list[dict[str, Any]]:
     """As `polydraft methods --json` has them."""
     return [described_method(choice, index < len(DRAFTERS)) for index, choice in enumerate(choices())]
 

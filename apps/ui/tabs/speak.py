@@ -51,7 +51,8 @@ def tab(at: Desk) -> None:
                 method = desk.method_box(offer, "speak")
                 fine = {
                     "speed": gr.Slider(
-                        0.5, 2, 1.0, step=0.05, label="Speed", elem_id="speak-speed", info="Faster or slower, at the same pitch."
+                        0.5, 2, 1.0, step=0.05, label="Speed", elem_id="speak-speed",
+                        info="Faster or slower, at the same pitch.",
                     )
                 } | desk.sampling(offer, "speak")  # fmt: skip
     record = gr.JSON(visible=False)

@@ -38,6 +38,7 @@ PLAYER = (
     '<div class="player"><button type="button" class="play" data-play disabled aria-label="Play">'
     '<svg viewBox="0 0 24 24" aria-hidden="true"><path class="go" d="M8 5.5v13l11-6.5z"/>'
     '<path class="halt" d="M7 5h3.5v14H7zM13.5 5H17v14h-3.5z"/></svg></button>'
-    '<input type="range" class="seek" min="0" max="1" step="0.01" value="0" disabled aria-label="Position in the speech">'
+    '<input type="range" class="seek" min="0" max="1" step="0.01" value="0" disabled '
+    'aria-label="Position in the speech">'
     '<span class="clock">0.0 / 0.0 s</span></div>'
 )

@@ -24,12 +24,12 @@ def lane(title: str, counts: Counts | None, shown: str, won: bool = False) -> st
 
 
 def race(plain: str, drafted: str, end: str = "", kind: str = "") -> str:
-    """Both lanes side by side, and below them how it ended. kind: " tall" puts them below each other on small screens."""
+    """Both lanes side by side, and how it ended. kind: " tall" puts them below each other on small screens."""
     return f'<div class="race{kind}">{drafted}{plain}</div>{end}'
 
 
-def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: int) -> str:
-    """S, τ, passes, and whether the tokens are equal, as they were compared. equal: of `compared` places."""
+def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: int, what: str = "tokens") -> str:
+    """S, τ, passes, and whether the tokens are equal, as they were compared. equal: of `compared` places of `what`."""
     speedup = drafted.speed / plain.speed if plain.speed else 0.0
     figures = (
         ("S", f"{speedup:.2f}×", "the speed of plain"),
@@ -39,10 +39,11 @@ def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: in
     cells = "".join(
         f'<div><dt>{name}</dt><dd>{value}</dd><dd class="why">{why}</dd></div>' for name, value, why in figures
     )
-    return f'<section class="verdict" aria-label="Result">{check(drafted, same, equal, compared)}<dl>{cells}</dl></section>'
+    head = check(drafted, same, equal, f"{compared} {what}")
+    return f'<section class="verdict" aria-label="Result">{head}<dl>{cells}</dl></section>'
 
 
-def check(drafted: Counts, same: bool, equal: int, compared: int) -> str:
+def check(drafted: Counts, same: bool, equal: int, compared: str) -> str:
     """Whether the tokens are the same: a comparison, and what was promised."""
     if same:
         head, tail = "The same tokens", f"All {compared} were compared and are equal."

@@ -16,10 +16,8 @@ RANGE = 65.0  # dB shown below the loudest
 QUIETEST = 20.0  # dB; what is softer than this all along is silence
 ROWS = (WINDOW // 2) // 2  # two frequencies a pixel
 ANCHORS = ((21, 22, 28), (44, 30, 84), (110, 65, 165), (200, 62, 122), (230, 85, 60), (245, 190, 50), (255, 246, 214))
-RAMP = np.stack(
-    [np.interp(np.linspace(0, len(ANCHORS) - 1, 256), range(len(ANCHORS)), side) for side in zip(*ANCHORS, strict=True)],
-    axis=1,
-).astype(np.uint8)  # fmt: skip
+PLACES = np.linspace(0, len(ANCHORS) - 1, 256)
+RAMP = np.stack([np.interp(PLACES, range(len(ANCHORS)), side) for side in zip(*ANCHORS, strict=True)], 1).astype(np.uint8)
 
 
 class Spectrogram:
@@ -61,7 +59,8 @@ def sound(drawn: Image.Image | None, passes: Sequence[int], made: float, length:
         f'y="0" height="1"><title>{run}</title></rect>'
         for run in runs(passes)
     )
-    shown = "" if drawn is None else f'<img src="{data_url(drawn)}" alt="" decoding="sync" style="width:{share(made, length)}">'
+    width = share(made, length)
+    shown = "" if drawn is None else f'<img src="{data_url(drawn)}" alt="" decoding="sync" style="width:{width}">'
     return (
         f'<div class="sound" data-sound="{key}" data-length="{length:.3f}">'
         f'<div class="reel" style="--seconds:{length:.2f}">'

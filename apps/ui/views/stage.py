@@ -35,7 +35,8 @@ def actions(link: str, python: str = "", download: tuple[str, str, str] | None =
     if download:
         label, address, name = download
         keep = f'<a class="act" href="{escape(address)}" download="{escape(name)}">{escape(label)}</a>'
-    line = f'<button type="button" class="act" data-copy="{escape(python)}" title="{escape(python)}">Copy Python</button>'
+    code = escape(python)
+    line = f'<button type="button" class="act" data-copy="{code}" title="{code}">Copy Python</button>'
     return (
         f'<div class="actions">{keep}<button type="button" class="act" data-copy-link="{escape(link)}" '
         f'title="A link that opens this page with these settings">Copy link</button>{line if python else ""}</div>'

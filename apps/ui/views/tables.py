@@ -38,7 +38,8 @@ def model_card(model: Mapping[str, Any]) -> str:
 def words(category: str, found: Sequence[str]) -> str:
     """What a model can draw or say, folded away."""
     chips = "".join(f"<li>{escape(word)}</li>" for word in found)
-    return f'<details><summary>{escape(category.capitalize())} <small>{len(found)}</small></summary><ul>{chips}</ul></details>'
+    name = f"{escape(category.capitalize())} <small>{len(found)}</small>"
+    return f"<details><summary>{name}</summary><ul>{chips}</ul></details>"
 
 
 def numbers(values: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -61,7 +62,8 @@ def method_row(method: Mapping[str, Any], users: Sequence[str]) -> str:
         f"<li><code>{escape(name)}={escape(str(value['default']))}</code> {escape(value['help'])}</li>"
         for name, value in method["parameters"].items()
     )
-    fold = f"<details><summary>{len(method['parameters'])} parameters</summary><ul>{knobs}</ul></details>" if knobs else ""
+    count = f"{len(method['parameters'])} parameter{'s' if len(method['parameters']) != 1 else ''}"
+    fold = f"<details><summary>{count}</summary><ul>{knobs}</ul></details>" if knobs else ""
     used = ", ".join(f"<span>{escape(user)}</span>" for user in users) or "none loaded"
     return (
         f'<tr data-promise="{method["guarantee"]}"><th scope="row"><code>{escape(method["name"])}</code></th>'

@@ -75,7 +75,7 @@ def live() -> Iterator[Live]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    assert up.wait(PATIENCE), "the page did not start"
+    assert up.wait(4 * PATIENCE), "the page did not start"
     yield Live(f"http://127.0.0.1:{listening.getsockname()[1]}/ui/", **found)
     servers[0].should_exit = True
     thread.join(PATIENCE)

@@ -109,22 +109,22 @@ def test_an_uploaded_picture_is_asked_about(opened: Any, tmp_path: Any) -> None:
     assert "two" in page.locator("#ask-stage .answer").last.inner_text()
 
 
-@pytest.mark.parametrize("kind", ["Picture", "Speech", "Answer"])
-def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "prompt"), [("Speech", "It is late."), ("Answer", "Describe the picture.")])
+def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -> None:
     page = opened("?tab=compare")
-    page.get_by_label(kind, exact=True).check()
-    if kind != "Picture":
-        page.wait_for_function("!document.querySelector('#compare-prompt textarea').value.includes('background')"
-                               if kind == "Speech" else
-                               "document.querySelector('#compare-prompt textarea').value.startsWith('Describe')")
+    box = page.locator("#compare-prompt textarea")
+    before = box.input_value()
+    page.locator("#compare-kind").get_by_text(kind, exact=True).click()
+    page.wait_for_function("(was) => document.querySelector('#compare-prompt textarea').value !== was", arg=before)
+    box.fill(prompt)
     page.get_by_role("button", name="Race", exact=True).click()
     verdict = page.locator("#compare-stage .verdict")
     verdict.wait_for()
     assert "The same tokens" in verdict.inner_text()
     assert page.locator("#compare-stage .lane.drafted .flag").inner_text() == "first"
-    figures = dict(zip(verdict.locator("dt").all_inner_texts(), verdict.locator("dd:not(.why)").all_inner_texts(),
-                       strict=True))
-    assert float(figures["τ"]) > 1.2 and int(figures["Passes"]) > 1 and figures["S"].endswith("×")
+    names, values = verdict.locator("dt").all_inner_texts(), verdict.locator("dd:not(.why)").all_inner_texts()
+    figures = dict(zip(names, values, strict=True))
+    assert float(figures["τ"]) > 1.2 and int(figures["Passes"]) > 1 and figures["S"].endswith("×"), figures
 
 
 def test_stop_frees_the_row(opened: Any, live: Live) -> None:
@@ -134,7 +134,7 @@ def test_stop_frees_the_row(opened: Any, live: Live) -> None:
     page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
     page.locator("#draw-stop").click()
     until(lambda: live.cancelled() > before and not live.engine.tickets, "the request was cancelled")
-    page.get_by_text("Stopped.").locator("visible=true").wait_for()
+    page.locator("#draw-stage").get_by_text("Stopped.").wait_for()
 
 
 def test_leaving_frees_the_row(opened: Any, live: Live) -> None:
