@@ -29,7 +29,8 @@ def tab(at: Desk) -> None:
         elem_id="models-promise", info="identical: the same tokens as plain decoding. exact: the same distribution. lossy: near it.",
     )  # fmt: skip
     found = all_methods()
-    users = {method["name"]: [card.name for card in cards if method["name"] in card.methods] for method in found}
+    names = [method["name"] for method in found]
+    users = {name: [card.name for card in cards if name in card.methods] for name in names}
     table = desk.html(methods_table(found, users))
 
     def filtered(promise: str) -> str:

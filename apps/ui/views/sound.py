@@ -17,7 +17,8 @@ QUIETEST = 20.0  # dB; what is softer than this all along is silence
 ROWS = (WINDOW // 2) // 2  # two frequencies a pixel
 ANCHORS = ((21, 22, 28), (44, 30, 84), (110, 65, 165), (200, 62, 122), (230, 85, 60), (245, 190, 50), (255, 246, 214))
 PLACES = np.linspace(0, len(ANCHORS) - 1, 256)
-RAMP = np.stack([np.interp(PLACES, range(len(ANCHORS)), side) for side in zip(*ANCHORS, strict=True)], 1).astype(np.uint8)
+SIDES = [np.interp(PLACES, range(len(ANCHORS)), side) for side in zip(*ANCHORS, strict=True)]
+RAMP = np.stack(SIDES, axis=1).astype(np.uint8)
 
 
 class Spectrogram:

@@ -32,7 +32,8 @@ FAINT = """() => {
     return [255, 255, 255];
   };
   const kinds = '.lead, .info-text, [data-testid=block-info], .masthead p, .facts dt, .empty p, td, button';
-  return [...document.querySelectorAll(kinds)].filter((element) => element.offsetParent && element.textContent.trim() && !element.closest('.scene'))
+  return [...document.querySelectorAll(kinds)]
+    .filter((element) => element.offsetParent && element.textContent.trim() && !element.closest('.scene'))
     .map((element) => {
       const [a, b] = [light(channels(getComputedStyle(element).color)), light(behind(element))];
       return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), element.textContent.trim().slice(0, 40)];
