@@ -42,7 +42,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from polydraft.apps.server.errors import Cancelled, DeadlinePassed, Draining
+import torch
+
+from polydraft.apps.server.errors import Cancelled, DeadlinePassed, Draining, Loading
 from polydraft.apps.server.limits import Admission
 from polydraft.apps.server.meter import Meter
 from polydraft.apps.server.models import ModelChoice, Served, read, warm_up
@@ -75,12 +77,18 @@ class Engine:
         self.worker = Worker(limits.rows, limits.draft_rows, self._left)
         self.served: dict[str, Served] = {}
         self.tickets: set[Ticket] = set()
-        self.ready = self.draining = False
+        self.started = self.ready = self.draining = False
         self.count = 0
 
-    async def start(self, choices: Sequence[ModelChoice], told: Callable[[str], None] = lambda line: None) -> None:
-        """Load and warm up every model, one after another; told: lines for whoever waits."""
+    async def start(
+        self, choices: Sequence[ModelChoice], told: Callable[[str], None] = lambda line: None,
+        threads: int | None = None,
+    ) -> None:  # fmt: skip
+        """Load and warm up every model, one after another. told: lines for whoever waits; threads: of torch."""
         self.worker.compute.start()
+        self.started = True
+        if threads is not None:
+            await self.compute(torch.set_num_threads, threads)
         for choice in choices:
             begun = time.monotonic()
             served = await self.compute(read, choice)
@@ -100,7 +108,9 @@ class Engine:
         return list(self.served.values())
 
     def model(self, name: str | None, modality: str | None = None) -> Served:
-        """A model by name, or the first of a modality; raises UnknownModel."""
+        """A model by name, or the first of a modality; raises UnknownModel, or Loading before all are there."""
+        if not self.ready:
+            raise Loading("the models are still being loaded; ask again when /ready says ok.")
         fitting = [served for served in self.models() if modality in (None, served.modality)]
         for served in fitting:
             if name in (None, served.name):

@@ -17,6 +17,10 @@ class Draining(PolydraftError, RuntimeError):
     """The service is about to stop and takes nothing new."""
 
 
+class Loading(PolydraftError, RuntimeError):
+    """The models are not there yet."""
+
+
 class DeadlinePassed(PolydraftError, TimeoutError):
     """The request took longer than it may."""
 

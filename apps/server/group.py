@@ -92,7 +92,7 @@ class Group:
             else:
                 self.rebuild(error)
         else:
-            job.ticket.post(job.ticket.began, job.run.prompt_tokens)
+            job.ticket.post(job.ticket.began, self.method.name, job.run.prompt_tokens)
 
     def tell(self, job: Job) -> None:
         """News of one request, and its result."""

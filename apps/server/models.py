@@ -16,9 +16,10 @@ log = logging.getLogger("polydraft.server")
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """What `load` takes; model: an embedded model's name, a folder or a hub repository."""
+    """What `load` takes. model: an embedded one's name, a folder or a hub repository; modality: what it must be for."""
 
     model: str
+    modality: str | None = None
     drafter: str | None = None
     codec: str | None = None
     method: str | None = None
@@ -81,7 +82,7 @@ def read(choice: ModelChoice) -> Served:
     """Load a model; on the compute thread."""
     pipe = load(
         choice.model, codec=choice.codec, drafter=choice.drafter, method=choice.method, device=choice.device,
-        dtype=choice.dtype,
+        dtype=choice.dtype, modality=choice.modality,
     )  # fmt: skip
     return Served(pipe.card.name, pipe, int(time.time()))
 

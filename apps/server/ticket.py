@@ -23,9 +23,9 @@ log = logging.getLogger("polydraft.server")
 class Ticket:
     """model, modality, prompts: what was asked of whom, and how many prompts it counts as.
 
-    Filled in as it goes: state ("waiting", "running", "done", "failed", "cancelled"); prompt_tokens, once it was read;
-    stats, once it has ended, however it did; accepted_at, first_at (of the first news), ended_at on the monotonic
-    clock. Belongs to the event loop it was made in; `cancelled` alone is read by the compute thread.
+    Filled in as it goes: state ("waiting", "running", "done", "failed", "cancelled"); method and prompt_tokens, once
+    it was read; stats, once it has ended, however it did; accepted_at, first_at (of the first news), ended_at on the
+    monotonic clock. Belongs to the event loop it was made in; the compute thread reads `cancelled` alone.
     """
 
     def __init__(self, id: int, model: str, modality: str, prompts: int, ended: Callable[[Ticket], None]) -> None:
@@ -38,9 +38,10 @@ class Ticket:
         self.accepted_at = time.monotonic()
         self.first_at: float | None = None
         self.ended_at: float | None = None
-        self.prompt_tokens = 0
+        self.prompt_tokens, self.method = 0, ""
         self.stats: DecodeStats | None = None
-        self._on_end, self._timer = ended, None
+        self._on_end = ended
+        self._timer: asyncio.TimerHandle | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -75,9 +76,9 @@ class Ticket:
         """Fail with `error` unless it ends within so many seconds."""
         self._timer = self.loop.call_later(seconds, self.fail, error)
 
-    def began(self, prompt_tokens: int) -> None:
+    def began(self, method: str, prompt_tokens: int) -> None:
         if self.state == "waiting":
-            self.state, self.prompt_tokens = "running", prompt_tokens
+            self.state, self.method, self.prompt_tokens = "running", method, prompt_tokens
 
     def tell(self, news: Any) -> None:
         if not self.outcome.done():

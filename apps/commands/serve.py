@@ -1,0 +1,78 @@
+"""`polydraft serve`: pictures, speech and chat behind one OpenAI-compatible address.
+
+polydraft serve                                          # the embedded models on http://127.0.0.1:8000
+polydraft serve --speech ./my-speech-model --port 9000   # what is named, and nothing else
+POLYDRAFT_API_KEY=… polydraft serve --host 0.0.0.0 --config server.toml
+
+Options may also come from the environment (POLYDRAFT_PORT) and a TOML file (port = 9000), in this order. Notes and logs
+go to standard error. SIGTERM and Ctrl-C finish what was accepted.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polydraft.apps.commands.terminal import note
+
+NEEDED = ("fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Default: 8000; 0 takes a free one.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Embedded model, folder or hub repository; may be given several times.")
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="A model that draws.")] = None,
+    speech: Annotated[str | None, typer.Option(help="A model that speaks.")] = None,
+    vlm: Annotated[str | None, typer.Option(help="A model that answers about pictures.")] = None,
+    method: Annotated[str | None, typer.Option(help="Every model's default method, as in `polydraft methods`.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of torch. Default: its own choice.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="What callers must show; better given as POLYDRAFT_API_KEY.")
+    ] = None,
+    unguarded: Annotated[
+        bool | None, typer.Option("--open", help="Listen beyond this machine without a key all the same.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that requests may be sent to; may be given several times.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Prompts decoded together. Default: 8.")] = None,
+    max_queue: Annotated[int | None, typer.Option("--max-queue", "--queue", help="Prompts that may wait.")] = None,
+    draft_rows: Annotated[
+        int | None, typer.Option(help="From so many rows on, new requests are decoded plainly; same answers.")
+    ] = None,
+    deadline: Annotated[float | None, typer.Option(help="Seconds a request may take. Default: 300.")] = None,
+    drain: Annotated[float | None, typer.Option(help="Seconds accepted requests get at the end. Default: 30.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    ui: Annotated[bool | None, typer.Option(help="The page at /ui, where the extra ui is installed.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with the same names.")] = None,
+) -> None:
+    """Serve models until stopped."""
+    from polydraft.core.errors import InvalidArgument
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise InvalidArgument(f"serving needs {', '.join(missing)}; install polydraft[serve].")
+    from polydraft.apps.server import logs
+    from polydraft.apps.server.listening import bound
+    from polydraft.apps.server.settings import settings
+
+    given = {
+        "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm, "method": method,
+        "device": device, "dtype": dtype, "threads": threads, "api_key": api_key, "open": unguarded,
+        "hosts": allow_host, "rows": rows, "max_queue": max_queue, "draft_rows": draft_rows, "deadline": deadline,
+        "drain": drain, "log_level": log_level, "ui": ui,
+    }  # fmt: skip
+    chosen = settings({name: value for name, value in given.items() if value not in (None, [])}, config)
+    logs.configure(chosen.log_level)
+    listening = bound(chosen)
+    from polydraft.apps.server.run import run
+
+    run(chosen, listening, note)

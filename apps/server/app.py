@@ -1,0 +1,67 @@
+"""The application: routes, errors in OpenAI's envelope, guards around everything, and the page where it is installed.
+
+app = create_app(settings({"port": 8000}), engine)
+uvicorn.run(app.guarded, ...)          # or: polydraft serve
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+import polydraft
+from polydraft.apps.server import envelope
+from polydraft.apps.server.engine import Engine, Limits
+from polydraft.apps.server.guards import OPEN, Guards
+from polydraft.apps.server.metrics import PrometheusMeter
+from polydraft.apps.server.page import mount_page
+from polydraft.apps.server.recent import Recent
+from polydraft.apps.server.routes import chat, images, service, speech
+from polydraft.apps.server.settings import Settings
+
+
+def create_engine(settings: Settings) -> Engine:
+    """An engine with the settings' limits, whose numbers can be scraped."""
+    meter = PrometheusMeter()
+    limits = Limits(settings.rows, settings.max_queue, settings.deadline, settings.draft_rows)
+    engine = Engine(limits, meter)
+    meter.watch(engine)
+    return engine
+
+
+def create_app(settings: Settings, engine: Engine) -> FastAPI:
+    """The API of `engine`. Documentation pages would load scripts of other hosts; /openapi.json is there."""
+    app = FastAPI(title="polydraft", version=polydraft.__version__, docs_url=None, redoc_url=None)
+    app.state.engine, app.state.settings, app.state.recent = engine, settings, Recent()
+    for part in (images, speech, chat, service):
+        app.include_router(part.router)
+    envelope.install(app)
+    app.openapi = lambda: documented(app, bool(settings.key))  # type: ignore[method-assign]
+    if settings.ui:
+        mount_page(app, engine)
+    return app
+
+
+def guarded(app: FastAPI, settings: Settings) -> Guards:
+    """What is to be served: `app` behind its guards."""
+    return Guards(app, settings.key, settings.names, settings.max_body)
+
+
+def documented(app: FastAPI, key: bool) -> dict[str, Any]:
+    """The OpenAPI document, with refusals as they are and, where a key is needed, that."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        for path, operations in schema["paths"].items():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)  # bad requests are 400 here
+                if key and path not in OPEN:
+                    operation["security"] = [{"key": []}]
+        parts = schema.setdefault("components", {})
+        for unused in ("HTTPValidationError", "ValidationError"):
+            parts.get("schemas", {}).pop(unused, None)
+        if key:
+            parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = schema
+    return app.openapi_schema

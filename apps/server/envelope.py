@@ -1,0 +1,102 @@
+"""Errors as OpenAI's clients know them: `{"error": {message, type, param, code}}`, whatever went wrong and wherever."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from polydraft.apps.server.errors import Cancelled, ComputeFailed, DeadlinePassed, Draining, Loading, TooBusy
+from polydraft.apps.server.schemas.common import ErrorBody, Problem
+from polydraft.core.errors import PolydraftError, UnknownMethod, UnknownModel, UnsupportedMethod, WeightsError
+
+log = logging.getLogger("polydraft.server")
+
+KINDS: dict[int, str] = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "invalid_request_error",
+    405: "invalid_request_error", 413: "invalid_request_error", 429: "rate_limit_error",
+}  # fmt: skip
+OURS: Sequence[tuple[type[Exception], int, str]] = (
+    (TooBusy, 429, "queue_full"), (Draining, 503, "draining"), (Loading, 503, "loading"), (Cancelled, 503, "cancelled"),
+    (DeadlinePassed, 504, "deadline_passed"), (ComputeFailed, 500, "computation_failed"),
+    (WeightsError, 500, "weights"), (UnknownModel, 404, "model_not_found"), (UnknownMethod, 400, "unknown_method"),
+    (UnsupportedMethod, 400, "unsupported_method"), (PolydraftError, 400, "invalid_value"),
+)  # fmt: skip
+OUTSIDE = ("body", "query", "path", "header", "constrained-str")  # steps of a place that no sender wrote
+MEANT = {
+    ("", "extra_forbidden"): "this field is unknown here; leave it out",
+    ("", "missing"): "this field is missing; give it",
+    ("url", "string_pattern_mismatch"): (
+        "pictures are sent as data:image/png;base64,… (png, jpeg or webp); none is fetched from elsewhere"
+    ),
+    ("size", "string_pattern_mismatch"): "a size is auto or, for example, 128x128",
+}  # fmt: skip
+PARAMS = {"unknown_method": "method", "unsupported_method": "method", "model_not_found": "model"}
+
+
+def body(status: int, message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    kind = KINDS.get(status, "server_error")
+    return ErrorBody(error=Problem(message=message, type=kind, param=param, code=code)).model_dump()
+
+
+def answer(
+    status: int, message: str, code: str | None = None, param: str | None = None, headers: dict[str, str] | None = None
+) -> JSONResponse:
+    return JSONResponse(body(status, message, code, param), status, headers)
+
+
+def described(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, body and headers for an error of ours, or any other."""
+    for kind, status, code in OURS:
+        if isinstance(error, kind):
+            headers = {"retry-after": str(error.retry_after)} if isinstance(error, TooBusy) else {}
+            return status, body(status, str(error), code, PARAMS.get(code)), headers
+    log.error("unexpected: %s: %s", type(error).__name__, error, exc_info=error)
+    return 500, body(500, "the server failed unexpectedly; its log says more.", "internal_error"), {}
+
+
+def invalid(error: RequestValidationError) -> JSONResponse:
+    """The first thing that is wrong with a request, without what was sent."""
+    # of a union every branch complains; the one that got furthest is the one that was meant
+    first = max(error.errors(), key=lambda each: len(each["loc"]))
+    place = [str(step) for step in first["loc"] if step not in OUTSIDE and "[" not in str(step)]
+    if first["type"] == "json_invalid":
+        return answer(400, "the body is not JSON; send an object, as application/json.", "invalid_json")
+    if not place:
+        return answer(400, "the body is not a JSON object; send one, as application/json.", "invalid_json")
+    name = f"{'.'.join(place):.200}"
+    message = MEANT.get((place[-1], first["type"])) or MEANT.get(("", first["type"])) or first["msg"]
+    return answer(400, f"{name}: {message:.400}.", first["type"], name)
+
+
+def install(app: FastAPI) -> None:
+    """Every error of `app` in the envelope."""
+
+    async def validation(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return invalid(error)
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        status = 400 if error.status_code == 422 else error.status_code
+        said = {
+            400: "the body cannot be read; send a JSON object, as application/json.",
+            404: f"there is no {request.url.path:.200} here; /openapi.json lists what there is.",
+            405: f"{request.method:.20} is not possible here; the header Allow says what is.",
+        }
+        message, code = said.get(status, f"{error.detail!s:.300}."), "invalid_json" if status == 400 else None
+        return answer(status, message, code, None, dict(error.headers or {}))
+
+    async def anything(request: Request, error: Exception) -> JSONResponse:
+        status, content, headers = described(error)
+        return JSONResponse(content, status, headers)
+
+    app.add_exception_handler(RequestValidationError, validation)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(PolydraftError, anything)
+    app.add_exception_handler(Exception, anything)

@@ -1,0 +1,31 @@
+"""The page at `/ui`, where the extra `ui` is installed; the one place that asks for it."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from importlib.util import find_spec
+
+from fastapi import FastAPI
+
+from polydraft.apps.server.engine import Engine
+
+log = logging.getLogger("polydraft.server")
+PAGE = "polydraft.apps.ui.page"  # has mount(app, engine)
+
+
+def page_is_here() -> bool:
+    """Whether the page and what it needs are installed."""
+    parents = ("gradio", "polydraft.apps.ui", PAGE)
+    return all(find_spec(name) is not None for name in parents)
+
+
+def mount_page(app: FastAPI, engine: Engine) -> bool:
+    """Put the page at /ui; whether there is one."""
+    try:
+        if not page_is_here():
+            return False
+    except ModuleNotFoundError:  # a parent of what was looked for is missing
+        return False
+    import_module(PAGE).mount(app, engine)
+    return True

@@ -1,0 +1,57 @@
+"""What routes have in common: where they find the engine, and which refusals they document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from polydraft.apps.server.engine import Engine
+from polydraft.apps.server.recent import Recent
+from polydraft.apps.server.schemas.common import ErrorBody
+from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.ticket import Ticket
+
+REASONS = {
+    400: "The request is not possible; the message says what is.", 401: "The key is missing or wrong.",
+    403: "The host is not this server's.", 404: "No such model, or request.", 413: "The body is too large.",
+    429: "The queue is full; Retry-After says when to ask again.", 500: "The computation failed.",
+    503: "The server is not ready, or about to stop.", 504: "The request took longer than it may.",
+}  # fmt: skip
+WAIT = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
+
+
+def refusals(*more: int) -> dict[int | str, dict[str, Any]]:
+    """Responses to document: what any request may meet, and `more`."""
+    return {
+        status: {"model": ErrorBody, "description": REASONS[status]} | ({"headers": WAIT} if status == 429 else {})
+        for status in (400, 401, 403, *more)
+    }
+
+
+WORK = refusals(404, 413, 429, 500, 503, 504)  # of requests that decode
+
+
+def engine_of(request: Request) -> Engine:
+    return request.app.state.engine
+
+
+def settings_of(request: Request) -> Settings:
+    return request.app.state.settings
+
+
+TheEngine = Annotated[Engine, Depends(engine_of)]
+TheSettings = Annotated[Settings, Depends(settings_of)]
+
+
+def noted(request: Request, ticket: Ticket, seed: int) -> Ticket:
+    """The ticket, which logs and `/v1/requests` will tell of."""
+    recent: Recent = request.app.state.recent
+    recent.follow(request.state.request_id, seed, ticket)
+    request.state.told = {"model": ticket.model, "ticket": ticket.id}
+    return ticket
+
+
+def said(seed: int, ticket: Ticket) -> dict[str, str]:
+    """Headers of answers that are no JSON."""
+    return {"x-polydraft-seed": str(seed), "x-polydraft-method": ticket.method, "x-polydraft-model": ticket.model}

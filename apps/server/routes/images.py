@@ -1,0 +1,103 @@
+"""`POST /v1/images/generations`: pictures, whole or as they fill in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from PIL import Image
+
+from polydraft.apps.server import pictures, sse
+from polydraft.apps.server.engine import Served
+from polydraft.apps.server.routes.documented import WORK, TheEngine, noted
+from polydraft.apps.server.schemas.common import metrics
+from polydraft.apps.server.schemas.images import (
+    CompletedImage,
+    ImageRequest,
+    ImagesAnswer,
+    ImageUsage,
+    InputDetails,
+    PartialImage,
+    Picture,
+)
+from polydraft.apps.server.ticket import Ticket
+from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.image.result import ImageResult
+from polydraft.modalities.image.run import ImageNews
+
+router = APIRouter(tags=["images"])
+EVENTS = {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Pictures, or their events."}
+
+
+@router.post("/v1/images/generations", response_model=ImagesAnswer, responses=WORK | {200: EVENTS})
+async def generate(asked: ImageRequest, request: Request, engine: TheEngine) -> Any:
+    """Draw a prompt; with `stream` unfinished pictures come first, as server-sent events."""
+    served = engine.model(asked.model, "image")
+    if asked.size not in ("auto", served.size):
+        raise InvalidArgument(f"size={asked.size} is not possible; {served.name} draws {served.size}.")
+    if asked.partial_images and not asked.stream:
+        raise InvalidArgument("partial_images comes with stream=true; set both, or neither.")
+    arguments = asked.drawing() | {
+        "prompt": asked.prompt, "n": asked.n, "guidance_scale": asked.guidance_scale,
+        "partial_images": asked.partial_images,
+    }  # fmt: skip
+    ticket = noted(request, engine.submit(served.name, "image", arguments, news=asked.stream), arguments["seed"])
+    if asked.stream:
+        head = await sse.first(ticket, request)
+        return sse.stream(events(ticket, head, asked, served))
+    result: ImageResult = await sse.whole(ticket, request)
+    files = await asyncio.to_thread(all_files, result, asked)
+    return ImagesAnswer(
+        created=int(time.time()), model=served.name, size=served.size, output_format=asked.output_format,
+        data=[Picture(b64_json=file, seed=seed) for file, seed in zip(files, result.seeds, strict=True)],
+        usage=usage(ticket, result), ignored_words=list(result.ignored_words), metrics=metrics(result.stats),
+    )  # fmt: skip
+
+
+async def events(ticket: Ticket, head: ImageNews | None, asked: ImageRequest, served: Served) -> AsyncIterator[bytes]:
+    """Unfinished pictures, then the whole ones."""
+    shared: dict[str, Any] = {"size": served.size, "output_format": asked.output_format}
+    async with ticket:
+        count, news = 0, head
+        while news is not None:
+            for index, picture in enumerate(news.pictures):
+                file = await asyncio.to_thread(file_of, picture, asked, {"state": "unfinished"})
+                yield sse.event(
+                    PartialImage(
+                        partial_image_index=count, index=index, b64_json=file, created_at=int(time.time()), **shared
+                    ),
+                    "image_generation.partial_image",
+                )
+            count += bool(news.pictures)
+            news = await anext(ticket, None)
+        result: ImageResult = await ticket.result()
+        files = await asyncio.to_thread(all_files, result, asked)
+        for index, (file, seed) in enumerate(zip(files, result.seeds, strict=True)):
+            done = CompletedImage(
+                index=index, b64_json=file, created_at=int(time.time()), seed=seed, usage=usage(ticket, result),
+                metrics=metrics(result.stats), **shared,
+            )  # fmt: skip
+            yield sse.event(done, "image_generation.completed")
+
+
+def all_files(result: ImageResult, asked: ImageRequest) -> list[str]:
+    """Every picture as a file, Base64."""
+    return [
+        file_of(picture, asked, {"model": result.model, "method": result.method, "seed": str(seed)})
+        for picture, seed in zip(result.images, result.seeds, strict=True)
+    ]
+
+
+def file_of(picture: Image.Image, asked: ImageRequest, notes: dict[str, str]) -> str:
+    return pictures.written(picture, asked.output_format, asked.output_compression, notes)
+
+
+def usage(ticket: Ticket, result: ImageResult) -> ImageUsage:
+    read, made = ticket.prompt_tokens, result.stats.tokens
+    return ImageUsage(
+        input_tokens=read, output_tokens=made, total_tokens=read + made,
+        input_tokens_details=InputDetails(text_tokens=read, image_tokens=0),
+    )  # fmt: skip

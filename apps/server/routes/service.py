@@ -1,0 +1,76 @@
+"""Models, health and numbers: `/v1/models`, `/v1/requests`, `/health`, `/ready`, `/metrics`, `/version`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+import polydraft
+from polydraft.apps.server.engine import Served
+from polydraft.apps.server.metrics import PrometheusMeter
+from polydraft.apps.server.recent import Recent
+from polydraft.apps.server.routes.documented import TheEngine, refusals
+from polydraft.apps.server.schemas.service import ModelInfo, ModelList, RequestInfo, Status, Version
+from polydraft.core.errors import UnknownModel
+
+router = APIRouter(tags=["service"])
+DOWN: dict[int | str, dict[str, Any]] = {503: {"model": Status, "description": "Not now; status says why."}}
+TEXT: dict[str, Any] = {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+@router.get("/health", responses=refusals() | DOWN)
+async def health(engine: TheEngine) -> Status:
+    """Whether the process lives; needs no key."""
+    if engine.started and not engine.healthy:
+        return JSONResponse({"status": "broken"}, 503)  # type: ignore[return-value]
+    return Status(status="ok")
+
+
+@router.get("/ready", responses=refusals() | DOWN)
+async def ready(engine: TheEngine) -> Status:
+    """Whether new requests are taken: models are loaded, and the server is not about to stop; needs no key."""
+    if engine.draining or not engine.ready:
+        return JSONResponse({"status": "draining" if engine.draining else "loading"}, 503)  # type: ignore[return-value]
+    return Status(status="ok")
+
+
+@router.get("/version", responses=refusals())
+async def version() -> Version:
+    return Version(version=polydraft.__version__)
+
+
+@router.get("/metrics", response_class=PlainTextResponse, responses=refusals() | {200: TEXT})
+async def numbers(engine: TheEngine) -> Response:
+    """What the engine counts, for Prometheus."""
+    assert isinstance(engine.meter, PrometheusMeter)
+    return Response(engine.meter.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/v1/models", responses=refusals())
+async def models(engine: TheEngine) -> ModelList:
+    return ModelList(data=[info(served) for served in engine.models()])
+
+
+@router.get("/v1/models/{model}", responses=refusals(404))
+async def model(model: Annotated[str, Path(min_length=1, max_length=200)], engine: TheEngine) -> ModelInfo:
+    return info(engine.model(model))
+
+
+@router.get("/v1/requests/{id}", responses=refusals(404))
+async def one_request(id: Annotated[str, Path(min_length=1, max_length=64)], request: Request) -> RequestInfo:
+    """What became of a request, by its answer's x-request-id; the last thousand are known."""
+    recent: Recent = request.app.state.recent
+    if id not in recent.records:
+        raise UnknownModel("no request with this id has ended lately; take the header x-request-id of its answer.")
+    return recent.records[id]
+
+
+def info(served: Served) -> ModelInfo:
+    return ModelInfo(
+        id=served.name, created=served.created, modality=served.modality, summary=served.summary,
+        methods=served.methods, default_method=served.default_method, voices=served.voices,
+        sizes=[served.size] if served.size else [],
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""`POST /v1/audio/speech` and `GET /v1/audio/voices`: sound, as it is made where the format allows."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+
+from polydraft.apps.server import sound, sse
+from polydraft.apps.server.engine import Served
+from polydraft.apps.server.routes.documented import WORK, TheEngine, noted, refusals, said
+from polydraft.apps.server.schemas.common import metrics
+from polydraft.apps.server.schemas.speech import (
+    AudioDelta,
+    AudioDone,
+    SpeechRequest,
+    SpeechUsage,
+    VoiceInfo,
+    Voices,
+)
+from polydraft.apps.server.ticket import Ticket
+from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.speech.result import SpeechResult, pcm
+from polydraft.modalities.speech.run import SpeechNews
+
+router = APIRouter(tags=["speech"])
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+SOUND = {
+    "description": "Sound, or its events.",
+    "content": dict.fromkeys(sound.MEDIA.values(), BINARY) | {"text/event-stream": {"schema": {"type": "string"}}},
+}
+
+
+@router.post("/v1/audio/speech", response_class=Response, responses=WORK | {200: SOUND})
+async def speak(asked: SpeechRequest, request: Request, engine: TheEngine) -> Response:
+    """Say a text. wav and pcm are sent as they are made; `stream_format` "sse" sends events."""
+    served = engine.model(asked.model, "speech")
+    if served.pipe.family.silent:
+        raise InvalidArgument(served.pipe.family.silent)
+    growing = asked.response_format in sound.GROWING
+    arguments = asked.drawing() | {
+        "text": asked.input, "voice": asked.voice, "speed": asked.speed,
+        "repetition_penalty": asked.repetition_penalty,
+    }  # fmt: skip
+    seed = arguments["seed"]
+    ticket = noted(request, engine.submit(served.name, "speech", arguments, news=growing), seed)
+    rate = served.pipe.sample_rate
+    kind = sound.media_type(asked.response_format, rate)
+    if not growing:
+        result: SpeechResult = await sse.whole(ticket, request)
+        file = await asyncio.to_thread(
+            sound.file_of, result.audio, rate, asked.response_format, notes(served, asked, ticket, seed)
+        )
+        if asked.stream_format == "sse":
+            return sse.stream(events(ticket, one(file), seed, rate))
+        told = said(seed, ticket) | {"x-polydraft-metrics": metrics(result.stats).model_dump_json()}
+        return Response(file, media_type=kind, headers=told)
+    head: SpeechNews | None = await sse.first(ticket, request)
+    pieces = made(ticket, head, sound.opening(asked.response_format, rate, notes(served, asked, ticket, seed)))
+    if asked.stream_format == "sse":
+        return sse.stream(events(ticket, pieces, seed, rate))
+    return StreamingResponse(pieces, media_type=kind, headers=said(seed, ticket))
+
+
+@router.get("/v1/audio/voices", responses=refusals())
+async def voices(engine: TheEngine) -> Voices:
+    """Voices of all speech models that are served."""
+    return Voices(
+        voices=[
+            VoiceInfo(id=voice, name=voice, model=served.name) for served in engine.models() for voice in served.voices
+        ]
+    )
+
+
+async def made(ticket: Ticket, head: SpeechNews | None, opening: bytes) -> AsyncIterator[bytes]:
+    """The file so far, piece by piece."""
+    async with ticket:
+        if opening:
+            yield opening
+        news = head
+        while news is not None:
+            yield pcm(news.audio)
+            news = await anext(ticket, None)
+        await ticket.result()
+
+
+async def one(file: bytes) -> AsyncIterator[bytes]:
+    yield file
+
+
+async def events(ticket: Ticket, pieces: AsyncIterator[bytes], seed: int, rate: int) -> AsyncIterator[bytes]:
+    """Pieces of sound as events, and what came of it."""
+    async for piece in pieces:
+        delta = AudioDelta(audio=base64.b64encode(piece).decode())
+        yield sse.event(delta, delta.type)
+    result: SpeechResult = await ticket.result()
+    read, spoken = ticket.prompt_tokens, result.stats.tokens
+    done = AudioDone(
+        usage=SpeechUsage(input_tokens=read, output_tokens=spoken, total_tokens=read + spoken), seed=seed,
+        sample_rate=rate, finish_reason=result.finish_reason, metrics=metrics(result.stats),
+    )  # fmt: skip
+    yield sse.event(done, done.type)
+
+
+def notes(served: Served, asked: SpeechRequest, ticket: Ticket, seed: int) -> dict[str, str]:
+    """What the file says made it."""
+    voice = asked.voice or next(iter(served.voices), "")
+    return {
+        "title": asked.input[:200], "artist": f"polydraft {served.name}, {voice}", "software": "polydraft",
+        "comment": f"AI-generated speech; model {served.name}, method {ticket.method}, seed {seed}",
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""What requests and answers look like: the documented schema is what is checked."""

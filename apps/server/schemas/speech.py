@@ -1,0 +1,57 @@
+"""`POST /v1/audio/speech` and `GET /v1/audio/voices`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from polydraft.apps.server.schemas.common import Drawn, Metrics, Text, Told
+
+LONGEST_INPUT = 4096
+Format = Literal["mp3", "opus", "flac", "wav", "pcm"]
+
+
+class SpeechRequest(Drawn):
+    """A text to say. wav and pcm are sent while they are made, with `stream_format` "sse" in events."""
+
+    input: Annotated[str, Field(min_length=1, max_length=LONGEST_INPUT)]
+    model: Text | None = None
+    voice: Annotated[Text | None, Field(description="As in `/v1/audio/voices`; the model's first if left out.")] = None
+    response_format: Format = "mp3"
+    speed: Annotated[float, Field(ge=0.25, le=4)] = 1.0
+    stream_format: Literal["audio", "sse"] = "audio"
+    repetition_penalty: Annotated[float | None, Field(ge=0.1, le=10, description="1 is off.")] = None
+
+
+class SpeechUsage(Told):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class AudioDelta(Told):
+    """audio: Base64 of bytes that follow those before."""
+
+    type: Literal["speech.audio.delta"] = "speech.audio.delta"
+    audio: str
+
+
+class AudioDone(Told):
+    type: Literal["speech.audio.done"] = "speech.audio.done"
+    usage: SpeechUsage
+    seed: int
+    sample_rate: int
+    finish_reason: str
+    metrics: Metrics
+
+
+class VoiceInfo(Told):
+    id: str
+    name: str
+    model: str
+
+
+class Voices(Told):
+    object: Literal["list"] = "list"
+    voices: list[VoiceInfo]

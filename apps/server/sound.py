@@ -1,0 +1,51 @@
+"""Sound out: whole files of every format and WAV as it is made, marked with what made them."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polydraft.modalities.speech.result import ENDIAN, FORMATS, pcm, wav_header
+
+MEDIA = {
+    "mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm",
+}  # fmt: skip
+GROWING = ("wav", "pcm")  # formats that are sent while they are made
+INFO = {"title": b"INAM", "artist": b"IART", "comment": b"ICMT", "software": b"ISFT"}
+DATA = 36  # where the data chunk of a plain header begins
+
+
+def media_type(kind: str, sample_rate: int) -> str:
+    return f"audio/pcm;rate={sample_rate};channels=1" if kind == "pcm" else MEDIA[kind]
+
+
+def opening(kind: str, sample_rate: int, notes: dict[str, str]) -> bytes:
+    """What stands before the first sample: of WAV a header whose length nobody knows yet, with INFO."""
+    if kind == "pcm":
+        return b""
+    header = wav_header(sample_rate)
+    told = b"".join(chunk(INFO[name], text.encode() + b"\0") for name, text in notes.items() if name in INFO)
+    return header[:DATA] + chunk(b"LIST", b"INFO" + told) + header[DATA:]
+
+
+def chunk(name: bytes, content: bytes) -> bytes:
+    """A RIFF chunk, padded to whole words."""
+    return struct.pack("<4sI", name, len(content)) + content + b"\0" * (len(content) % 2)
+
+
+def file_of(audio: NDArray[np.float32], sample_rate: int, kind: str, notes: dict[str, str]) -> bytes:
+    """A whole file."""
+    if kind == "pcm":
+        return pcm(audio)
+    import soundfile
+
+    form, subtype = FORMATS[f".{kind}"]
+    file = io.BytesIO()
+    with soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(form), form) as sound:
+        for name, text in notes.items():
+            setattr(sound, name, text)
+        sound.write(audio)
+    return file.getvalue()

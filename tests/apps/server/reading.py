@@ -1,0 +1,54 @@
+"""What tests read out of answers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import numpy as np
+import soundfile
+from PIL import Image
+
+PROMPT = "two frogs on a blue background"
+SENTENCES = "Good day. Is that right?"
+QUESTION = "Describe the picture."
+
+
+def picture(b64_json: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(b64_json)))
+
+
+def samples(content: bytes) -> tuple[np.ndarray, int]:
+    """Of a sound file in any format that says what it is."""
+    return soundfile.read(io.BytesIO(content), dtype="int16")
+
+
+def data_url(image: Image.Image, kind: str = "png") -> str:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def asked(image: Image.Image | None, question: str = QUESTION) -> list[dict[str, Any]]:
+    """Messages of one question about a picture."""
+    parts: list[dict[str, Any]] = [{"type": "text", "text": question}]
+    if image is not None:
+        parts.insert(0, {"type": "image_url", "image_url": {"url": data_url(image)}})
+    return [{"role": "user", "content": parts}]
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """JSON of server-sent events."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def problem(response: Any) -> dict[str, Any]:
+    """The error of an answer in the envelope, which is checked."""
+    body = response.json()
+    assert list(body) == ["error"] and set(body["error"]) == {"message", "type", "param", "code"}, body
+    assert response.headers["content-type"] == "application/json" and response.headers["x-request-id"]
+    assert body["error"]["message"].endswith(".") and len(body["error"]["message"]) < 700
+    return body["error"]

@@ -1,0 +1,116 @@
+"""Keys, names and settings: what a server refuses before anything else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from polydraft.apps.server.app import create_app, create_engine, guarded
+from polydraft.apps.server.settings import Settings, settings
+from polydraft.core.errors import InvalidArgument
+
+from .reading import problem
+
+
+def fetch(chosen: Settings, path: str, **options: Any) -> httpx.Response:
+    """From an application whose models are never loaded."""
+    app = guarded(create_app(chosen, create_engine(chosen)), chosen)
+
+    async def fetched() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:8000") as client:
+            return await client.request(options.pop("method", "GET"), path, **options)
+
+    return asyncio.run(fetched())
+
+
+KEYED = Settings(api_key="sesame", ui=False)
+
+
+@pytest.mark.parametrize(
+    ("headers", "known"),
+    [
+        ({}, False), ({"authorization": "Bearer sesame"}, True), ({"authorization": "bearer  sesame"}, True),
+        ({"authorization": "Bearer Sesame"}, False), ({"authorization": "sesame"}, False),
+        ({"authorization": "Basic sesame"}, False), ({"cookie": "polydraft_key=sesame"}, True),
+        ({"cookie": "polydraft_key=other"}, False), ({"cookie": "\x01=;;"}, False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/version", "/openapi.json", "/ui", "/nothing"])
+def test_a_key_protects_everything(path: str, headers: dict[str, str], known: bool) -> None:
+    answer = fetch(KEYED, path, headers=headers)
+    assert (answer.status_code != 401) == known
+    if not known:
+        assert problem(answer)["type"] == "authentication_error" and answer.headers["www-authenticate"] == "Bearer"
+
+
+def test_health_and_readiness_need_no_key() -> None:
+    assert fetch(KEYED, "/health").json() == {"status": "ok"}
+    ready = fetch(KEYED, "/ready")
+    assert ready.status_code == 503 and ready.json() == {"status": "loading"}
+
+
+def test_work_is_refused_while_models_are_loaded() -> None:
+    answer = fetch(Settings(ui=False), "/v1/images/generations", method="POST", json={"prompt": "a cat"})
+    assert answer.status_code == 503 and problem(answer)["code"] == "loading"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:8000", 200), ("[::1]:8000", 200), ("LOCALHOST", 200), ("evil.example", 403), ("me.lan", 200)],
+)
+def test_only_own_names_are_answered(host: str, status: int) -> None:
+    """A page of another site that resolves to this machine gets nothing."""
+    answer = fetch(Settings(ui=False, hosts=["me.lan"]), "/version", headers={"host": host})
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"host": "0.0.0.0"}, "--api-key"), ({"host": "example.org"}, "--api-key"), ({"port": 70_000}, "port"),
+        ({"rows": 0}, "rows"), ({"deadline": float("nan")}, "deadline"), ({"log_level": "loud"}, "log_level"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_not_possible(given: dict[str, Any], word: str) -> None:
+    with pytest.raises(InvalidArgument, match=word) as caught:
+        settings(given)
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+
+
+def test_arguments_come_before_the_environment_and_that_before_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('port = 1\nrows = 2\nmax_queue = 3\nmodels = ["tiny-vlm"]\n')
+    monkeypatch.setenv("POLYDRAFT_ROWS", "20")
+    monkeypatch.setenv("POLYDRAFT_MAX_QUEUE", "30")
+    monkeypatch.setenv("POLYDRAFT_API_KEY", "sesame")
+    chosen = settings({"max_queue": 300, "host": "0.0.0.0"}, file)
+    assert (chosen.port, chosen.rows, chosen.max_queue, chosen.key) == (1, 20, 300, "sesame")
+    assert chosen.chosen == [("tiny-vlm", None)] and "sesame" not in repr(chosen)
+    file.write_text("prot = 1\n")
+    with pytest.raises(InvalidArgument, match="prot"):
+        settings({}, file)
+    with pytest.raises(InvalidArgument, match="no file"):
+        settings({}, tmp_path / "none.toml")
+
+
+def test_models_are_those_that_are_named_or_the_embedded_ones() -> None:
+    assert [name for name, _ in settings({}).chosen] == ["tiny-image", "tiny-speech", "tiny-vlm"]
+    assert settings({"speech": "mine", "models": ["other"]}).chosen == [("other", None), ("mine", "speech")]
+
+
+def test_the_documents_name_every_refusal() -> None:
+    chosen = Settings(ui=False, api_key="sesame")
+    paths = create_app(chosen, create_engine(chosen)).openapi()["paths"]
+    assert set(paths) >= {"/v1/images/generations", "/v1/audio/speech", "/v1/chat/completions", "/v1/audio/voices",
+                          "/v1/models", "/health", "/ready", "/metrics", "/version"}  # fmt: skip
+    for path, operations in paths.items():
+        for operation in operations.values():
+            assert {"200", "400", "401", "403"} <= set(operation["responses"]) and "422" not in operation["responses"]
+            assert ("security" in operation) == (path not in ("/health", "/ready"))
+    assert {"413", "429", "500", "503", "504"} <= set(paths["/v1/audio/speech"]["post"]["responses"])

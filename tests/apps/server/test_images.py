@@ -1,0 +1,72 @@
+"""`/v1/images/generations` by the official client: pictures are those of their seeds, whole and streamed."""
+
+from __future__ import annotations
+
+import numpy as np
+import openai
+import pytest
+from PIL import Image
+
+from polydraft.apps.server.pictures import written
+
+from .live import Live
+from .reading import PROMPT, picture
+
+
+def test_pictures_are_those_of_their_seeds(live: Live, client: openai.OpenAI) -> None:
+    answer = client.images.generate(model="tiny-image", prompt=PROMPT, n=2, size="128x128", extra_body={"seed": 5})
+    alone = live.alone("image", prompt=PROMPT, n=2, seed=5)
+    assert [picture(each.b64_json).tobytes() for each in answer.data] == [each.tobytes() for each in alone.images]
+    assert answer.output_format == "png" and answer.size == "128x128"
+    assert answer.usage.output_tokens == 512 and answer.usage.total_tokens == 512 + answer.usage.input_tokens
+    drafting = answer.metrics["speculative_decoding"]
+    assert drafting["guarantee"] == "identical" and drafting["mean_accepted_length"] > 1.5
+    assert drafting["tokens"] == 512 and drafting["accepted_tokens"] <= drafting["drafted_tokens"]
+
+
+def test_a_png_says_what_made_it(live: Live, client: openai.OpenAI) -> None:
+    answer = client.images.generate(prompt=PROMPT, extra_body={"seed": 5, "method": "jacobi(window=12)"})
+    shown = picture(answer.data[0].b64_json)
+    notes = shown.text  # type: ignore[attr-defined]
+    assert (notes["model"], notes["method"], notes["seed"]) == ("tiny-image", "jacobi(window=12)", "5")
+    assert shown.tobytes() == live.alone("image", prompt=PROMPT, n=2, seed=5).image.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["webp", "jpeg"])
+def test_other_formats_say_it_too(kind: str) -> None:
+    shown = picture(written(Image.new("RGB", (128, 128), "navy"), kind, 95, {"model": "tiny-image", "seed": "7"}))
+    assert shown.format == kind.upper() and shown.size == (128, 128)
+    assert shown.getexif()[0x010E] == "model tiny-image; seed 7" and shown.getexif()[0x0131] == "polydraft"
+
+
+def test_streamed_pictures_fill_in(live: Live, client: openai.OpenAI) -> None:
+    """What is drawn is what the whole picture shows there, to rounding; what is not is plain."""
+    events = list(client.images.generate(prompt=PROMPT, stream=True, partial_images=3, extra_body={"seed": 5}))
+    *partial, last = events
+    assert [event.type for event in partial] == ["image_generation.partial_image"] * 3
+    assert [event.partial_image_index for event in partial] == [0, 1, 2]
+    whole = picture(last.b64_json)
+    assert last.type == "image_generation.completed" and last.usage.output_tokens == 256
+    assert whole.tobytes() == live.alone("image", prompt=PROMPT, n=2, seed=5).image.tobytes()
+    top = (0, 0, 128, 16)  # drawn in the first quarter of the tokens
+    assert np.abs(pixels(partial[1].b64_json, top) - pixels(last.b64_json, top)).mean() < 2
+    bottom = (0, 120, 128, 128)
+    assert [len(np.unique(pixels(event.b64_json, bottom).reshape(-1, 3), axis=0)) > 1 for event in events] == [
+        False, False, False, True,
+    ]  # fmt: skip
+
+
+def pixels(b64_json: str, box: tuple[int, int, int, int]) -> np.ndarray:
+    return np.asarray(picture(b64_json).convert("RGB").crop(box)).astype(int)
+
+
+def test_several_pictures_in_one_stream(client: openai.OpenAI) -> None:
+    events = list(
+        client.images.generate(
+            prompt=PROMPT, n=2, output_format="webp", stream=True, partial_images=1, extra_body={"seed": 5}
+        )
+    )
+    assert [(event.type.rpartition(".")[2], event.index) for event in events] == [
+        ("partial_image", 0), ("partial_image", 1), ("completed", 0), ("completed", 1),
+    ]  # fmt: skip
+    assert [event.seed for event in events[2:]] == [5, 6]

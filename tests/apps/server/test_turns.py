@@ -1,0 +1,93 @@
+"""Fairness and admission, without any model."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from polydraft.apps.server.compute import Compute
+from polydraft.apps.server.errors import TooBusy
+from polydraft.apps.server.limits import Admission
+from polydraft.apps.server.turns import Turns
+
+LONG = 60
+
+
+def test_time_is_shared_evenly_whatever_a_turn_takes() -> None:
+    turns: Turns[str] = Turns()
+    cost, spent = {"picture": 7.0, "sentence": 1.0}, {"picture": 0.0, "sentence": 0.0}
+    for _ in range(800):
+        who = turns.next(["picture", "sentence"])
+        assert who is not None
+        turns.spent(who, cost[who])
+        spent[who] += cost[who]
+    assert abs(spent["picture"] - spent["sentence"]) <= 7
+
+
+def test_who_comes_late_is_not_owed_the_past_nor_made_to_wait() -> None:
+    turns: Turns[str] = Turns()
+    for _ in range(100):
+        turns.spent(turns.next(["picture"]) or "", 5.0)
+    order = []
+    for _ in range(10):
+        order.append(turns.next(["picture", "sentence"]) or "")
+        turns.spent(order[-1], 5.0)
+    assert order.count("sentence") == order.count("picture") == 5
+    assert turns.next([]) is None and turns.next(["other"]) == "other"
+
+
+def test_who_rests_keeps_no_credit() -> None:
+    turns: Turns[str] = Turns()
+    for _ in range(10):
+        turns.spent(turns.next(["a", "b"]) or "", 1.0)
+    for _ in range(100):
+        turns.spent(turns.next(["a"]) or "", 1.0)
+    order = [None] * 6
+    for place in range(6):
+        order[place] = turns.next(["a", "b"])  # type: ignore[call-overload]
+        turns.spent(order[place] or "", 1.0)
+    assert order.count("a") == 3
+
+
+def test_admission_is_bounded_by_model_and_says_when_to_come_back() -> None:
+    limits = Admission(rows=2, queue=1)
+    limits.admit("a", 2)
+    limits.admit("a", 1)
+    with pytest.raises(TooBusy) as caught:
+        limits.admit("a", 1)
+    assert caught.value.retry_after == 1
+    limits.admit("b", 3)
+    limits.release("a", 2, 7.2)
+    limits.admit("a", 2)
+    with pytest.raises(TooBusy) as caught:
+        limits.admit("a", 1)
+    assert caught.value.retry_after == 8
+
+
+def test_one_request_is_never_too_large() -> None:
+    limits = Admission(rows=2, queue=0)
+    limits.admit("a", 10)
+    with pytest.raises(TooBusy):
+        limits.admit("a", 1)
+
+
+def test_calls_come_between_turns_and_errors_to_who_called() -> None:
+    done, calls = threading.Event(), []
+
+    def work() -> bool:
+        calls.append("turn")
+        return not done.is_set()
+
+    compute = Compute(work)
+    compute.start()
+    assert compute.call(lambda: calls.append("call") or threading.current_thread()).result(LONG) is compute.thread
+    failing: Future[float] = compute.call(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        failing.result(LONG)
+    done.set()
+    assert compute.call(sum, [1, 2]).result(LONG) == 3 and compute.alive
+    compute.stop()
+    compute.thread.join(LONG)
+    assert not compute.alive and "turn" in calls
