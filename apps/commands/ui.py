@@ -1,53 +1,64 @@
 """`polydraft ui`: the page in a browser, with the embedded models or others.
 
 polydraft ui
-polydraft ui --port 8080 --vlm HuggingFaceTB/SmolVLM-256M-Instruct
-polydraft ui --speech "" --vlm ""            # draw only
+polydraft ui --port 8080 --vlm HuggingFaceTB/SmolVLM-256M-Instruct     # what is named, and nothing else
+
+It is `polydraft serve` with the page in front: /v1 is there as well.
 """
 
 from __future__ import annotations
 
-import asyncio
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from polydraft.apps.commands.terminal import note
-from polydraft.core.errors import InvalidArgument
 
-NEEDS = ("gradio", "fastapi", "uvicorn")
+NEEDED = ("gradio", "fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
 
 
 def ui(
-    host: Annotated[str, typer.Option(help="Address; another than loopback needs --network.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 7860,
-    image: Annotated[str, typer.Option(help="Model that draws; empty for none.")] = "tiny-image",
-    speech: Annotated[str, typer.Option(help="Model that speaks; empty for none.")] = "tiny-speech",
-    vlm: Annotated[str, typer.Option(help="Model that answers; empty for none.")] = "tiny-vlm",
-    network: Annotated[bool, typer.Option("--network", help="Let other machines in; the page has no key.")] = False,
-    browse: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 7860,
+    image: Annotated[str | None, typer.Option(help="A model that draws.")] = None,
+    speech: Annotated[str | None, typer.Option(help="A model that speaks.")] = None,
+    vlm: Annotated[str | None, typer.Option(help="A model that answers about pictures.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Threads of torch. Default: its own choice.")] = None,
+    unguarded: Annotated[bool, typer.Option("--open", help="Let other machines in, without a key.")] = False,
+    browse: Annotated[bool, typer.Option("--browse", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Open a page that draws, speaks, answers and compares, on this machine."""
-    names = [name for name in (image, speech, vlm) if name]
-    if not names:
-        raise InvalidArgument("there is no model to show; give at least one of --image, --speech and --vlm.")
-    try:
-        from polydraft.apps.server.engine import ModelChoice
-        from polydraft.apps.ui.launch import loopback, serve_page
-    except ModuleNotFoundError as error:
-        if error.name not in NEEDS:
-            raise
-        raise InvalidArgument(f"the page needs {error.name}; install it with pip install 'polydraft[ui]'.") from error
-    if not (loopback(host) or network):
-        raise InvalidArgument(
-            f"{host} is reachable from other machines and the page has no key; add --network if that is wanted, or use "
-            "`polydraft serve` with a key."
-        )
+    """Open a page that draws, speaks, answers and compares, until stopped."""
+    from polydraft.core.errors import InvalidArgument
 
-    def ready(address: str) -> None:
-        typer.echo(address)
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise InvalidArgument(f"the page needs {', '.join(missing)}; install polydraft[ui].")
+    from polydraft.apps.server import logs
+    from polydraft.apps.server.listening import address, bound
+    from polydraft.apps.server.settings import settings
+
+    given = {
+        "host": host, "port": port, "image": image, "speech": speech, "vlm": vlm, "device": device, "threads": threads,
+        "open": unguarded, "api_key": "", "ui": True, "log_level": "warning",
+    }  # fmt: skip
+    chosen = settings({name: value for name, value in given.items() if value is not None})
+    if not (chosen.loopback or unguarded):
+        raise InvalidArgument(f"{host} is reached by others and the page has no key; add --open if they may use it.")
+    logs.configure(chosen.log_level)
+    listening = bound(chosen)
+    from polydraft.apps.server.run import run
+
+    where = f"{address(chosen, listening)}/ui/"
+
+    def told(line: str) -> None:
+        if not where.startswith(line.removeprefix("listening on ")):
+            note(line)
+            return
+        typer.echo(where)
         note("Ctrl-C stops it")
         if browse:
-            typer.launch(address)
+            typer.launch(where)
 
-    asyncio.run(serve_page([ModelChoice(name) for name in names], host, port, note, ready))
+    run(chosen, listening, told)

@@ -26,7 +26,8 @@ def tab(at: Desk) -> None:
     desk.html('<h2 class="subhead">Methods</h2>')
     promise = gr.Radio(
         list(PROMISES), value="all", label="Show methods whose tokens are", elem_classes="choice",
-        elem_id="models-promise", info="identical: the same tokens as plain decoding. exact: the same distribution. lossy: near it.",
+        elem_id="models-promise",
+        info="identical: the same tokens as plain decoding. exact: the same distribution. lossy: near it.",
     )  # fmt: skip
     found = all_methods()
     names = [method["name"] for method in found]

@@ -17,7 +17,6 @@ import pytest
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before anything imports Gradio
 
 PATIENCE = 60  # seconds for anything on a slow machine
-MODELS = ("tiny-image", "tiny-speech", "tiny-vlm")
 
 
 @dataclass
@@ -50,19 +49,19 @@ def until(what: Callable[[], bool], why: str) -> None:
 def live() -> Iterator[Live]:
     pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
     import uvicorn
-    from fastapi import FastAPI
 
-    from polydraft.apps.server.engine import Engine, ModelChoice
-    from polydraft.apps.ui.page import mount
+    from polydraft.apps.server.app import create_app, create_engine, guarded
+    from polydraft.apps.server.run import choices
+    from polydraft.apps.server.settings import settings
 
     listening = socket.create_server(("127.0.0.1", 0))
     up, servers, found = threading.Event(), [], {}
 
     async def serve() -> None:
-        engine = Engine()
-        await engine.start([ModelChoice(name) for name in MODELS])
-        app = FastAPI()
-        mount(app, engine)
+        chosen = settings({"port": 0})
+        engine = create_engine(chosen)
+        await engine.start(choices(chosen))
+        app = guarded(create_app(chosen, engine), chosen)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
         servers.append(server)
         found.update(engine=engine, loop=asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""Links and lines of Python that make the same again, sounds that grow, and the command's refusals."""
+"""Links and lines of Python that make the same again, and sounds that grow."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polydraft.apps.ui.again import changed, link, python, restored
-from polydraft.apps.ui.launch import bound, loopback
 from polydraft.apps.ui.sounds import KEPT, Sound, Sounds, part, span
-from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.result import pcm, wav_header
-
-from ..command_line import assert_refused, run
 
 KNOWN = {"prompt": "", "seed": 0, "temperature": 0.7, "runs": False, "method": "jacobi"}
 
@@ -107,19 +103,3 @@ def test_parts_of_a_sound(header: str | None, found: tuple[int | None, int]) -> 
 
 def test_a_part_past_the_end_is_refused() -> None:
     assert part(b"abc", "bytes=3-").status_code == 416
-
-
-def test_the_command_keeps_to_this_machine_unless_told() -> None:
-    assert_refused(run("ui", "--host", "0.0.0.0"), "--network")
-    assert_refused(run("ui", "--image", "", "--speech", "", "--vlm", ""), "--image")
-    assert [loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org")] == [
-        True, True, True, False, False,
-    ]  # fmt: skip
-
-
-def test_a_taken_port_is_told_before_models_are_loaded() -> None:
-    taken = bound("127.0.0.1", 0)
-    taken.listen()
-    with pytest.raises(InvalidArgument, match="another --port"):
-        bound("127.0.0.1", taken.getsockname()[1])
-    taken.close()
