@@ -44,7 +44,7 @@ FAINT = """() => {
 def test_a_link_restores_the_controls(opened: Any) -> None:
     settings = "seed=41&method=eagle2&temperature=0.5&runs=1&top_p=warm"
     page = opened(f"?tab=draw&prompt=three+bees+on+a+grey+background&{settings}")
-    page.wait_for_function("document.querySelector('#draw-prompt textarea').value.startsWith('three bees')")
+    page.wait_for_function("document.querySelector('#draw-prompt textarea')?.value.startsWith('three bees')")
     assert page.locator("#draw-seed input").input_value() == "41"
     assert page.locator("#draw-runs input").is_checked()
     page.get_by_role("button", name="More settings").locator("visible=true").click()
@@ -55,7 +55,7 @@ def test_a_link_restores_the_controls(opened: Any) -> None:
 
 def test_copies_make_the_same_again(opened: Any, live: Live) -> None:
     page = opened("?tab=ask&question=What+colour+is+the+background%3F&seed=5")
-    page.wait_for_function("document.querySelector('#ask-question textarea').value.startsWith('What colour')")
+    page.wait_for_function("document.querySelector('#ask-question textarea')?.value.startsWith('What colour')")
     page.get_by_role("button", name="Ask", exact=True).click()
     page.get_by_role("button", name="Copy link").click()
     link = page.evaluate("navigator.clipboard.readText()")
@@ -95,7 +95,7 @@ def test_keys_alone_are_enough(opened: Any) -> None:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
 def test_it_fits_and_can_be_read(opened: Any, width: int, dark: bool) -> None:
-    page = opened("?tab=draw", width=width, dark=dark)
+    page = opened(width=width, dark=dark)
     assert page.evaluate("document.body.classList.contains('dark')") is dark
     for name in TABS:
         page.get_by_role("tab", name=name.capitalize(), exact=True).click()

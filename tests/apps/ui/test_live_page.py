@@ -115,7 +115,7 @@ def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -
     box = page.locator("#compare-prompt textarea")
     before = box.input_value()
     page.locator("#compare-kind").get_by_text(kind, exact=True).click()
-    page.wait_for_function("(was) => document.querySelector('#compare-prompt textarea').value !== was", arg=before)
+    page.wait_for_function("(was) => document.querySelector('#compare-prompt textarea')?.value !== was", arg=before)
     box.fill(prompt)
     page.get_by_role("button", name="Race", exact=True).click()
     verdict = page.locator("#compare-stage .verdict")
