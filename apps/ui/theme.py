@@ -60,6 +60,7 @@ def theme() -> Base:
         button_primary_background_fill_hover="#34374a", button_primary_background_fill_hover_dark="#ffffff",
         button_primary_text_color="#ffffff", button_primary_text_color_dark="#15161b",
         button_primary_border_color="transparent", button_primary_border_color_dark="transparent",
+        button_primary_border_color_hover="transparent", button_primary_border_color_hover_dark="transparent",
         button_secondary_background_fill="#ffffff", button_secondary_background_fill_dark="#20232b",
         button_secondary_background_fill_hover="*neutral_100", button_secondary_background_fill_hover_dark="#2b2f39",
         button_secondary_border_color="*neutral_300", button_secondary_border_color_dark="#3a3d48",

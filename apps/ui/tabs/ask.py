@@ -7,13 +7,13 @@ from html import escape
 from typing import Any
 
 import gradio as gr
-from PIL import Image
 
 from polydraft.apps.ui.again import changed, link, python
 from polydraft.apps.ui.frames import Frame
 from polydraft.apps.ui.scenes import SCENES, scene
 from polydraft.apps.ui.tabs import desk
 from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
+from polydraft.apps.ui.upload import opened, upload
 from polydraft.apps.ui.views import chrome, counts, stage
 from polydraft.apps.ui.views.answer import answer
 from polydraft.core.errors import PolydraftError
@@ -32,11 +32,7 @@ def tab(at: Desk) -> None:
     desk.html(chrome.lead("Give a picture and ask about it. Words that one pass said share an underline."))
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
-            image = gr.Image(
-                scene(next(iter(SCENES))), label="Picture", type="pil", sources=["upload", "clipboard"],
-                elem_id="ask-picture", buttons=[], alt_text="The picture that questions are about",
-                placeholder="Drop a picture here, or click to choose one",
-            )  # fmt: skip
+            image = upload(scene(next(iter(SCENES))), "Picture", "ask-picture")
             with gr.Row(elem_classes="scenes"):
                 thumbs = {
                     name: gr.Button(name, size="sm", elem_classes=["scene", f"scene-{index}"], min_width=40)
@@ -65,12 +61,12 @@ def tab(at: Desk) -> None:
     own = desk.untouched(fine, seed=0, method=offer.method)
 
     async def ask(
-        image: Image.Image | None, question: str, turns: list[Turn], seed: int, method: str, *values: float
+        image: str | None, question: str, turns: list[Turn], seed: int, method: str, *values: float
     ) -> AsyncIterator[tuple[str, dict[str, Any], list[Turn]]]:
         settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
         given = changed(settings, own)
-        asked = {"image": image, "messages": messages(turns), "question": question}
         try:
+            asked = {"image": opened(image), "messages": messages(turns), "question": question}
             async for frame in at.frames("vlm", **asked, **given | {"max_new_tokens": settings["max_new_tokens"]}):
                 shown, known = talk(frame, question, turns, given)
                 yield shown, known, turns if frame.result is None else [*turns, (question, list(frame.pieces))]

@@ -9,7 +9,6 @@ from typing import Any
 
 import gradio as gr
 import torch
-from PIL import Image
 from torch import Tensor
 
 from polydraft.apps.ui.again import link
@@ -18,6 +17,7 @@ from polydraft.apps.ui.scenes import SCENES, scene
 from polydraft.apps.ui.tabs import desk
 from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
 from polydraft.apps.ui.tabs.speak import Drawing
+from polydraft.apps.ui.upload import opened, upload
 from polydraft.apps.ui.views import chrome, race, stage
 from polydraft.apps.ui.views.answer import answer
 from polydraft.apps.ui.views.picture import picture
@@ -51,10 +51,7 @@ def tab(at: Desk) -> None:
                 EXAMPLES[first][0], label="Prompt", info="What to draw, say or answer.", lines=2, max_lines=4,
                 elem_id="compare-prompt", max_length=2000,
             )  # fmt: skip
-            image = gr.Image(
-                scene(next(iter(SCENES))), label="Picture", type="pil", sources=["upload", "clipboard"],
-                visible=first == "vlm", elem_id="compare-picture", buttons=[], alt_text="The picture to ask about",
-            )  # fmt: skip
+            image = upload(scene(next(iter(SCENES))), "Picture", "compare-picture", visible=first == "vlm")
             start, stop = desk.buttons("compare", "Race")
             examples = gr.Column(elem_classes="bare")
         with gr.Column(scale=8, min_width=320, elem_classes="stage"):
@@ -66,12 +63,13 @@ def tab(at: Desk) -> None:
     record = gr.JSON(visible=False)
 
     async def compare(
-        kind: str, prompt: str, image: Image.Image | None, seed: int, method: str
+        kind: str, prompt: str, image: str | None, seed: int, method: str
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         try:
             if kind not in at.offers:
                 raise InvalidArgument(f"there is no model for {kind!r} here; choose one of {', '.join(kinds)}.")
-            asked = {ARGUMENT[kind]: prompt, "seed": int(seed or 0)} | ({"image": image} if kind == "vlm" else {})
+            asked = {ARGUMENT[kind]: prompt, "seed": int(seed or 0)}
+            asked |= {"image": opened(image)} if kind == "vlm" else {}
             again = link("compare", {"kind": kind, "prompt": prompt, "seed": int(seed or 0), "method": method})
             async for shown in raced(at, kind, asked, method, again):
                 yield shown

@@ -64,7 +64,7 @@ def seed_box(name: str) -> gr.Number:
     """A seed, and a button for another."""
     with gr.Row(elem_classes="seed"):
         seed = gr.Number(
-            0, label="Seed", info="The same seed makes the same again.", precision=0, minimum=0, elem_id=f"{name}-seed",
+            0, label="Seed", info="Same seed, same result.", precision=0, minimum=0, elem_id=f"{name}-seed",
             min_width=80,
         )  # fmt: skip
         other = gr.Button("New seed", size="sm", min_width=90, elem_classes="other", elem_id=f"{name}-reseed")

@@ -63,7 +63,7 @@ def bars(counts: Counts) -> str:
     """Passes as lengths: one a token for plain decoding, and below what this method took, a colour a pass."""
     if not counts.tokens:
         return ""
-    most = max(counts.tokens, counts.passes)
+    most = max(counts.total, counts.tokens, counts.passes)
     rows = [("plain", counts.tokens)] + ([("drafted", counts.passes)] if counts.method != "ar" else [])
     lines = "".join(
         f'<div class="bar {kind}"><span class="name">{kind}</span>{rail(kind, number, most)}'

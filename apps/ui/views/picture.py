@@ -22,7 +22,7 @@ def picture(drawn: Image.Image | None, passes: Sequence[int], grid: tuple[int, i
         f'<path class="run shade-{run.shade}" d="{outline(run.start, run.end, columns)}"><title>{run}</title></path>'
         for run in made
     )
-    rest = "" if done == rows * columns else f'<path class="undrawn" d="{outline(done, rows * columns, columns)}"/>'
+    rest = "" if done == rows * columns else undrawn(done, rows, columns)
     newest = made[-1] if made and rest else None
     front = f'<path class="newest" d="{outline(newest.start, newest.end, columns)}"/>' if newest else ""
     return (
@@ -30,6 +30,14 @@ def picture(drawn: Image.Image | None, passes: Sequence[int], grid: tuple[int, i
         f'<svg viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" aria-hidden="true">'
         f'{rest}<g class="runs">{shapes}</g>{front}</svg></div>'
     )
+
+
+def undrawn(done: int, rows: int, columns: int) -> str:
+    """What covers the cells from `done` on, and a grid over it."""
+    cover = f'<path class="undrawn" d="{outline(done, rows * columns, columns)}"/>'
+    top = -(-done // columns)
+    lines = [f"M0 {row}H{columns}" for row in range(top, rows)] + [f"M{at} {top}V{rows}" for at in range(1, columns)]
+    return f'{cover}<path class="grid" d="{"".join(lines)}"/>'
 
 
 def outline(start: int, end: int, columns: int) -> str:
