@@ -11,24 +11,24 @@ from PIL import Image
 from polydraft.apps.server.pictures import from_data_url, read
 
 
-class Upload(gr.Image):
-    """A picture that reaches functions as the address of its file."""
-
-    def preprocess(self, payload: Any) -> str | None:  # type: ignore[override]
-        return None if payload is None else payload.path or payload.url
-
-
-def upload(value: Image.Image, label: str, name: str, **options: Any) -> Upload:
-    """One whose label, size and buttons fit the page."""
-    return Upload(
+def upload(value: Image.Image, label: str, name: str, **options: Any) -> gr.Image:
+    """A box for a picture that reaches functions as the address of its file, undecoded."""
+    box = gr.Image(
         value, label=label, type="filepath", image_mode=None, format="png", sources=["upload", "clipboard"],
         elem_id=name, buttons=[], alt_text="The picture that questions are about",
         placeholder="Drop a picture here, or click to choose one", **options,
     )  # fmt: skip
+    box.preprocess = address  # type: ignore[method-assign]  # a class of its own would be a component of its own
+    return box
 
 
-def opened(address: str | None) -> Image.Image | None:
+def address(payload: Any) -> str | None:
+    """Where Gradio put what was uploaded; it checks before that a file is one of its own."""
+    return None if payload is None else payload.path or payload.url
+
+
+def opened(where: str | None) -> Image.Image | None:
     """The picture at the address of a file or in a `data:` URL; raises PromptError."""
-    if address is None:
+    if where is None:
         return None
-    return from_data_url(address) if address.startswith("data:") else read(Path(address).read_bytes())
+    return from_data_url(where) if where.startswith("data:") else read(Path(where).read_bytes())
