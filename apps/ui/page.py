@@ -25,6 +25,7 @@ from polydraft.apps.ui.sounds import Sounds
 from polydraft.apps.ui.tabs import ask, compare, draw, models, speak
 from polydraft.apps.ui.tabs.desk import PRIVATE, Desk, Offer, html
 from polydraft.apps.ui.theme import theme
+from polydraft.apps.ui.upload import uploads_only
 from polydraft.apps.ui.views import chrome
 
 TABS = {"draw": ("Draw", draw.tab), "speak": ("Speak", speak.tab), "ask": ("Ask", ask.tab),
@@ -43,6 +44,7 @@ def build(engine: Engine, sounds: Sounds | None = None) -> gr.Blocks:
                 with gr.Tab(title, id=name, elem_id=f"tab-{name}"):
                     tab(at)
         opened(page, tabs, at)
+    uploads_only(page)
     page.queue(max_size=WAITING, default_concurrency_limit=None)
     return page
 

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.exceptions import InvalidPathError
+from gradio.utils import get_upload_folder
 from PIL import Image
 
 from polydraft.apps.server.pictures import from_data_url, read
+from polydraft.core.errors import PromptError
 
 
 def upload(value: Image.Image, label: str, name: str, **options: Any) -> gr.Image:
@@ -23,12 +26,38 @@ def upload(value: Image.Image, label: str, name: str, **options: Any) -> gr.Imag
 
 
 def address(payload: Any) -> str | None:
-    """Where Gradio put what was uploaded; it checks before that a file is one of its own."""
+    """Where Gradio put what was uploaded; `uploads_only` has looked at it."""
     return None if payload is None else payload.path or payload.url
+
+
+def uploads_only(page: gr.Blocks) -> None:
+    """Refuse files that nobody uploaded.
+
+    Gradio looks at that only where it starts the server itself. In a mounted page whatever a request names would be
+    copied into the cache first: any file of this machine, or a download from another one.
+    """
+    page.has_launched = True
+    for block in page.blocks.values():
+        block.async_move_resource_to_block_cache = uploaded  # type: ignore[method-assign]
+
+
+async def uploaded(named: str | Path | None) -> str | None:
+    """The file, if it lies where Gradio keeps uploads and what the page made itself."""
+    if named is None:
+        return None
+    file = Path(named).resolve()
+    if not file.is_relative_to(Path(get_upload_folder()).resolve()):
+        raise InvalidPathError("this file was not uploaded; upload it first.")
+    return str(file)
 
 
 def opened(where: str | None) -> Image.Image | None:
     """The picture at the address of a file or in a `data:` URL; raises PromptError."""
     if where is None:
         return None
-    return from_data_url(where) if where.startswith("data:") else read(Path(where).read_bytes())
+    if where.startswith("data:"):
+        return from_data_url(where)
+    try:
+        return read(Path(where).read_bytes())
+    except OSError as error:
+        raise PromptError("the picture is no longer there; upload it again.") from error

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +61,54 @@ def test_a_lossy_race_says_how_many_are_equal(client: Any) -> None:
     shown, known = last(client, "speech", "It is late.", None, 0, "top-k", api_name="/compare")
     assert known["drafted"]["guarantee"] == "lossy"
     assert ("The same tokens" in shown) is known["same_tokens"]
+
+
+def asked_about(live: Live, picture: dict[str, Any]) -> str:
+    """What the page says of a question about a picture that a request names, event by event."""
+    asked = json.dumps({"data": [picture, "What colour is the background?", 0, "hydra", 0, 0, 1, 16]}).encode()
+    call = live.address + "gradio_api/call/ask"
+    posted = urllib.request.Request(call, asked, {"content-type": "application/json"})
+    with urllib.request.urlopen(posted, timeout=PATIENCE) as answer:
+        event = json.load(answer)["event_id"]
+    with urllib.request.urlopen(f"{call}/{event}", timeout=PATIENCE) as answer:
+        return answer.read().decode()
+
+
+def test_files_that_nobody_uploaded_are_refused(live: Live, tmp_path: Any) -> None:
+    from gradio.utils import get_upload_folder
+
+    secret = tmp_path / "secret.png"
+    Image.new("RGB", (128, 128), (38, 52, 98)).save(secret)
+    kept = Path(get_upload_folder())
+    traversing = kept / ".." / secret.relative_to(kept.parent) if secret.is_relative_to(kept.parent) else secret
+    before = set(kept.rglob("*"))
+    for named in (
+        {"path": str(secret)}, {"path": str(traversing)}, {"path": live.address.replace("ui/", "favicon.ico")},
+        {"path": None, "url": live.address.replace("ui/", "favicon.ico")}, {"url": f"file://{secret}"},
+    ):  # fmt: skip
+        said = asked_about(live, named | {"meta": {"_type": "gradio.FileData"}})
+        assert "navy" not in said and "event: error" in said or "no longer there" in said, (named, said)
+    assert set(kept.rglob("*")) == before  # nor was anything copied or fetched
+
+
+@pytest.mark.parametrize("path", ["file=/etc/passwd", "file=pyproject.toml", "proxy=http://[::1]:1/", "file=http://[::1]:1/"])
+def test_files_of_the_machine_are_not_handed_out(live: Live, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{live.address}gradio_api/{path}", timeout=PATIENCE)
+    assert refused.value.code in (400, 403)
+
+
+def test_bombs_and_broken_pictures_are_refused_in_a_sentence(client: Any, tmp_path: Any) -> None:
+    from gradio_client import handle_file
+
+    bomb, broken = tmp_path / "bomb.png", tmp_path / "broken.png"
+    Image.new("1", (10_000, 10_000)).save(bomb)
+    Image.effect_noise((200, 200), 50).save(broken)
+    broken.write_bytes(broken.read_bytes()[:3000])
+    for file, word in ((bomb, "pixels"), (broken, "cannot be decoded")):
+        shown, known = last(client, handle_file(str(file)), "What is this?", 0, "hydra", 0, 0, 1, 16, api_name="/ask")
+        assert word in known["error"] and known["error"].endswith("."), known
+        assert 'role="alert"' in shown
 
 
 def test_refusals_are_sentences(client: Any) -> None:
