@@ -126,6 +126,10 @@ class Pipeline(ABC):
             )
         return self._methods[choice.name, guided]
 
+    def forget(self, method: Method) -> None:
+        """Keep a method no longer; asked for again, it is made again."""
+        self._methods = {key: kept for key, kept in self._methods.items() if kept is not method}
+
     def method_context(self, target: CausalTarget) -> MethodContext:
         """What methods are built on."""
         kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}

@@ -36,8 +36,8 @@ class Group:
     ended: told of every request that leaves, however it ended, with the statistics of what was computed for it.
     """
 
-    def __init__(self, method: Method, model: str, rows: int, ended: Ended) -> None:
-        self.method, self.model, self.rows, self.ended = method, model, rows, ended
+    def __init__(self, method: Method, pipe: Any, model: str, rows: int, ended: Ended) -> None:
+        self.method, self.pipe, self.model, self.rows, self.ended = method, pipe, model, rows, ended
         self.most_each = max(1, rows - rows // 4)
         self.driver = Driver(method)
         self.jobs: list[Job] = []

@@ -18,6 +18,7 @@ from polydraft.apps.server.turns import Turns
 from polydraft.core.decode import Method
 
 log = logging.getLogger("polydraft.server")
+KEPT = 12  # groups that have nothing to do; methods have parameters, so there is no end of them
 
 
 class Worker:
@@ -26,7 +27,7 @@ class Worker:
 
     def __init__(self, rows: int, draft_rows: int | None, ended: Ended) -> None:
         self.rows, self.draft_rows, self.ended = rows, draft_rows, ended
-        self.groups: dict[int, Group] = {}  # by the identity of methods, which pipelines keep
+        self.groups: dict[int, Group] = {}  # by the identity of methods, which pipelines keep; last used last
         self.turns: Turns[int] = Turns()
         self.compute = Compute(self.work)
 
@@ -42,7 +43,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             ticket.post(ticket.fail, told(error))
             return
-        self.group(run.method, ticket.model).add(Job(ticket, run, wants_news))
+        self.group(run.method, pipe, ticket.model).add(Job(ticket, run, wants_news))
 
     def eased(self, pipe: Any, model: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments, with drafting turned off where it does not pay at the present load."""
@@ -52,10 +53,16 @@ class Worker:
         live = sum(group.live for group in self.groups.values() if group.model == model)
         return arguments | {"speculative": False} if live >= self.draft_rows else arguments
 
-    def group(self, method: Method, model: str) -> Group:
-        """The group of a model's method, made when first needed."""
+    def group(self, method: Method, pipe: Any, model: str) -> Group:
+        """The group of a model's method, made when first needed; those that rest longest are forgotten."""
         if id(method) not in self.groups:
-            self.groups[id(method)] = Group(method, model, self.rows, self.ended)
+            idle = [key for key, group in self.groups.items() if not group.jobs]
+            for key in idle[: max(0, len(idle) + 1 - KEPT)]:
+                gone = self.groups.pop(key)
+                gone.pipe.forget(gone.method)
+                self.turns.forget(key)
+            self.groups[id(method)] = Group(method, pipe, model, self.rows, self.ended)
+        self.groups[id(method)] = self.groups.pop(id(method))
         return self.groups[id(method)]
 
     def work(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 
 from polydraft.apps.server import pictures, sse
-from polydraft.apps.server.routes.documented import WORK, TheEngine, TheSettings, noted
+from polydraft.apps.server.routes.documented import EVENTS, WORK, TheEngine, TheSettings, noted
 from polydraft.apps.server.schemas.chat import (
     AnswerMessage,
     ChatAnswer,
@@ -33,10 +33,10 @@ from polydraft.modalities.vlm.run import ChatNews
 router = APIRouter(tags=["chat"])
 USUAL_TOKENS = 256
 MOST_PICTURES = 8
-EVENTS = {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "An answer, or its events."}
+ANSWER = {"content": {"text/event-stream": EVENTS}, "description": "An answer, or its events: ChatChunk."}
 
 
-@router.post("/v1/chat/completions", response_model=ChatAnswer, responses=WORK | {200: EVENTS})
+@router.post("/v1/chat/completions", response_model=ChatAnswer, responses=WORK | {200: ANSWER})
 async def complete(asked: ChatRequest, request: Request, engine: TheEngine, settings: TheSettings) -> Any:
     """Answer the last message; with `stream` as server-sent events."""
     served = engine.model(asked.model, "vlm")

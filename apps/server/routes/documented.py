@@ -29,6 +29,16 @@ def refusals(*more: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
+EVENTS: dict[str, Any] = {  # server-sent events, one by one
+    "schema": {
+        "type": "object", "required": ["data"],
+        "properties": {
+            "event": {"type": "string"},
+            "data": {"type": "string", "description": "A JSON object, or [DONE]."},
+        },
+    }
+}  # fmt: skip
+
 WORK = refusals(404, 413, 429, 500, 503, 504)  # of requests that decode
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from polydraft.apps.server import pictures, sse
 from polydraft.apps.server.engine import Served
-from polydraft.apps.server.routes.documented import WORK, TheEngine, noted
+from polydraft.apps.server.routes.documented import EVENTS, WORK, TheEngine, noted
 from polydraft.apps.server.schemas.common import metrics
 from polydraft.apps.server.schemas.images import (
     CompletedImage,
@@ -29,10 +29,13 @@ from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import ImageNews
 
 router = APIRouter(tags=["images"])
-EVENTS = {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Pictures, or their events."}
+PICTURES = {
+    "content": {"text/event-stream": EVENTS},
+    "description": "Pictures, or their events: PartialImage and CompletedImage.",
+}
 
 
-@router.post("/v1/images/generations", response_model=ImagesAnswer, responses=WORK | {200: EVENTS})
+@router.post("/v1/images/generations", response_model=ImagesAnswer, responses=WORK | {200: PICTURES})
 async def generate(asked: ImageRequest, request: Request, engine: TheEngine) -> Any:
     """Draw a prompt; with `stream` unfinished pictures come first, as server-sent events."""
     served = engine.model(asked.model, "image")

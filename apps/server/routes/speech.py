@@ -11,7 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from polydraft.apps.server import sound, sse
 from polydraft.apps.server.engine import Served
-from polydraft.apps.server.routes.documented import WORK, TheEngine, noted, refusals, said
+from polydraft.apps.server.routes.documented import EVENTS, WORK, TheEngine, noted, refusals, said
 from polydraft.apps.server.schemas.common import metrics
 from polydraft.apps.server.schemas.speech import (
     AudioDelta,
@@ -29,8 +29,8 @@ from polydraft.modalities.speech.run import SpeechNews
 router = APIRouter(tags=["speech"])
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 SOUND = {
-    "description": "Sound, or its events.",
-    "content": dict.fromkeys(sound.MEDIA.values(), BINARY) | {"text/event-stream": {"schema": {"type": "string"}}},
+    "description": "Sound, or its events: AudioDelta and AudioDone.",
+    "content": dict.fromkeys(sound.MEDIA.values(), BINARY) | {"text/event-stream": EVENTS},
 }
 
 
