@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 import polydraft
-from polydraft.apps.commands import batch, bench, chat, doctor, image, methods, models, serve, speech, train
+from polydraft.apps.commands import batch, bench, chat, doctor, image, methods, models, serve, speech, train, ui
 from polydraft.core.errors import PolydraftError
 
 STOPPED = 130
@@ -68,6 +68,7 @@ app.command("models")(models.models)
 app.command("methods")(methods.methods)
 app.command("doctor")(doctor.doctor)
 app.command("serve")(serve.serve)
+app.command("ui")(ui.ui)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 app.add_typer(batch.app, name="batch")

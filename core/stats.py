@@ -22,6 +22,11 @@ class Stopwatch:
         self.waits = waits
         self.last = time.perf_counter()
 
+    @property
+    def decoding(self) -> float:
+        """Seconds of all passes: drafting, scoring, verifying and committing."""
+        return sum(self.seconds[name] for name in ("draft", "score", "verify", "rest"))
+
     def lap(self, phase: str) -> None:
         """Count the time since the last lap as `phase`."""
         if torch.accelerator.is_available() and (self.waits or phase == "prefill"):
@@ -96,7 +101,7 @@ class DecodeStats:
         phases = watch.seconds
         self.prefill_seconds, self.draft_seconds = phases["prefill"], phases["draft"]
         self.score_seconds, self.verify_seconds = phases["score"], phases["verify"]
-        self.decode_seconds = sum(phases[name] for name in ("draft", "score", "verify", "rest"))
+        self.decode_seconds = watch.decoding
 
     @classmethod
     def total(cls, rows: list[DecodeStats]) -> DecodeStats:

@@ -56,6 +56,11 @@ class Run(ABC, Generic[New, Result]):
         """Tokens that were read; of guided prompts the conditional branch."""
         return sum(len(prompt.branches[0]) for prompt in self.prompts)
 
+    @property
+    def seconds(self) -> float:
+        """Spent decoding so far, prefill apart."""
+        return self.watch.decoding
+
     def due(self, room: int) -> list[int]:
         """Which prompts should join now, `room` at most."""
         most = min(self.together - self.live, room, len(self.prompts) - self.begun)

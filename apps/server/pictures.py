@@ -23,6 +23,11 @@ def from_data_url(url: str, most_pixels: int = MOST_PIXELS) -> Image.Image:
         content = base64.b64decode(url.partition(",")[2].encode(), validate=False)
     except (binascii.Error, ValueError) as error:
         raise PromptError("a picture is not Base64; send data:image/png;base64,… of a whole file.") from error
+    return read(content, most_pixels)
+
+
+def read(content: bytes, most_pixels: int = MOST_PIXELS) -> Image.Image:
+    """The picture in a file's content, likewise."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -38,7 +38,7 @@ class ImageNews:
     """Where drawing stands.
 
     codes: `[n, T]` int64, -1 where there is none yet; committed_at: `[n, T]`, which pass (from 1) committed each, 0
-    where none has. pictures: what the codes make so far, when one was due; empty otherwise.
+    where none has. pictures: what the codes make so far, when one was due; empty otherwise. seconds: spent decoding.
     """
 
     tokens_done: int
@@ -47,6 +47,7 @@ class ImageNews:
     codes: Tensor
     committed_at: Tensor
     pictures: list[Image.Image]
+    seconds: float = 0.0
 
 
 class ImageRun(Run[ImageNews, ImageResult]):
@@ -78,7 +79,8 @@ class ImageRun(Run[ImageNews, ImageResult]):
         pictures = unfinished(self.pipe, self.codes) if due else []
         return [
             ImageNews(
-                done, self.codes.numel(), self.passes, self.codes.clone(), self.committed_at.clone(), pictures
+                done, self.codes.numel(), self.passes, self.codes.clone(), self.committed_at.clone(), pictures,
+                self.seconds,
             )
         ]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from polydraft.core.decode import Method, Step
 from polydraft.core.stats import DecodeStats
@@ -39,7 +40,8 @@ class SpeechChunk:
 class SpeechNews:
     """Sound that follows what came before without a seam, maybe none.
 
-    sentence: the one it is of; codes: committed so far in it. tokens_done, passes: of the whole text.
+    sentence: the one it is of; codes: committed so far in it; committed_at: `[codes]`, which pass (from 1) committed
+    each. tokens_done, passes, seconds spent decoding, and about how many codes there will be: of the whole text.
     """
 
     audio: NDArray[np.float32]
@@ -48,6 +50,9 @@ class SpeechNews:
     codes: int
     tokens_done: int
     passes: int
+    committed_at: Tensor
+    expected: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,8 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
                 self.heard.append(audio)
                 new.append(
                     SpeechNews(
-                        audio, self.pipe.sample_rate, self.sounding, len(sentence.codes), self.generated, self.passes
+                        audio, self.pipe.sample_rate, self.sounding, len(sentence.codes), self.generated, self.passes,
+                        sentence.passes.clone(), self.expected, self.seconds,
                     )
                 )
             if sentence.finish is None:

@@ -40,12 +40,13 @@ OnStep = Callable[[ChatStep], None]
 
 @dataclass(frozen=True)
 class ChatNews:
-    """Text added to every answer since last asked; tokens committed so far and at most; passes so far."""
+    """Text added to every answer since last asked; tokens committed so far and at most; passes, seconds decoding."""
 
     pieces: list[str]
     tokens_done: int
     tokens_total: int
     passes: int
+    seconds: float = 0.0
 
     @property
     def text(self) -> str:
@@ -75,7 +76,7 @@ class ChatRun(Run[ChatNews, ChatResult]):
 
     def news(self) -> list[ChatNews]:
         pieces, self.pieces = self.pieces, [""] * len(self.prompts)
-        return [ChatNews(pieces, self.generated, self.budget, self.passes)]
+        return [ChatNews(pieces, self.generated, self.budget, self.passes, self.seconds)]
 
     def result(self) -> ChatResult:
         """Answers, tokens and statistics of what was committed so far."""

@@ -1,0 +1,55 @@
+"""How to make a result again: a link that restores the controls, and a line of Python.
+
+link("draw", {"prompt": "a cat", "seed": 7})                # "?tab=draw&prompt=a+cat&seed=7"
+python("generate_image", ["a cat"], {"seed": 7}, ".image.save('picture.png')")
+restored({"seed": "7", "temperature": "warm"}, {"seed": 0, "temperature": 0.7})   # {"seed": 7}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+
+def link(tab: str, settings: Mapping[str, Any]) -> str:
+    """Query parameters of the page; what is None is left to the model."""
+    given = {name: value for name, value in settings.items() if value is not None and value != ""}
+    return "?" + urlencode({"tab": tab} | given)
+
+
+def python(function: str, arguments: Sequence[Any], settings: Mapping[str, Any], then: str) -> str:
+    """One line that calls `function` of the package; arguments that are None are left out."""
+    given = [repr(value) for value in arguments]
+    given += [f"{name}={value!r}" for name, value in settings.items() if value is not None]
+    return f"from polydraft import {function}; {function}({', '.join(given)}){then}"
+
+
+def changed(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are not the model's `own`; what it does not have stays."""
+    return {name: value for name, value in settings.items() if name not in own or own[name] != value}
+
+
+def restored(query: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a link names, read as what is `known` of each; others and unreadable ones are left out."""
+    found: dict[str, Any] = {}
+    for name, own in known.items():
+        if name in query:
+            value = read(query[name], own)
+            if value is not None:
+                found[name] = value
+    return found
+
+
+def read(text: str, own: Any) -> Any:
+    """`text` as a value like `own`; None if it is none."""
+    if isinstance(own, bool):
+        return {"1": True, "true": True, "0": False, "false": False}.get(text.lower())
+    if isinstance(own, (int, float)):
+        try:
+            value = type(own)(text)
+        except ValueError:
+            return None
+        return value if math.isfinite(value) else None
+    return text[:4000]

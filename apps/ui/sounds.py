@@ -1,0 +1,124 @@
+"""Speech under way, as a WAV that plays while it grows: what the page's player fetches.
+
+A sound is kept in memory under a key nobody can guess, the latest few only; a player that comes late hears it from the
+start, and once it is whole parts of it can be asked for, which is how a player seeks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+import numpy as np
+import soundfile
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from numpy.typing import NDArray
+
+from polydraft.modalities.speech.result import pcm, wav_header
+
+KEPT = 24  # sounds
+LONGEST_WAIT = 30.0  # seconds without news, after which a player is let go
+
+
+class Sound:
+    """Samples so far, and whether more will come."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate, self.parts, self.closed = rate, list[NDArray[np.float32]](), False
+        self.news = asyncio.Event()  # another one after every change
+
+    @property
+    def seconds(self) -> float:
+        return sum(map(len, self.parts)) / self.rate
+
+    def add(self, audio: NDArray[np.float32]) -> None:
+        if len(audio):
+            self.parts.append(audio)
+            self.tell()
+
+    def close(self) -> None:
+        self.closed = True
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake every player that waits."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """A WAV of unknown length, as far as it is known and on."""
+        yield wav_header(self.rate)
+        sent = 0
+        while True:
+            if len(self.parts) == sent and not self.closed:
+                await asyncio.wait_for(self.news.wait(), LONGEST_WAIT)
+            new, sent, closed = self.parts[sent:], len(self.parts), self.closed
+            for part in new:
+                yield pcm(part)
+            if closed:
+                return
+
+    def whole(self) -> bytes:
+        """A WAV that says how long it is and what made it."""
+        file = io.BytesIO()
+        with soundfile.SoundFile(file, "w", self.rate, 1, "PCM_16", format="WAV") as wav:
+            wav.software, wav.comment = "polydraft", "AI-generated speech"
+            wav.write(np.frombuffer(b"".join(map(pcm, self.parts)), "<i2"))
+        return file.getvalue()
+
+
+class Sounds:
+    """The latest sounds by key."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[str, Sound] = OrderedDict()
+
+    def begin(self, rate: int) -> tuple[str, Sound]:
+        """A new sound and its key."""
+        key = secrets.token_urlsafe(12)
+        self.kept[key] = Sound(rate)
+        while len(self.kept) > KEPT:
+            self.kept.popitem(last=False)
+        return key, self.kept[key]
+
+    def router(self) -> APIRouter:
+        """`GET /sound/{key}.wav`"""
+        router = APIRouter(include_in_schema=False)
+
+        @router.get("/sound/{key}.wav")
+        async def sound(key: str, request: Request) -> Response:
+            found = self.kept.get(key)
+            if found is None:
+                return Response("This sound is no longer kept; make it again.", 404, media_type="text/plain")
+            if not found.closed:
+                return StreamingResponse(found.stream(), media_type="audio/wav", headers={"Cache-Control": "no-store"})
+            return part(found.whole(), request.headers.get("range"))
+
+        return router
+
+
+def part(content: bytes, wanted: str | None) -> Response:
+    """All of `content`, or the bytes that a Range header asks for."""
+    headers = {"Accept-Ranges": "bytes", "Cache-Control": "no-store"}
+    first, last = span(wanted, len(content))
+    if wanted is None or first is None:
+        return Response(content, media_type="audio/wav", headers=headers)
+    if first >= len(content):
+        return Response(status_code=416, headers=headers | {"Content-Range": f"bytes */{len(content)}"})
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+    return Response(content[first : last + 1], 206, headers, "audio/wav")
+
+
+def span(wanted: str | None, size: int) -> tuple[int | None, int]:
+    """First and last byte of a header such as "bytes=0-" or "bytes=-500"; (None, 0) of one that says something else."""
+    unit, _, text = (wanted or "").partition("=")
+    first, dash, last = text.strip().partition("-")
+    if unit != "bytes" or not dash or not (first + last).isdigit():
+        return None, 0
+    if not first:
+        return max(0, size - int(last)), size - 1
+    return int(first), min(int(last), size - 1) if last else size - 1

@@ -1,0 +1,123 @@
+"""*Ask*: questions about a picture; answers stream, the words of one pass underlined together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from polydraft.apps.ui.again import changed, link, python
+from polydraft.apps.ui.frames import Frame
+from polydraft.apps.ui.scenes import SCENES, scene
+from polydraft.apps.ui.tabs import desk
+from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
+from polydraft.apps.ui.upload import opened, upload
+from polydraft.apps.ui.views import chrome, counts, stage
+from polydraft.apps.ui.views.answer import answer
+from polydraft.core.errors import PolydraftError
+
+QUESTIONS = ("Describe the picture.", "What colour is the background?", "How many objects are there in the picture?")
+HINT = "The answer appears here, a few words a pass."
+Turn = tuple[str, list[str]]  # a question, and what each pass added to its answer
+
+
+def tab(at: Desk) -> None:
+    """Picture and question on the left, the conversation on the right."""
+    offer = at.offers.get("vlm")
+    if offer is None:
+        desk.html(stage.empty("answer", "No vision-language model is loaded; start with --vlm to ask."))
+        return
+    desk.html(chrome.lead("Give a picture and ask about it. Words that one pass said share an underline."))
+    with gr.Row(elem_classes="desk"):
+        with gr.Column(scale=5, min_width=320, elem_classes="controls"):
+            image = upload(scene(next(iter(SCENES))), "Picture", "ask-picture")
+            with gr.Row(elem_classes="scenes"):
+                thumbs = {
+                    name: gr.Button(name, size="sm", elem_classes=["scene", f"scene-{index}"], min_width=40)
+                    for index, name in enumerate(SCENES)
+                }
+            question = gr.Textbox(
+                QUESTIONS[0], label="Question", info="Further questions go on with the conversation.", lines=1,
+                max_lines=4, elem_id="ask-question", max_length=2000,
+            )  # fmt: skip
+            start, stop = desk.buttons("ask", "Ask")
+            examples = gr.Column(elem_classes="bare")
+        with gr.Column(scale=6, min_width=320, elem_classes="stage"):
+            view = desk.html(stage.stage(stage.empty("answer", HINT)), elem_id="ask-stage")
+            with gr.Row(elem_classes="under"):
+                runs = desk.runs_box("ask", True)
+                again = gr.Button("New conversation", size="sm", elem_id="ask-new", min_width=140, elem_classes="quiet")
+        with gr.Column(scale=5, min_width=320, elem_classes="more"):
+            seed = desk.seed_box("ask")
+            with gr.Accordion("More settings", open=False):
+                method = desk.method_box(offer, "ask")
+                fine = desk.sampling(offer, "ask")
+                fine["max_new_tokens"] = gr.Slider(
+                    8, 256, 96, step=8, label="Longest answer", elem_id="ask-longest", info="In tokens."
+                )
+    record, turns = gr.JSON(visible=False), gr.State([])
+    own = desk.untouched(fine, seed=0, method=offer.method)
+
+    async def ask(
+        image: str | None, question: str, turns: list[Turn], seed: int, method: str, *values: float
+    ) -> AsyncIterator[tuple[str, dict[str, Any], list[Turn]]]:
+        settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
+        given = changed(settings, own)
+        try:
+            asked = {"image": opened(image), "messages": messages(turns), "question": question}
+            async for frame in at.frames("vlm", **asked, **given | {"max_new_tokens": settings["max_new_tokens"]}):
+                shown, known = talk(frame, question, turns, given)
+                yield shown, known, turns if frame.result is None else [*turns, (question, list(frame.pieces))]
+        except PolydraftError as error:
+            yield stage.stage(transcript(turns) + stage.failure(str(error))), {"error": str(error)}, turns
+
+    inputs = [image, question, turns, seed, method, *fine.values()]
+    after = desk.wired(ask, [start.click, question.submit], stop, inputs, [view, record, turns], "ask")
+    with examples:
+        desk.chips(QUESTIONS, question, after)
+
+    def fresh() -> tuple[str, list[Turn]]:
+        return stage.stage(stage.empty("answer", HINT)), []
+
+    for event in (again.click, image.change):
+        event(fresh, None, [view, turns], api_visibility=PRIVATE, show_progress="hidden")
+    for name, thumb in thumbs.items():
+        thumb.click(lambda name=name: scene(name), None, image, api_visibility=PRIVATE, show_progress="hidden")
+    at.links["ask"] = {"question": question, "seed": seed, "method": method, "runs": runs, **fine}
+
+
+def messages(turns: list[Turn]) -> list[dict[str, Any]]:
+    """Earlier turns as the pipeline takes them; it puts the picture before the first question."""
+    told: list[dict[str, Any]] = []
+    for question, pieces in turns:
+        told.append({"role": "user", "content": [{"type": "text", "text": question}]})
+        told.append({"role": "assistant", "content": "".join(pieces).strip()})
+    return told
+
+
+def transcript(turns: list[Turn], now: str = "") -> str:
+    """The conversation so far."""
+    said = "".join(asked(question) + answer(pieces) for question, pieces in turns)
+    return f'<div class="talk">{said}{now}</div>' if said or now else ""
+
+
+def asked(question: str) -> str:
+    return f'<p class="asked"><span class="unseen">You asked: </span>{escape(question)}</p>'
+
+
+def talk(frame: Frame, question: str, turns: list[Turn], given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The stage, and what is known of the run."""
+    now, result = frame.counts, frame.result
+    shown = transcript(turns, asked(question) + answer(frame.pieces, going=result is None))
+    if result is None:
+        return stage.stage(shown, counts.bars(now) + counts.facts(now), going=True), {}
+    cut = "The answer was cut at its longest length." if result.finish_reason == "length" else ""
+    longest = {"max_new_tokens": now.tokens} if cut else {}
+    below = counts.bars(now) + counts.facts(now) + stage.notes([cut]) + stage.actions(
+        link("ask", {"question": question} | given),
+        python("chat", ["picture.png", question], given | longest, ".text").replace("; chat(", "; print(chat(") + ")",
+    )  # fmt: skip
+    known = {"text": result.text, "stats": result.stats.to_dict(), "finish_reason": result.finish_reason}
+    return stage.stage(shown, below, f"Answer: {result.text}"), known

@@ -1,0 +1,177 @@
+"""*Compare*: plain and drafted decoding side by side from one seed, and whether they made the same tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+import torch
+from torch import Tensor
+
+from polydraft.apps.ui.again import link
+from polydraft.apps.ui.frames import PACE, Frame
+from polydraft.apps.ui.scenes import SCENES, scene
+from polydraft.apps.ui.tabs import desk
+from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
+from polydraft.apps.ui.tabs.speak import Drawing
+from polydraft.apps.ui.upload import opened, upload
+from polydraft.apps.ui.views import chrome, race, stage
+from polydraft.apps.ui.views.answer import answer
+from polydraft.apps.ui.views.picture import picture
+from polydraft.core.errors import InvalidArgument, PolydraftError
+
+KINDS = {"image": "Picture", "speech": "Speech", "vlm": "Answer"}
+EXAMPLES = {
+    "image": ("two foxes on a navy background", "a robot above a cake on a green background"),
+    "speech": ("We will meet again tomorrow.", "The second train leaves at a quarter past nine."),
+    "vlm": ("Describe the picture.", "What colour is the background?"),
+}
+ARGUMENT = {"image": "prompt", "speech": "text", "vlm": "question"}
+HINT = "Both start from one seed and share the machine. Counters run; at the end the tokens are compared."
+
+
+def tab(at: Desk) -> None:
+    """Controls on the left, two lanes on the right."""
+    kinds = [kind for kind in KINDS if kind in at.offers]
+    if not kinds:
+        desk.html(stage.empty("race", "No model is loaded."))
+        return
+    first = kinds[0]
+    desk.html(chrome.lead("Plain decoding against drafting, from one seed: the very same tokens, sooner."))
+    with gr.Row(elem_classes="desk narrow"):
+        with gr.Column(scale=4, min_width=300, elem_classes="controls"):
+            kind = gr.Radio(
+                [(KINDS[kind], kind) for kind in kinds], value=first, label="What to make", elem_id="compare-kind",
+                elem_classes="choice", info="Each by its own model.",
+            )  # fmt: skip
+            prompt = gr.Textbox(
+                EXAMPLES[first][0], label="Prompt", info="What to draw, say or answer.", lines=2, max_lines=4,
+                elem_id="compare-prompt", max_length=2000,
+            )  # fmt: skip
+            image = upload(scene(next(iter(SCENES))), "Picture", "compare-picture", visible=first == "vlm")
+            start, stop = desk.buttons("compare", "Race")
+            examples = gr.Column(elem_classes="bare")
+        with gr.Column(scale=8, min_width=320, elem_classes="stage"):
+            view = desk.html(stage.stage(stage.empty("race", HINT)), elem_id="compare-stage")
+            runs = desk.runs_box("compare")
+        with gr.Column(scale=4, min_width=300, elem_classes="more"):
+            seed = desk.seed_box("compare")
+            method = desk.method_box(at.offers[first], "compare")
+    record = gr.JSON(visible=False)
+
+    async def compare(
+        kind: str, prompt: str, image: str | None, seed: int, method: str
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        try:
+            if kind not in at.offers:
+                raise InvalidArgument(f"there is no model for {kind!r} here; choose one of {', '.join(kinds)}.")
+            asked = {ARGUMENT[kind]: prompt, "seed": int(seed or 0)}
+            asked |= {"image": opened(image)} if kind == "vlm" else {}
+            again = link("compare", {"kind": kind, "prompt": prompt, "seed": int(seed or 0), "method": method})
+            async for shown in raced(at, kind, asked, method, again):
+                yield shown
+        except PolydraftError as error:
+            yield stage.stage(stage.failure(str(error))), {"error": str(error)}
+
+    inputs = [kind, prompt, image, seed, method]
+    after = desk.wired(compare, [start.click, prompt.submit], stop, inputs, [view, record], "compare")
+    with examples:
+        for other in kinds:
+            row = gr.Column(visible=other == first, elem_classes="bare")
+            with row:
+                desk.chips(EXAMPLES[other], prompt, after)
+            at_change(kind, other, row)
+
+    def chosen(kind: str) -> tuple[Any, ...]:
+        offer = at.offers[kind]
+        methods = gr.update(choices=desk.method_names(offer), value=offer.method)
+        return EXAMPLES[kind][0], gr.update(visible=kind == "vlm"), methods
+
+    kind.input(chosen, kind, [prompt, image, method], api_visibility=PRIVATE, show_progress="hidden")
+    at.links["compare"] = {"kind": kind, "prompt": prompt, "seed": seed, "method": method, "runs": runs}
+
+
+def at_change(kind: gr.Radio, mine: str, row: gr.Column) -> None:
+    """Examples of `mine` are shown while it is chosen."""
+    kind.change(
+        lambda chosen: gr.update(visible=chosen == mine), kind, row, api_visibility=PRIVATE, show_progress="hidden"
+    )
+
+
+@dataclass
+class Lane:
+    """One side of the race."""
+
+    title: str
+    kind: str
+    drawing: Drawing | None
+    frame: Frame | None = None
+    shown: str = ""
+
+    def take(self, frame: Frame) -> None:
+        self.frame, self.shown = frame, self.view(frame)
+
+    def view(self, frame: Frame) -> str:
+        if self.kind == "image":
+            return picture(frame.picture, frame.passes, (16, 16), f"{self.title} decoding’s picture")
+        if self.drawing is not None:
+            return self.drawing.strip(frame)
+        return answer(frame.pieces, going=frame.result is None)
+
+    def html(self, won: bool) -> str:
+        counts = self.frame.counts if self.frame else None
+        shown = self.shown or stage.empty(KINDS[self.kind].lower(), "Waiting for its turn.")
+        return race.lane(self.title, counts, shown, won)
+
+
+async def raced(
+    at: Desk, kind: str, asked: dict[str, Any], method: str, again: str
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Both lanes as they go, and the verdict."""
+    rate = at.engine.model(None, "speech").pipe.sample_rate if kind == "speech" else 0
+    drafted, plain = (
+        Lane(title, kind, Drawing("", rate) if rate else None) for title in ("Drafted", "Plain")
+    )
+    order: list[Lane] = []
+
+    async def follow(lane: Lane, method: str) -> None:
+        async for frame in at.frames(kind, **asked, method=method):
+            lane.take(frame)
+        order.append(lane)
+
+    tasks = [asyncio.create_task(follow(drafted, method)), asyncio.create_task(follow(plain, "ar"))]
+    tall = " tall" if kind != "image" else ""
+
+    def lanes(end: str = "") -> str:
+        won = order[0] if order else None
+        return race.race(plain.html(won is plain), drafted.html(won is drafted), end, tall)
+
+    try:
+        waiting: set[asyncio.Task[None]] = set(tasks)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, timeout=2 * PACE)
+            for task in done:
+                await task
+            yield stage.stage(lanes(), going=True), {}
+    finally:
+        for task in tasks:
+            task.cancel()
+    assert drafted.frame is not None and plain.frame is not None
+    mine, other = drafted.frame.result, plain.frame.result
+    same, equal, compared = await at.engine.compute(agreement, mine.tokens, other.tokens)
+    ends = plain.frame.counts, drafted.frame.counts
+    what = "speech codes" if kind == "speech" else "tokens"
+    end = race.verdict(*ends, same, equal, compared, what) + stage.actions(again)
+    said = f"{'The same' if same else 'Other'} tokens; {ends[1].passes} passes instead of {ends[0].passes}."
+    known = {"same_tokens": same, "drafted": mine.stats.to_dict(), "plain": other.stats.to_dict()}
+    yield stage.stage(lanes(end), say=said), known
+
+
+def agreement(drafted: Tensor, plain: Tensor) -> tuple[bool, int, int]:
+    """Whether the tokens are the same, how many are equal place by place, and of how many."""
+    drafted, plain = drafted.flatten(), plain.flatten()
+    shared = min(len(drafted), len(plain))
+    return torch.equal(drafted, plain), int((drafted[:shared] == plain[:shared]).sum()), max(len(drafted), len(plain))

@@ -1,0 +1,135 @@
+"""What the tabs have in common: the desk they lie on, and controls that mean the same on each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gradio as gr
+
+from polydraft.apps.server.engine import Engine
+from polydraft.apps.ui.frames import Frame, frames
+from polydraft.apps.ui.sounds import Sounds
+from polydraft.core.registry import DRAFTERS, JUDGES, choices
+from polydraft.modalities.loading import ModelCard
+
+RUNS = "Colour what each pass made"
+PRIVATE: Any = "private"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model as the page offers it. method: what it drafts with unless told otherwise."""
+
+    card: ModelCard
+    method: str
+    voices: Sequence[str] = ()
+
+
+@dataclass
+class Desk:
+    """What every tab is built with. offers: by modality; links: controls that a link restores, by tab and name."""
+
+    engine: Engine
+    sounds: Sounds
+    offers: dict[str, Offer]
+    links: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def frames(self, modality: str, **arguments: Any) -> AsyncIterator[Frame]:
+        return frames(self.engine, modality, arguments)
+
+
+def html(value: str, **options: Any) -> gr.HTML:
+    """HTML of ours, without Gradio's styles for prose."""
+    return gr.HTML(value, apply_default_css=False, **options)
+
+
+def method_names(offer: Offer) -> list[tuple[str, str]]:
+    """Methods that the model can use, each shown with what it promises."""
+    promises = {name: choice.guarantee for choice in choices() for name in (choice.drafter.name, choice.judge.name)}
+    promises |= {part.name: JUDGES[part.judge].guarantee for part in DRAFTERS.values()}
+    return [(f"{method} · {promises[method]}", method) for method in offer.card.methods]
+
+
+def method_box(offer: Offer, name: str) -> gr.Dropdown:
+    """Every method that the model can use, or one with parameters, typed."""
+    return gr.Dropdown(
+        method_names(offer), value=offer.method, label="Method", allow_custom_value=True, elem_id=f"{name}-method",
+        info="How tokens are drafted and judged; “identical” changes nothing but the speed, “ar” is plain decoding.",
+    )  # fmt: skip
+
+
+def seed_box(name: str) -> gr.Number:
+    """A seed, and a button for another."""
+    with gr.Row(elem_classes="seed"):
+        seed = gr.Number(
+            0, label="Seed", info="Same seed, same result.", precision=0, minimum=0, elem_id=f"{name}-seed",
+            min_width=80,
+        )  # fmt: skip
+        other = gr.Button("New seed", size="sm", min_width=90, elem_classes="other", elem_id=f"{name}-reseed")
+        other.click(None, None, seed, js="() => Math.floor(Math.random() * 1e6)", api_visibility=PRIVATE)
+    return seed
+
+
+def sampling(offer: Offer, name: str) -> dict[str, Any]:
+    """Sliders that most people leave alone, at the model's own values."""
+    own = offer.card.defaults
+    made: dict[str, Any] = {
+        "temperature": gr.Slider(
+            0, 2, own.get("temperature", 1.0), step=0.05, label="Temperature", elem_id=f"{name}-temperature",
+            info="0 takes the likeliest token each time; higher is more varied.",
+        )
+    }  # fmt: skip
+    made["top_k"] = gr.Slider(
+        0, 200, own.get("top_k", 0), step=1, label="Top k", elem_id=f"{name}-top-k",
+        info="Only the k likeliest tokens may be drawn; 0 is off.",
+    )  # fmt: skip
+    made["top_p"] = gr.Slider(
+        0.05, 1, own.get("top_p", 1.0), step=0.05, label="Top p", elem_id=f"{name}-top-p",
+        info="Only the likeliest tokens of this share may be drawn; 1 is off.",
+    )  # fmt: skip
+    return made
+
+
+def untouched(boxes: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """Values that need not be passed on, since they are the model's own."""
+    return {name: box.value for name, box in boxes.items()} | more
+
+
+def runs_box(name: str, on: bool = False) -> gr.Checkbox:
+    """Whether runs are coloured; the style sheet looks at the box, so it works at once."""
+    return gr.Checkbox(on, label=RUNS, elem_id=f"{name}-runs", elem_classes="runs-box", interactive=True)
+
+
+def buttons(name: str, go: str) -> tuple[gr.Button, gr.Button]:
+    """The one that starts, and the one that stops."""
+    with gr.Row(elem_classes="go"):
+        start = gr.Button(go, variant="primary", elem_id=f"{name}-go", scale=3)
+        stop = gr.Button("Stop", variant="secondary", elem_id=f"{name}-stop", scale=1, min_width=80)
+    return start, stop
+
+
+def wired(
+    make: Callable[..., Any], starts: Sequence[Any], stop: gr.Button, inputs: Sequence[Any], outputs: Sequence[Any],
+    api_name: str,
+) -> Callable[..., Any]:  # fmt: skip
+    """`make` runs on each of `starts` and ends by `stop`; returns how to let it follow other events."""
+    quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
+    events = [gr.on(list(starts), make, list(inputs), list(outputs), api_name=api_name, **quiet)]
+    stop.click(None, None, None, cancels=events, js="() => window.polydraft.stopped()", api_visibility=PRIVATE)
+
+    def after(event: Any) -> None:
+        following = event.then(make, list(inputs), list(outputs), api_visibility=PRIVATE, **quiet)
+        stop.click(None, None, None, cancels=[following], api_visibility=PRIVATE)
+
+    return after
+
+
+def chips(texts: Sequence[str], target: Any, after: Callable[..., Any], label: str = "Try") -> None:
+    """Examples: a click fills in `target` and starts."""
+    with gr.Row(elem_classes="chips"):
+        html(f'<span class="chips-label">{label}</span>', elem_classes="chips-head")
+        for text in texts:
+            chip = gr.Button(text, size="sm", elem_classes="chip", min_width=20, scale=0)
+            after(chip.click(lambda text=text: text, None, target, api_visibility=PRIVATE, show_progress="hidden"))

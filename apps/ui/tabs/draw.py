@@ -1,0 +1,87 @@
+"""*Draw*: a prompt becomes a picture that fills in as its tokens are verified."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import gradio as gr
+
+from polydraft.apps.ui.again import changed, link, python
+from polydraft.apps.ui.frames import Frame
+from polydraft.apps.ui.tabs import desk
+from polydraft.apps.ui.tabs.desk import Desk
+from polydraft.apps.ui.views import chrome, counts, stage
+from polydraft.apps.ui.views.picture import data_url, picture
+from polydraft.core.errors import PolydraftError
+
+EXAMPLES = (
+    "two foxes on a navy background", "a panda to the left of a rocket on a yellow background",
+    "three small suns on a pink background", "a whale above an umbrella on a blue background",
+)  # fmt: skip
+HINT = "A picture is 256 tokens. You will see which of them each pass of the network made."
+
+
+def tab(at: Desk) -> None:
+    """Controls on the left, the picture on the right."""
+    offer = at.offers.get("image")
+    if offer is None:
+        desk.html(stage.empty("picture", "No image model is loaded; start with --image to draw."))
+        return
+    desk.html(chrome.lead("Say what to draw. The picture fills in as its tokens are verified, several a pass."))
+    with gr.Row(elem_classes="desk"):
+        with gr.Column(scale=5, min_width=320, elem_classes="controls"):
+            prompt = gr.Textbox(
+                EXAMPLES[0], label="Prompt", info="One to three objects, where they stand, and a background.",
+                lines=2, max_lines=4, elem_id="draw-prompt", placeholder=EXAMPLES[1], submit_btn=False,
+            )  # fmt: skip
+            start, stop = desk.buttons("draw", "Draw")
+            examples = gr.Column(elem_classes="bare")
+        with gr.Column(scale=6, min_width=320, elem_classes="stage"):
+            view = desk.html(stage.stage(stage.empty("picture", HINT)), elem_id="draw-stage")
+            runs = desk.runs_box("draw")
+        with gr.Column(scale=5, min_width=320, elem_classes="more"):
+            seed = desk.seed_box("draw")
+            with gr.Accordion("More settings", open=False):
+                method = desk.method_box(offer, "draw")
+                fine = desk.sampling(offer, "draw")
+                fine["guidance_scale"] = gr.Slider(
+                    1, 5, offer.card.defaults.get("guidance_scale", 1.0), step=0.1, label="Guidance",
+                    elem_id="draw-guidance", info="How strictly the prompt is followed; 1 is off and twice as fast.",
+                )  # fmt: skip
+    record = gr.JSON(visible=False)
+    own = desk.untouched(fine, seed=0, method=offer.method)
+
+    async def draw(prompt: str, seed: int, method: str, *values: float) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
+        given = changed(settings, own)
+        try:
+            async for frame in at.frames("image", prompt=prompt, **given):
+                yield shown(frame, prompt, given)
+        except PolydraftError as error:
+            yield stage.stage(stage.failure(str(error))), {"error": str(error)}
+
+    inputs = [prompt, seed, method, *fine.values()]
+    after = desk.wired(draw, [start.click, prompt.submit], stop, inputs, [view, record], "draw")
+    with examples:
+        desk.chips(EXAMPLES, prompt, after)
+    at.links["draw"] = {"prompt": prompt, "seed": seed, "method": method, "runs": runs, **fine}
+
+
+def shown(frame: Frame, prompt: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The stage, and what is known of the run."""
+    now = frame.counts
+    result = frame.result
+    seen = picture(frame.picture, frame.passes, (16, 16) if result is None else result.grid, f"Drawing: {prompt}")
+    if result is None:
+        return stage.stage(seen, counts.bars(now) + counts.facts(now), going=True), {}
+    notes = {"prompt": prompt, "model": result.model, "method": result.method, "seed": str(result.seeds[0])}
+    made = data_url(result.image, notes | {"software": "polydraft", "comment": "AI-generated picture"})
+    unknown = f"The model does not know {', '.join(result.ignored_words)}." if result.ignored_words else ""
+    below = counts.bars(now) + counts.facts(now) + stage.notes([unknown]) + stage.actions(
+        link("draw", {"prompt": prompt} | given),
+        python("generate_image", [prompt], given, ".image.save('picture.png')"),
+        ("Save PNG", made, f"polydraft-{result.seeds[0]}.png"),
+    )  # fmt: skip
+    said = f"The picture is finished. {counts.sentence(now)}"
+    return stage.stage(seen, below, said), {"stats": result.stats.to_dict(), "finish_reason": result.finish_reason}

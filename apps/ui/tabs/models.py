@@ -1,0 +1,50 @@
+"""*Models*: what is loaded and what can be asked of it, and every way to draft."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from polydraft.apps.commands.methods import describe as described_method
+from polydraft.apps.commands.models import describe as described_model
+from polydraft.apps.ui.tabs import desk
+from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
+from polydraft.apps.ui.views import chrome
+from polydraft.apps.ui.views.tables import methods_table, model_cards
+from polydraft.core.registry import DRAFTERS, choices
+from polydraft.modalities.loading import ModelCard
+
+PROMISES = ("all", "identical", "exact", "lossy")
+
+
+def tab(at: Desk) -> None:
+    """Cards, then the table with a filter."""
+    cards = [offer.card for offer in at.offers.values()]
+    desk.html(chrome.lead("What is loaded, what it can make, and every way it can draft."))
+    desk.html(model_cards([described_model(card) | {"megabytes": megabytes(card)} for card in cards]))
+    desk.html('<h2 class="subhead">Methods</h2>')
+    promise = gr.Radio(
+        list(PROMISES), value="all", label="Show methods whose tokens are", elem_classes="choice",
+        elem_id="models-promise",
+        info="identical: the same tokens as plain decoding. exact: the same distribution. lossy: near it.",
+    )  # fmt: skip
+    found = all_methods()
+    names = [method["name"] for method in found]
+    users = {name: [card.name for card in cards if name in card.methods] for name in names}
+    table = desk.html(methods_table(found, users))
+
+    def filtered(promise: str) -> str:
+        return methods_table([method for method in found if promise in ("all", method["guarantee"])], users)
+
+    promise.change(filtered, promise, table, api_visibility=PRIVATE, show_progress="hidden")
+
+
+def all_methods() -> list[dict[str, Any]]:
+    """As `polydraft methods --json` has them."""
+    return [described_method(choice, index < len(DRAFTERS)) for index, choice in enumerate(choices())]
+
+
+def megabytes(card: ModelCard) -> float:
+    """Of the model's own weights, drafters included."""
+    return sum(file.stat().st_size for file in card.path.rglob("*.safetensors")) / 1e6

@@ -1,0 +1,61 @@
+"""A picture as it fills in: what is drawn, what is not yet, and on top the runs in the colours of their passes."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+
+from PIL import Image, PngImagePlugin
+
+from polydraft.apps.ui.views.runs import Run, runs
+
+
+def picture(drawn: Image.Image | None, passes: Sequence[int], grid: tuple[int, int], alt: str) -> str:
+    """`drawn` under its runs. passes: which target pass (from 1) made each token of `grid`, row by row; 0 for none."""
+    rows, columns = grid
+    made = runs(passes)
+    done = max((run.end for run in made), default=0)
+    below = "" if drawn is None else f'<img src="{data_url(drawn)}" alt="" decoding="sync">'
+    shapes = "".join(
+        f'<path class="run shade-{run.shade}" d="{outline(run.start, run.end, columns)}"><title>{run}</title></path>'
+        for run in made
+    )
+    rest = "" if done == rows * columns else undrawn(done, rows, columns)
+    newest = made[-1] if made and rest else None
+    front = f'<path class="newest" d="{outline(newest.start, newest.end, columns)}"/>' if newest else ""
+    return (
+        f'<div class="picture" role="img" aria-label="{escape(alt)}">{below}'
+        f'<svg viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" aria-hidden="true">'
+        f'{rest}<g class="runs">{shapes}</g>{front}</svg></div>'
+    )
+
+
+def undrawn(done: int, rows: int, columns: int) -> str:
+    """What covers the cells from `done` on, and a grid over it."""
+    cover = f'<path class="undrawn" d="{outline(done, rows * columns, columns)}"/>'
+    top = -(-done // columns)
+    lines = [f"M0 {row}H{columns}" for row in range(top, rows)] + [f"M{at} {top}V{rows}" for at in range(1, columns)]
+    return f'{cover}<path class="grid" d="{"".join(lines)}"/>'
+
+
+def outline(start: int, end: int, columns: int) -> str:
+    """The path around cells `start` to `end` (exclusive) of a grid read row by row."""
+    (top, left), (bottom, right) = divmod(start, columns), divmod(end - 1, columns)
+    if top == bottom:
+        return f"M{left} {top}H{right + 1}V{top + 1}H{left}Z"
+    return f"M{left} {top}H{columns}V{bottom}H{right + 1}V{bottom + 1}H0V{top + 1}H{left}Z"
+
+
+def data_url(image: Image.Image, notes: dict[str, str] | None = None) -> str:
+    """The picture as a PNG in a `data:` URL; notes become its text chunks."""
+    info = PngImagePlugin.PngInfo()
+    for key, value in (notes or {}).items():
+        info.add_itxt(key, value)
+    file = io.BytesIO()
+    image.save(file, "PNG", pnginfo=info)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+__all__ = ["Run", "data_url", "outline", "picture"]

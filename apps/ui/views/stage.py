@@ -1,0 +1,43 @@
+"""The place beside the controls: nothing yet, something under way or made, or a sentence about what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+
+def stage(shown: str, below: str = "", say: str = "", going: bool = False) -> str:
+    """say: what a screen reader is told, once. going: whether there is something to stop."""
+    told = f'<span data-say="{escape(say)}" hidden></span>' if say else ""
+    return f'<div{" data-going" if going else ""}><div class="shown">{shown}</div>{below}{told}</div>'
+
+
+def empty(kind: str, hint: str) -> str:
+    """Before anything was made. kind: picture, sound, answer or race."""
+    return f'<div class="empty {kind}"><p>{escape(hint)}</p></div>'
+
+
+def failure(message: str) -> str:
+    """An error in a sentence."""
+    text = message[:1].upper() + message[1:]
+    return f'<div class="failure" role="alert"><strong>That did not work.</strong><p>{escape(text)}</p></div>'
+
+
+def notes(sentences: Sequence[str]) -> str:
+    """What is worth knowing about a result."""
+    lines = "".join(f"<p>{escape(line)}</p>" for line in sentences if line)
+    return f'<div class="notes">{lines}</div>' if lines else ""
+
+
+def actions(link: str, python: str = "", download: tuple[str, str, str] | None = None) -> str:
+    """Buttons that make the same again or keep it. download: its label, its address and a file name."""
+    keep = ""
+    if download:
+        label, address, name = download
+        keep = f'<a class="act" href="{escape(address)}" download="{escape(name)}">{escape(label)}</a>'
+    code = escape(python)
+    line = f'<button type="button" class="act" data-copy="{code}" title="{code}">Copy Python</button>'
+    return (
+        f'<div class="actions">{keep}<button type="button" class="act" data-copy-link="{escape(link)}" '
+        f'title="A link that opens this page with these settings">Copy link</button>{line if python else ""}</div>'
+    )

@@ -1,0 +1,73 @@
+"""What can be asked of the models that are loaded, and every way to draft: cards and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from polydraft.apps.ui.views.counts import badge
+
+DOES = {"image": "Draws", "speech": "Speaks", "vlm": "Answers"}
+
+
+def model_cards(models: Sequence[Mapping[str, Any]]) -> str:
+    """A card a model, as `polydraft models --json` describes it; `megabytes` if its weights are known."""
+    return f'<div class="cards">{"".join(model_card(model) for model in models)}</div>'
+
+
+def model_card(model: Mapping[str, Any]) -> str:
+    defaults = dict(model["defaults"])
+    method = defaults.pop("method")
+    rows = [
+        ("Drafts with", f"<code>{escape(method)}</code>"),
+        ("Drafters", ", ".join(f"<code>{escape(kind)}</code>" for kind in model["drafters"]) or "none of its own"),
+        ("Defaults", ", ".join(f"{escape(name.replace('_', ' '))} {value:g}" for name, value in numbers(defaults))),
+    ]
+    if model.get("megabytes"):
+        rows.append(("Weights", f"{model['megabytes']:.0f} MB"))
+    facts = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows if value)
+    made = "".join(words(category, found) for category, found in model["makes"].items())
+    return (
+        f'<article class="card"><header><span class="does">{DOES.get(model["modality"], "Makes")}</span>'
+        f"<h3>{escape(model['name'])}</h3><p>{escape(sentence(model['summary']))}</p></header>"
+        f"<dl>{facts}</dl>{made}</article>"
+    )
+
+
+def words(category: str, found: Sequence[str]) -> str:
+    """What a model can draw or say, folded away."""
+    chips = "".join(f"<li>{escape(word)}</li>" for word in found)
+    name = f"{escape(category.capitalize())} <small>{len(found)}</small>"
+    return f"<details><summary>{name}</summary><ul>{chips}</ul></details>"
+
+
+def numbers(values: Mapping[str, Any]) -> list[tuple[str, float]]:
+    return [(name, value) for name, value in values.items() if isinstance(value, (int, float))]
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def methods_table(methods: Sequence[Mapping[str, Any]], users: Mapping[str, Sequence[str]]) -> str:
+    """A row a method, as `polydraft methods --json` describes it. users: models that can use it, by its name."""
+    rows = "".join(method_row(method, users.get(method["name"], ())) for method in methods)
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("Method", "Promises", "What it does", "Models", "Paper"))
+    return f'<table class="methods"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def method_row(method: Mapping[str, Any], users: Sequence[str]) -> str:
+    knobs = "".join(
+        f"<li><code>{escape(name)}={escape(str(value['default']))}</code> {escape(value['help'])}</li>"
+        for name, value in method["parameters"].items()
+    )
+    count = f"{len(method['parameters'])} parameter{'s' if len(method['parameters']) != 1 else ''}"
+    fold = f"<details><summary>{count}</summary><ul>{knobs}</ul></details>" if knobs else ""
+    used = ", ".join(f"<span>{escape(user)}</span>" for user in users) or "none loaded"
+    return (
+        f'<tr data-promise="{method["guarantee"]}"><th scope="row"><code>{escape(method["name"])}</code></th>'
+        f'<td data-name="Promises">{badge(method["guarantee"])}</td>'
+        f'<td data-name="What it does">{escape(sentence(method["summary"]))}{fold}</td>'
+        f'<td data-name="Models">{used}</td><td data-name="Paper">{escape(method["paper"]) or "–"}</td></tr>'
+    )

@@ -1,0 +1,105 @@
+"""Links and lines of Python that make the same again, and sounds that grow."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polydraft.apps.ui.again import changed, link, python, restored
+from polydraft.apps.ui.sounds import KEPT, Sound, Sounds, part, span
+from polydraft.modalities.speech.result import pcm, wav_header
+
+KNOWN = {"prompt": "", "seed": 0, "temperature": 0.7, "runs": False, "method": "jacobi"}
+
+
+@given(st.fixed_dictionaries({
+    "prompt": st.text(min_size=1, max_size=50).filter(lambda text: not any(0xD800 <= ord(c) < 0xE000 for c in text)),
+    "seed": st.integers(0, 2**53), "temperature": st.floats(0, 2),
+    "method": st.sampled_from(["ar", "jacobi(window=9)"]),
+}))  # fmt: skip
+def test_links_restore_what_they_were_made_of(settings: dict[str, Any]) -> None:
+    query = dict(parse_qsl(link("draw", settings).removeprefix("?"), keep_blank_values=True))
+    assert query.pop("tab") == "draw"
+    assert restored(query, KNOWN) == settings
+
+
+def test_unreadable_settings_are_left_out() -> None:
+    query = {"seed": "1e3", "temperature": "nan", "runs": "maybe", "prompt": "x" * 9000, "other": "1"}
+    assert restored(query, KNOWN) == {"prompt": "x" * 4000}
+    assert restored({"runs": "1", "temperature": "1"}, KNOWN) == {"runs": True, "temperature": 1.0}
+
+
+@given(st.text(), st.integers())
+def test_lines_of_python_say_what_was_asked(prompt: str, seed: int) -> None:
+    line = python("generate_image", [prompt], {"seed": seed, "method": None}, ".image.save('picture.png')")
+    asked: list[Any] = []
+    source = line.removeprefix("from polydraft import generate_image; ").removesuffix(".image.save('picture.png')")
+    eval(source, {"generate_image": lambda *given, **named: asked.append((given, named))})
+    assert asked == [((prompt,), {"seed": seed})]
+    assert "\n" not in line
+
+
+def test_only_what_was_changed_is_passed_on() -> None:
+    assert changed({"seed": 3, "top_k": 4, "speed": 1.0}, {"seed": 0, "top_k": 4}) == {"seed": 3, "speed": 1.0}
+
+
+def test_a_sound_is_heard_from_its_start_while_it_grows() -> None:
+    """Two players, one before the first sample and one late, get the same bytes; then the whole is a true WAV."""
+    parts = [np.full(100, 0.1 * number, np.float32) for number in range(5)]
+
+    async def play() -> None:
+        sound = Sound(16000)
+
+        async def listen() -> bytes:
+            return b"".join([piece async for piece in sound.stream()])
+
+        early = asyncio.create_task(listen())
+        for index, audio in enumerate(parts):
+            await asyncio.sleep(0)
+            sound.add(audio)
+            if index == 2:
+                late = asyncio.create_task(listen())
+        await asyncio.sleep(0)
+        sound.close()
+        heard = await asyncio.wait_for(asyncio.gather(early, late), 30)
+        wanted = wav_header(16000) + b"".join(map(pcm, parts))
+        assert heard == [wanted, wanted]
+        assert pcm(np.concatenate(parts)) in sound.whole()
+        assert sound.seconds == 500 / 16000
+
+    asyncio.run(play())
+
+
+def test_few_sounds_are_kept() -> None:
+    sounds = Sounds()
+    keys = [sounds.begin(16000)[0] for _ in range(KEPT + 3)]
+    assert list(sounds.kept) == keys[3:] and len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (None, (None, 0)), ("bytes=0-", (0, 99)), ("bytes=10-19", (10, 19)), ("bytes=90-500", (90, 99)),
+        ("bytes=-10", (90, 99)), ("bytes=-500", (0, 99)), ("bytes=x-1", (None, 0)), ("lines=0-1", (None, 0)),
+        ("bytes=-", (None, 0)), ("bytes=0-1,5-6", (None, 0)),
+    ],
+)  # fmt: skip
+def test_parts_of_a_sound(header: str | None, found: tuple[int | None, int]) -> None:
+    assert span(header, 100) == found
+    answer = part(bytes(range(100)), header)
+    first, last = found
+    if first is None:
+        assert (answer.status_code, bytes(answer.body)) == (200, bytes(range(100)))
+    else:
+        assert (answer.status_code, bytes(answer.body)) == (206, bytes(range(first, last + 1)))
+        assert answer.headers["content-range"] == f"bytes {first}-{last}/100"
+
+
+def test_a_part_past_the_end_is_refused() -> None:
+    assert part(b"abc", "bytes=3-").status_code == 416

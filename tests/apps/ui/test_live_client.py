@@ -1,0 +1,118 @@
+"""Programs at the page: its named endpoints, driven by Gradio's own client."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from .conftest import PATIENCE, Live
+
+
+@pytest.fixture(scope="module")
+def client(live: Live) -> Iterator[Any]:
+    gradio_client = pytest.importorskip("gradio_client", reason="gradio_client is not installed")
+    yield gradio_client.Client(live.address, verbose=False, httpx_kwargs={"timeout": PATIENCE})
+
+
+def last(client: Any, *arguments: Any, api_name: str) -> Any:
+    return client.submit(*arguments, api_name=api_name).result(timeout=PATIENCE)
+
+
+def test_endpoints_are_the_four_that_make_something(client: Any) -> None:
+    assert set(client.view_api(return_format="dict")["named_endpoints"]) == {"/draw", "/speak", "/ask", "/compare"}
+
+
+def test_draw(client: Any) -> None:
+    shown, known = last(client, "two cats on a pink background", 3, "eagle2", 0.7, 4, 1, 1.3, api_name="/draw")
+    assert "Save PNG" in shown
+    assert known["finish_reason"] == "length" and known["stats"]["tokens"] == 256
+    assert known["stats"]["guarantee"] == "identical" and known["stats"]["mean_accepted_length"] > 1.5
+
+
+def test_speak_and_fetch_the_sound(client: Any, live: Live) -> None:
+    _, known = last(client, "It is late.", "rms", 1, "hydra", 1, 0.6, 20, 1, api_name="/speak")
+    with urllib.request.urlopen(live.address + known["sound"], timeout=PATIENCE) as answer:
+        heard, rate = soundfile.read(io.BytesIO(answer.read()), dtype="float32")
+    said = live.compute(live.engine.model("tiny-speech").pipe, "It is late.", voice="rms", seed=1, speculative=False)
+    assert rate == said.sample_rate and len(heard) == len(said.audio)
+    assert np.abs(heard - said.audio.clip(-1, 1)).max() < 1e-3
+
+
+def test_ask(client: Any, tmp_path: Any) -> None:
+    from gradio_client import handle_file
+
+    Image.new("RGB", (128, 128), (38, 52, 98)).save(tmp_path / "night.png")
+    asked = handle_file(str(tmp_path / "night.png")), "What colour is the background?", 0, "hydra", 0, 0, 1, 64
+    _, known = last(client, *asked, api_name="/ask")
+    assert "navy" in known["text"] and known["finish_reason"] == "eos"
+
+
+def test_a_lossy_race_says_how_many_are_equal(client: Any) -> None:
+    shown, known = last(client, "speech", "It is late.", None, 0, "top-k", api_name="/compare")
+    assert known["drafted"]["guarantee"] == "lossy"
+    assert ("The same tokens" in shown) is known["same_tokens"]
+
+
+def asked_about(live: Live, picture: dict[str, Any]) -> str:
+    """What the page says of a question about a picture that a request names, event by event."""
+    asked = json.dumps({"data": [picture, "What colour is the background?", 0, "hydra", 0, 0, 1, 16]}).encode()
+    call = live.address + "gradio_api/call/ask"
+    posted = urllib.request.Request(call, asked, {"content-type": "application/json"})
+    with urllib.request.urlopen(posted, timeout=PATIENCE) as answer:
+        event = json.load(answer)["event_id"]
+    with urllib.request.urlopen(f"{call}/{event}", timeout=PATIENCE) as answer:
+        return answer.read().decode()
+
+
+def test_files_that_nobody_uploaded_are_refused(live: Live, tmp_path: Any) -> None:
+    from gradio.utils import get_upload_folder
+
+    secret = tmp_path / "secret.png"
+    Image.new("RGB", (128, 128), (38, 52, 98)).save(secret)
+    kept = Path(get_upload_folder())
+    traversing = kept / ".." / secret.relative_to(kept.parent) if secret.is_relative_to(kept.parent) else secret
+    before = set(kept.rglob("*"))
+    for named in (
+        {"path": str(secret)}, {"path": str(traversing)}, {"path": live.address.replace("ui/", "favicon.ico")},
+        {"path": None, "url": live.address.replace("ui/", "favicon.ico")}, {"url": f"file://{secret}"},
+    ):  # fmt: skip
+        said = asked_about(live, named | {"meta": {"_type": "gradio.FileData"}})
+        assert "navy" not in said and "event: error" in said or "no longer there" in said, (named, said)
+    assert set(kept.rglob("*")) == before  # nor was anything copied or fetched
+
+
+@pytest.mark.parametrize("path", ["file=/etc/passwd", "file=pyproject.toml", "proxy=http://[::1]:1/", "file=http://[::1]:1/"])
+def test_files_of_the_machine_are_not_handed_out(live: Live, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{live.address}gradio_api/{path}", timeout=PATIENCE)
+    assert refused.value.code in (400, 403)
+
+
+def test_bombs_and_broken_pictures_are_refused_in_a_sentence(client: Any, tmp_path: Any) -> None:
+    from gradio_client import handle_file
+
+    bomb, broken = tmp_path / "bomb.png", tmp_path / "broken.png"
+    Image.new("1", (10_000, 10_000)).save(bomb)
+    Image.effect_noise((200, 200), 50).save(broken)
+    broken.write_bytes(broken.read_bytes()[:3000])
+    for file, word in ((bomb, "pixels"), (broken, "cannot be decoded")):
+        shown, known = last(client, handle_file(str(file)), "What is this?", 0, "hydra", 0, 0, 1, 16, api_name="/ask")
+        assert word in known["error"] and known["error"].endswith("."), known
+        assert 'role="alert"' in shown
+
+
+def test_refusals_are_sentences(client: Any) -> None:
+    shown, known = last(client, "two cats on a pink background", 3, "no-such-way", 0.7, 4, 1, 1.3, api_name="/draw")
+    assert known["error"].startswith("method 'no-such-way' is unknown") and 'role="alert"' in shown
+    shown, known = last(client, "<script>alert(1)</script>", 0, "jacobi", 0.7, 4, 1, 1.3, api_name="/draw")
+    assert "<script" not in shown

@@ -1,0 +1,146 @@
+"""People at the page: a browser draws, listens, asks, compares, stops and leaves."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from typing import Any
+
+import pytest
+from PIL import Image, ImageChops
+
+from .conftest import Live, until
+
+PROMPT = "a tiger on a green background"
+WATCH_RUNS = """() => {
+  window.seen = [];
+  const look = () => {
+    const count = document.querySelectorAll("#draw-stage .run").length;
+    if (count !== window.seen.at(-1)) window.seen.push(count);
+  };
+  new MutationObserver(look).observe(document.querySelector("#draw-stage"), { childList: true, subtree: true });
+}"""
+
+
+def picture_of(address: str) -> Image.Image:
+    """The picture in a `data:` URL."""
+    return Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+
+
+def slowly(page: Any, name: str) -> None:
+    """Choose plain decoding, so that there is time to interrupt."""
+    page.get_by_role("button", name="More settings").locator("visible=true").click()
+    box = page.locator(f"#{name}-method input").first
+    box.fill("ar")
+    box.press("Enter")
+
+
+def test_a_prompt_becomes_a_picture_that_fills_in(opened: Any, live: Live) -> None:
+    page = opened()
+    page.evaluate(WATCH_RUNS)
+    page.get_by_label("Prompt").locator("visible=true").fill(PROMPT)
+    page.get_by_role("button", name="Draw", exact=True).click()
+    save = page.get_by_role("link", name="Save PNG")
+    save.wait_for()
+    seen = page.evaluate("window.seen")
+    grown = [count for count in seen if count]
+    assert len(set(grown)) > 3, seen  # it filled in, more than once
+    assert grown == sorted(grown), seen
+    drawn = picture_of(save.get_attribute("href"))
+    assert drawn.text["prompt"] == PROMPT
+    pipe = live.engine.model("tiny-image").pipe
+    plain = live.compute(pipe, PROMPT, speculative=False, seed=0)
+    assert ImageChops.difference(drawn.convert("RGB"), plain.image).getbbox() is None  # the very picture
+    assert page.get_by_label(f"Drawing: {PROMPT}").is_visible()
+    assert page.locator("#draw-stage .bar.drafted .value").inner_text() == f"{seen[-1]} passes"
+
+
+def test_runs_are_coloured_if_wanted(opened: Any) -> None:
+    page = opened()
+    page.get_by_role("button", name="Draw", exact=True).click()
+    page.get_by_role("link", name="Save PNG").wait_for()
+    shown = "getComputedStyle(document.querySelector('#draw-stage .runs')).opacity"
+    assert page.evaluate(shown) == "0"
+    page.get_by_label("Colour what each pass made").locator("visible=true").check()
+    page.wait_for_function(f"{shown} === '1'")
+
+
+def test_speech_is_heard_while_it_is_made(opened: Any, live: Live) -> None:
+    page = opened("?tab=speak")
+    page.get_by_label("Text").locator("visible=true").fill("We will meet again tomorrow. Dinner is at seven.")
+    page.get_by_role("button", name="Speak", exact=True).click()
+    page.wait_for_function("document.querySelector('audio').readyState === 4")
+    page.wait_for_function("document.querySelector('audio').currentTime > 0.1")
+    save = page.get_by_role("link", name="Save WAV")
+    save.wait_for()
+    assert page.evaluate("document.querySelector('audio').error") is None
+    assert page.locator("#speak-stage .spectrum img").count() == 1
+    assert page.locator("#speak-stage .band .run").count() > 5
+    page.wait_for_function("document.querySelector('audio').ended")
+    seconds = float(page.locator("#speak-stage .sound").get_attribute("data-length"))
+    assert abs(page.evaluate("document.querySelector('audio').currentTime") - seconds) < 0.3
+    sought = page.get_by_label("Position in the speech")
+    sought.fill("0.5")
+    page.wait_for_function("document.querySelector('audio').currentTime >= 0.5")
+    assert page.get_by_role("button", name=re.compile("^(Play|Pause)$")).is_enabled()
+
+
+def test_an_uploaded_picture_is_asked_about(opened: Any, tmp_path: Any) -> None:
+    import numpy as np
+
+    from polydraft.modalities.world.scene import Composition, Group, place
+
+    scene = place(Composition("orange", (Group("robot", 2, "large"),)), np.random.default_rng(3))
+    Image.fromarray(scene.render()).save(tmp_path / "robots.png")
+    page = opened("?tab=ask")
+    page.get_by_label("Remove Image").or_(page.get_by_label("Clear")).locator("visible=true").first.click()
+    page.locator("#ask-picture input[type=file]").set_input_files(tmp_path / "robots.png")
+    page.locator("#ask-picture img").wait_for()
+    page.get_by_label("Question").locator("visible=true").fill("What colour is the background?")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.locator("#ask-stage .actions").wait_for()
+    assert "orange" in page.locator("#ask-stage .answer").inner_text()
+    assert page.locator("#ask-stage .said").count() >= 1
+    page.get_by_label("Question").locator("visible=true").fill("How many robots are there?")
+    page.get_by_label("Question").locator("visible=true").press("Enter")
+    page.wait_for_function("document.querySelectorAll('#ask-stage .answer').length === 2")
+    page.locator("#ask-stage .actions").wait_for()
+    assert "two" in page.locator("#ask-stage .answer").last.inner_text()
+
+
+@pytest.mark.parametrize(("kind", "prompt"), [("Speech", "It is late."), ("Answer", "Describe the picture.")])
+def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -> None:
+    page = opened("?tab=compare")
+    box = page.locator("#compare-prompt textarea")
+    before = box.input_value()
+    page.locator("#compare-kind").get_by_text(kind, exact=True).click()
+    page.wait_for_function("(was) => document.querySelector('#compare-prompt textarea')?.value !== was", arg=before)
+    box.fill(prompt)
+    page.get_by_role("button", name="Race", exact=True).click()
+    verdict = page.locator("#compare-stage .verdict")
+    verdict.wait_for()
+    assert "The same tokens" in verdict.inner_text()
+    assert page.locator("#compare-stage .lane.drafted .flag").inner_text() == "first"
+    names, values = verdict.locator("dt").all_inner_texts(), verdict.locator("dd:not(.why)").all_inner_texts()
+    figures = dict(zip(names, values, strict=True))
+    assert float(figures["τ"]) > 1.2 and int(figures["Passes"]) > 1 and figures["S"].endswith("×"), figures
+
+
+def test_stop_frees_the_row(opened: Any, live: Live) -> None:
+    page, before = opened(), live.cancelled()
+    slowly(page, "draw")
+    page.get_by_role("button", name="Draw", exact=True).click()
+    page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
+    page.locator("#draw-stop").click()
+    until(lambda: live.cancelled() > before and not live.engine.tickets, "the request was cancelled")
+    page.locator("#draw-stage").get_by_text("Stopped.").wait_for()
+
+
+def test_leaving_frees_the_row(opened: Any, live: Live) -> None:
+    page, before = opened(), live.cancelled()
+    slowly(page, "draw")
+    page.get_by_role("button", name="Draw", exact=True).click()
+    page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
+    page.close()
+    until(lambda: live.cancelled() > before and not live.engine.tickets, "the request was cancelled")

@@ -1,0 +1,51 @@
+"""`polydraft ui`: what it refuses before anything is loaded, and that it serves the page and stops."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ..command_line import ENVIRONMENT, assert_refused, run
+
+PATIENCE = 240  # seconds
+
+
+def test_other_machines_are_let_in_only_when_told() -> None:
+    assert_refused(run("ui", "--host", "0.0.0.0", "--port", "0"), "--open")
+
+
+def test_a_taken_port_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert_refused(run("ui", "--port", str(taken.getsockname()[1])), "--port")
+
+
+def test_it_serves_the_page_until_it_is_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
+    command = [sys.executable, "-m", "polydraft.apps.cli", "ui", "--port", "0", "--vlm", "tiny-vlm"]
+    environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1", "POLYDRAFT_API_KEY": "a key of the server, not the page's"}
+    notes = tmp_path / "notes.txt"
+    with notes.open("w") as told, subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=told, text=True
+    ) as page:  # fmt: skip
+        try:
+            assert page.stdout is not None
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(page.stdout, selectors.EVENT_READ)
+                assert waiting.select(PATIENCE), f"nothing was said in {PATIENCE} s: {notes.read_text()}"
+            address = page.stdout.readline().strip()
+            assert address.endswith("/ui/"), (address, notes.read_text())
+            with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+                assert b"gradio_config" in answer.read()
+            os.kill(page.pid, signal.SIGINT)
+            assert page.wait(PATIENCE) == 0
+        finally:
+            page.kill()
+    assert "Traceback" not in notes.read_text()
