@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -47,9 +49,12 @@ class Replica:
             for served in self.engine.models()
         ]  # fmt: skip
 
-    def under_way(self) -> int:
-        """Requests that have not ended."""
-        return len(self.engine.tickets)
+    def counts(self) -> dict[str, Any]:
+        """Which process this is, how many requests are under way, and how others ended."""
+        outcomes: Counter[str] = Counter()
+        for (_, outcome), count in self.engine.meter.outcomes.items():
+            outcomes[outcome] += count
+        return {"process": os.getpid(), "under_way": len(self.engine.tickets), "outcomes": dict(outcomes)}
 
     async def answer(self, call: dict[str, Any]) -> AsyncIterator[list[wire.Message]]:
         """One request. All that is due is sent at once, so a slow reader gets fewer and longer lists."""

@@ -49,6 +49,7 @@ def front(given: dict[str, Any]) -> Any:
     """The application in the front's process, whose event loop runs."""
     from ray import serve
 
+    from polydraft.apps.ray.named import Named
     from polydraft.apps.ray.remote import RemoteEngine
     from polydraft.apps.server import logs
     from polydraft.apps.server.app import create_app, guarded
@@ -63,7 +64,7 @@ def front(given: dict[str, Any]) -> Any:
     meter.watch(engine)
     app = create_app(chosen, engine)
     app.state.attaching = asyncio.ensure_future(engine.attach())
-    return guarded(app, chosen)
+    return Named(guarded(app, chosen))
 
 
 def as_given(chosen: Settings) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from urllib.request import urlopen
 
 from polydraft.apps.ray.cluster import cluster
 from polydraft.apps.ray.ingress import NAME, application, as_given, most_replicas
@@ -15,7 +17,7 @@ from polydraft.core.errors import InvalidArgument
 
 Told = Callable[[str], None]
 SLOW = 600.0  # seconds that models may take to load
-PAUSE = 0.2
+ANSWER, PAUSE = 10.0, 0.2
 
 
 def run(settings: Settings, told: Told) -> None:
@@ -24,13 +26,13 @@ def run(settings: Settings, told: Told) -> None:
     where, port = address(settings, listening), listening.getsockname()[1]
     listening.close()
     stop = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda number, frame: stop.set())
     cpus = settings.replicas * settings.replica_cpus
     with cluster(settings.ray_address, cpus, settings.replicas * settings.replica_gpus):
         from ray import serve
 
-        told(f"{settings.replicas} to {most_replicas(settings)} replicas of {settings.replica_cpus:g} cores are loading")
+        for each in (signal.SIGTERM, signal.SIGINT):  # now, since Ray takes them when it connects
+            signal.signal(each, lambda number, frame: stop.set())
+        told(f"{how_many(settings)} of {settings.replica_cpus:g} cores each are loading")
         serve.start(proxy_location="HeadOnly", http_options={"host": settings.host, "port": port})
         try:
             serve.run(application(as_given(settings)), name=NAME, route_prefix="/", blocking=False)
@@ -43,16 +45,17 @@ def run(settings: Settings, told: Told) -> None:
             serve.shutdown()
 
 
+def how_many(settings: Settings) -> str:
+    most = most_replicas(settings)
+    return f"{settings.replicas} to {most} replicas" if most > settings.replicas else f"replicas ({most})"
+
+
 def wait_ready(where: str, stop: threading.Event) -> None:
     """Until the front says that it is ready."""
-    import httpx
-
     end = time.monotonic() + SLOW
     while not stop.wait(PAUSE):
-        try:
-            if httpx.get(f"{where}/ready", timeout=PAUSE * 50).status_code == 200:
+        with suppress(OSError), urlopen(f"{where}/ready", timeout=ANSWER) as answer:  # other statuses are OSError, too
+            if answer.status == 200:
                 return
-        except httpx.HTTPError:
-            pass
         if time.monotonic() > end:
             raise InvalidArgument(f"no replica was ready after {SLOW:g} s; look at the logs of Ray.")
