@@ -28,8 +28,9 @@ def needs_ray() -> None:
 
 
 def quiet() -> None:
-    """Before Ray is imported: nothing is reported to anybody."""
+    """Before Ray is imported: nothing is reported to anybody, nor printed between the results on standard output."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 
 def closed() -> None:

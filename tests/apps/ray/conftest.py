@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from polydraft.apps.ray.cluster import quiet
+
 from ..command_line import ROOT
 from .farm import OBJECTS, Farm
 
 ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")])),
-    "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
-    "OMP_NUM_THREADS": "1",
+    "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "OMP_NUM_THREADS": "1",
 }  # fmt: skip
 
 
@@ -23,6 +24,7 @@ def nodes() -> Iterator[None]:
     """Two nodes; this process is connected to them."""
     before = dict(os.environ)
     os.environ.update(ENVIRONMENT)  # read when Ray is imported, and by every process it starts
+    quiet()
     import ray
     from ray.cluster_utils import Cluster
 

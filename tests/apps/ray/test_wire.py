@@ -95,7 +95,7 @@ def test_of_a_drawing_only_what_is_new_is_sent_and_the_whole_comes_back() -> Non
         sizes.append(len(packed))
         kept.append((news, receiver.unpack(pickle.loads(packed))))
     assert all(same(news, back) for news, back in kept)  # and earlier news is not changed by later news
-    assert max(sizes[0], sizes[1], sizes[3]) < 1500 < sizes[2]
+    assert max(sizes[0], sizes[1], sizes[3]) < 900 < sizes[2]
 
 
 def test_what_does_not_belong_is_refused() -> None:
