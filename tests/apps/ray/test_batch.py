@@ -77,9 +77,7 @@ def by_id(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def vlm(out: Path, *more: str) -> Any:
-    done = run(
-        "batch", "vlm", "--tasks", "emoji-qa:40", "--methods", "ar,pld", "--out", out, "--json", *more
-    )
+    done = run("batch", "vlm", "--tasks", "emoji-qa:24", "--methods", "ar,pld", "--out", out, "--json", *more)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -90,13 +88,14 @@ def test_questions_with_a_worker_killed_give_one_process_summary(nodes: None, tm
     with one_is_killed(journal, "ray::Asker.do", 5) as killed:
         spread = vlm(tmp_path / "spread", "--ray", "--workers", "2")
     assert len(killed) == 1
-    assert timeless(spread) == timeless(alone) and spread["failed"] == 0 and spread["rows"][0]["samples"] == 40
+    assert timeless(spread) == timeless(alone) and spread["failed"] == 0 and spread["rows"][0]["samples"] == 24
     assert by_id(lines(journal)) == by_id(lines(tmp_path / "alone" / "samples.jsonl"))
 
 
 def test_jobs_with_a_worker_killed_are_those_of_one_process_and_not_done_again(nodes: None, tmp_path: Path) -> None:
+    drawing = {"modality": "image", "method": "jacobi(window=16)"}  # the default window is fitted to measured times
     jobs = [
-        *({"id": f"p{place}", "modality": "image", "prompt": text, "seed": place} for place, text in enumerate(PROMPTS)),
+        *(drawing | {"id": f"p{place}", "prompt": text, "seed": place} for place, text in enumerate(PROMPTS)),
         {"id": "s", "modality": "speech", "text": "Good day.", "voice": "slt", "seed": 3},
         {"id": "bad", "modality": "image", "prompt": "a cat", "n": 0},
     ]  # fmt: skip
@@ -107,7 +106,7 @@ def test_jobs_with_a_worker_killed_are_those_of_one_process_and_not_done_again(n
     with one_is_killed(many / "results.jsonl", "ray::JobWorker.do", 2) as killed:
         spread = run("batch", "run", path, "--out", many, "--json", "--ray", "--workers", "2")
     assert len(killed) == 1 and alone.exit_code == spread.exit_code == 1  # of the bad one
-    assert timeless(json.loads(spread.stdout)) == timeless(json.loads(alone.stdout))
+    assert by_id(json.loads(spread.stdout)["jobs"]) == by_id(json.loads(alone.stdout)["jobs"])
     assert by_id(lines(many / "results.jsonl")) == by_id(lines(one / "results.jsonl"))
     for file in one.glob("[ps]*.*"):
         assert file.read_bytes() == (many / file.name).read_bytes(), file.name
