@@ -50,6 +50,16 @@ class Heads:
         # weights that are kept packed alone are on no device, and only CPUs pack them
         return SHORT if device.type in ("cpu", "meta") and views_alike(dtype, self.size, (SHORT, 2 * SHORT)) else KEYS
 
+    def lines(self, values: Tensor, further: int) -> Tensor:
+        """`[rows, groups * W + padding]`: values `[rows, W]` of all folded queries, `further` more in every group; any
+        for padding."""
+        rows, width = values.shape
+        queries = self.groups * width
+        if self.groups > 1:
+            values = (values[:, None] + further * places(self.groups, values.device)[:, None]).view(rows, queries)
+        extra = self.padding(queries)
+        return F.pad(values, (0, extra)) if extra else values
+
     def padding(self, queries: int) -> int:
         """How many more, so that there are never too few after whole blocks of QUERIES."""
         return max(0, max(4, self.size // 16) - ((queries - 1) % QUERIES + 1))
@@ -110,16 +120,20 @@ def attend(
         raise UnsupportedModel(
             f"this model's attention uses {found[0]}, which polydraft does not compute; use another."
         )
-    rows, heads, columns, size = query.shape
-    if attention_mask is None or attention_mask.shape[2] == columns:
+    if attention_mask is None or attention_mask.shape[2] == query.shape[2]:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
-    shared = key.shape[1]
-    queries = query.reshape(rows, shared, -1, size)
+    return read(query, key, value, attention_mask, scaling), None
+
+
+def read(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None = None) -> Tensor:
+    """`attend` under a folded mask."""
+    rows, heads, columns, size = query.shape
+    queries = query.reshape(rows, key.shape[1], -1, size)
     whole = queries.shape[2]
-    if extra := attention_mask.shape[2] - whole:
+    if extra := mask.shape[2] - whole:
         queries = F.pad(queries, (0, 0, 0, extra))
-    read = F.scaled_dot_product_attention(queries, key, value, attn_mask=attention_mask, scale=scaling)
-    return read[:, :, :whole].reshape(rows, heads, columns, size).transpose(1, 2), None
+    said = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
+    return said[:, :, :whole].reshape(rows, heads, columns, size).transpose(1, 2)
 
 
 AttentionInterface.register(NAME, attend)

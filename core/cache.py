@@ -17,9 +17,10 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from polydraft.core.attention import KEYS
+from polydraft.core.kernels import return_freed
 from polydraft.core.rows import Departure
 
-GRAIN = 64  # slots that rows grow by at least
+GRAIN = 16  # slots that rows grow by at least
 
 
 class SlotLayer(CacheLayerMixin):
@@ -128,6 +129,7 @@ class SlotCache(Cache):
         for layer in self.layers:  # one after the other: the old and the new of a single layer are held at once
             if layer.is_initialized:
                 layer.grow()
+        return_freed()
 
     def aim(self, slots: Tensor, rows: slice | None = None) -> None:
         """Where the next pass writes: `[rows, N]` slots of `rows` (default: all live ones), one a position."""

@@ -2,24 +2,27 @@
 
     prepare(model)     # in place; nothing to do on accelerators, or in other types than fp32 and bf16
 
-oneDNN's products sum in one order up to BLOCK rows, some shapes only from two rows on, and in others beyond (but for
-few inputs), so a token's logits would change in the last bit with the batch and the draft around it, and identity with
-plain decoding would end at the first near tie. Products are therefore cut into blocks of rows, and a single row gets a
-second one where it needs it. Weights are laid out
-once as the kernel wants them, where `nn.Linear` does so in every call, and layers that read the same tensor are one
-product. Weights that nobody trains are kept in that layout alone.
+oneDNN's products sum in an order that depends on how many rows there are, so a token's logits would change in the last
+bit with the batch and the draft around it, and identity with plain decoding would end at the first near tie. Which
+numbers of rows are summed alike is tried, a shape, on the machine at hand; products are cut into blocks of so many, and
+a single row gets a second one where it needs it. Weights are laid out once as the kernel wants them, where `nn.Linear`
+does so in every call, and layers that read the same tensor are one product. Weights that nobody trains are kept in that
+layout alone.
 """
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-BLOCK = 32  # the most rows summed in one order (one AMX tile pair)
-WHOLE = 256  # the most inputs summed in one order whatever the rows
+BLOCK = 32  # rows that weights are laid out for (one AMX tile pair)
+ROWS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64, 256)  # that are tried; each leaves a kernel of half a megabyte
+OUTPUTS = 1 << 13  # that are tried at most
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of layers that read the same tensor
 
 
@@ -41,7 +44,7 @@ class Product:
         self.bias = torch.cat([bias.detach() for bias in biases]) if biases else None
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, BLOCK)
         self.inputs, self.versions = weight.shape[1], self.current()
-        self.fewest = 1 if sums_alone_alike(*weight.shape, weight.dtype) else 2
+        self.fewest, self.most = alike(*weight.shape, weight.dtype)
 
     def current(self) -> list[tuple[int, torch.dtype]]:
         """What changes when weights are trained on, or converted."""
@@ -62,41 +65,54 @@ class Product:
 
     def of(self, place: int, input: Tensor) -> Tensor:
         """What member `place` makes of `input`."""
+        if not self.last:
+            return self.whole(input)
         if place == 0 or self.input is not input:
-            if self.versions != self.current():
-                self.pack()
-            whole = self.compute(input)
-            if not self.last:
-                return whole
-            self.input, self.parts = input, whole.split(self.sizes, -1)
+            self.input, self.parts = input, self.whole(input).split(self.sizes, -1)
         part = self.parts[place]
         if place == self.last:
             self.input, self.parts = None, ()
         return part
 
-    def compute(self, input: Tensor) -> Tensor:
+    def whole(self, input: Tensor) -> Tensor:
+        """What all members make of `input`, side by side."""
+        if self.versions != self.current():
+            self.pack()
         rows = input.shape[:-1].numel()
-        if rows >= self.fewest and (rows <= BLOCK or self.inputs <= WHOLE):
+        if self.fewest <= rows <= self.most:
             return self.block(input)
         flat = input.reshape(rows, -1)
         if rows < self.fewest:
             made = self.block(F.pad(flat, (0, 0, 0, self.fewest - rows)))[:rows]
         else:
-            made = torch.cat([self.block(part) for part in flat.tensor_split(-(-rows // BLOCK))])
+            made = torch.cat([self.block(part) for part in flat.tensor_split(-(-rows // self.most))])
         return made.view(*input.shape[:-1], -1)
 
     def block(self, rows: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
+        return product(rows, self.packed, self.bias)
+
+
+def product(rows: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
 
 
 @lru_cache(maxsize=256)
-def sums_alone_alike(outputs: int, inputs: int, dtype: torch.dtype) -> bool:
-    """Whether a product of one row has the bits it has among others, tried on random numbers."""
+def alike(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, int]:
+    """The fewest and the most rows between which a row has the same bits whatever the number of rows.
+
+    Tried on sums that all but cancel: what is left of them is what rounding left, which another order shows.
+    """
     generator = torch.Generator().manual_seed(0)
-    weight, x = (torch.randn(size, inputs, generator=generator).to(dtype) for size in (outputs, BLOCK))
+    outputs, order = min(outputs, OUTPUTS), torch.randperm(inputs, generator=generator)
+    weight, x = (torch.randn(size, inputs - inputs // 2, generator=generator) for size in (outputs, ROWS[-1]))
+    weight = torch.cat([weight, -weight], 1)[:, :inputs][:, order].to(dtype).contiguous()
+    x = torch.cat([x, x], 1)[:, :inputs][:, order].to(dtype).contiguous()
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, BLOCK)
-    alone, among = (torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "") for rows in (x[:1], x))
-    return torch.equal(alone, among[:1])
+    usual = torch.cat([product(part, packed) for part in x.split(8)])  # drafts have about so many nodes
+    apart = [count for count in ROWS if not torch.equal(product(x[:count], packed), usual[:count])]
+    fewest = 1 + max((count for count in apart if count < 8), default=0)
+    most = max(count for count in ROWS if count < min((count for count in apart if count > 8), default=ROWS[-1] + 1))
+    return fewest, most
 
 
 class InferenceLinear(nn.Linear):
@@ -109,6 +125,14 @@ class InferenceLinear(nn.Linear):
         if torch.is_inference_mode_enabled():
             return self.product.of(self.place, input)
         return F.linear(input, self.product.unpacked(self.place), self.bias)
+
+
+def together(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
+    """What layers that read the same tensor make of it in inference, side by side; one product where prepared."""
+    products = {id(getattr(member, "product", member)) for member in members}
+    if len(products) == 1 and isinstance(first := members[0], InferenceLinear) and first.product.members == members:
+        return first.product.whole
+    return lambda input: torch.cat([member(input) for member in members], -1)
 
 
 def prepare(model: nn.Module) -> None:
@@ -126,6 +150,15 @@ def prepare(model: nn.Module) -> None:
                 member.product, member.place = product, place  # type: ignore[assignment]
             if not shared:
                 product.let_go()
+    return_freed()
+
+
+def return_freed() -> None:
+    """Give back to the system what the layouts before left behind, where the C library can."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return
 
 
 def weight_of(layer: nn.Module) -> Tensor:

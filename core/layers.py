@@ -1,82 +1,167 @@
-"""A decoder's layers one after another, without what surrounds them in its own forward: a fifth of a small pass.
+"""Layers of Llama's kind, computed without what surrounds them in their own forward: half of a small pass.
 
-layers = Layers.of(backbone)      # None where that is not all that the model's own forward does
+    layers = Layers.of(backbone)      # None where the model's own forward does anything else
+
+Pre-norm attention with rotary positions and a gated MLP, biases and norms of heads where there are any: Llama, Mistral,
+Qwen2, Qwen3 and what is built like them. Names tell nothing of what a class computes between its parts, so a twin of
+it, with the same settings and as many layers but few numbers a layer, is run both ways in float64 once a configuration.
 """
 
 from __future__ import annotations
 
+import copy
+import json
+from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.core.attention import Heads, folded
+from polydraft.core import attention
+from polydraft.core.attention import Heads
+from polydraft.core.kernels import together
 from polydraft.core.rows import places
 
-tried: WeakKeyDictionary[nn.Module, Layers | None] = WeakKeyDictionary()
+SMALL = {"hidden_size": 48, "intermediate_size": 40, "vocab_size": 24}
+NAMES = ("embed_tokens", "layers", "norm", "rotary_emb")
+APART = 1e-5  # norms and angles are computed in float32 whatever the model's type
+tried: dict[str, bool] = {}
+
+Norm = Callable[[Tensor], Tensor]
 
 
 class Layers:
-    """Embeddings, layers and norm as transformers names them; rotary angles are read from a table."""
+    """Embeddings, layers and norm of a backbone; rotary angles are read from a table."""
 
     def __init__(self, backbone: Any) -> None:
-        self.embed, self.stack, self.norm = backbone.embed_tokens, list(backbone.layers), backbone.norm
-        self.rotary = backbone.rotary_emb
+        self.embed, self.rotary = backbone.embed_tokens, backbone.rotary_emb
+        self.stack, self.norm = [Layer(layer, backbone.config) for layer in backbone.layers], norm_of(backbone.norm)
         self.table: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
-    def of(backbone: nn.Module) -> Layers | None:
-        """Layers that say exactly what `backbone` says, tried once on three positions; None if they do not."""
-        if backbone not in tried:
-            tried[backbone] = Layers.alike(backbone)
-        return tried[backbone]
-
-    @staticmethod
-    def alike(backbone: Any) -> Layers | None:
-        if not all(hasattr(backbone, name) for name in ("embed_tokens", "layers", "norm", "rotary_emb")):
+    def of(backbone: Any) -> Layers | None:
+        """Layers that say what `backbone` says; None if they are of another kind."""
+        if not all(hasattr(backbone, name) for name in NAMES):
             return None
-        config: Any = backbone.config
-        # some weights are kept packed alone (`core.kernels`), and say nothing of the device
-        device, dtype = next(backbone.rotary_emb.buffers()).device, next(backbone.parameters()).dtype
-        if isinstance(backbone.embed_tokens, nn.Embedding):
-            inputs = places(3, device)[None] % config.vocab_size
-            named = {"input_ids": inputs}
-        else:
-            inputs = torch.linspace(-1, 1, 3 * config.hidden_size, device=device).view(1, 3, -1).to(dtype)
-            named = {"inputs_embeds": inputs}
-        positions = places(3, device)[None]
-        mask = folded(positions[0] <= positions[..., None], dtype, Heads.of(config))
-        layers = Layers(backbone)
         try:
-            with torch.inference_mode():
-                own = backbone(**named, position_ids=positions, attention_mask=mask, use_cache=False).last_hidden_state
-                said = layers(inputs, positions, None, mask)
-        except (TypeError, AttributeError, ValueError, RuntimeError, KeyError):
-            return None  # layers of another kind
-        return layers if isinstance(said, Tensor) and torch.equal(own, said) else None
+            made = Layers(backbone)
+        except AttributeError:  # parts of other names
+            return None
+        kind = type(backbone).__name__ + json.dumps(backbone.config.to_dict(), sort_keys=True, default=str)
+        if kind not in tried:
+            tried[kind] = alike(backbone)
+        return made if tried[kind] else None
 
     def __call__(self, inputs: Tensor, positions: Tensor, cache: Any, mask: Tensor) -> Tensor:
         """Features `[rows, C, D]` of ids `[rows, C]` or embeddings `[rows, C, D]` at positions `[rows, C]`."""
         hidden = self.embed(inputs) if inputs.ndim == 2 else inputs
         angles = self.angles(hidden, positions, cache)
-        for layer in self.stack:
-            hidden = layer(
-                hidden, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
-                position_embeddings=angles,
-            )  # fmt: skip
+        for layer, store in zip(self.stack, cache.layers, strict=True):
+            hidden = layer(hidden, angles, store, mask)
         return self.norm(hidden)
 
     def angles(self, hidden: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
-        """Cosines and sines at positions; where rows have coordinates of their own they are computed."""
-        if cache is None or cache.shifts is not None:
-            return self.rotary(hidden, positions)
-        kind = hidden.dtype, hidden.device
-        if (
-            self.table is None
-            or len(self.table[0]) < cache.width
-            or (self.table[0].dtype, self.table[0].device) != kind
-        ):
-            cos, sin = self.rotary(hidden[:1], places(cache.width, hidden.device)[None])
-            self.table = cos[0], sin[0]
-        return self.table[0][positions], self.table[1][positions]
+        """Cosines and sines `[rows, C, 1, D]` at positions, with the signs of the half that is turned back."""
+        if cache.shifts is not None:
+            return turned(*self.rotary(hidden, positions))
+        table, kind = self.table, (hidden.dtype, hidden.device)
+        if table is None or len(table[0]) < cache.width or (table[0].dtype, table[0].device) != kind:
+            cos, sin = turned(*self.rotary(hidden[:1], places(cache.width, hidden.device)[None]))
+            self.table = table = cos[0], sin[0]
+        return table[0][positions], table[1][positions]
+
+
+class Layer:
+    """One layer, its products and norms at hand."""
+
+    def __init__(self, layer: Any, config: Any) -> None:
+        read, mlp, self.heads = layer.self_attn, layer.mlp, Heads.of(config)
+        self.size, self.shared = self.heads.size, config.num_attention_heads // self.heads.groups
+        self.all, self.scaling = config.num_attention_heads, getattr(read, "scaling", None)
+        self.before, self.between = norm_of(layer.input_layernorm), norm_of(layer.post_attention_layernorm)
+        self.query_norm, self.key_norm = (
+            norm_of(getattr(read, name)) if hasattr(read, name) else None for name in ("q_norm", "k_norm")
+        )
+        self.into = together([read.q_proj, read.k_proj, read.v_proj])
+        self.gated = together([mlp.gate_proj, mlp.up_proj])
+        self.out, self.down, self.act = together([read.o_proj]), together([mlp.down_proj]), mlp.act_fn
+
+    def __call__(self, hidden: Tensor, angles: tuple[Tensor, Tensor], store: Any, mask: Tensor) -> Tensor:
+        hidden = hidden + self.out(self.attended(self.before(hidden), angles, store, mask))
+        gate, up = self.gated(self.between(hidden)).chunk(2, -1)
+        return hidden + self.down(self.act(gate).mul_(up))
+
+    def attended(self, hidden: Tensor, angles: tuple[Tensor, Tensor], store: Any, mask: Tensor) -> Tensor:
+        """What all heads read, `[rows, C, heads * D]`."""
+        heads = self.into(hidden).unflatten(-1, (-1, self.size))
+        turning, values = heads[:, :, : self.all + self.shared], heads[:, :, self.all + self.shared :]
+        if self.query_norm is not None and self.key_norm is not None:
+            queries, keys = turning.split((self.all, self.shared), 2)
+            turning = torch.cat([self.query_norm(queries), self.key_norm(keys)], 2)
+        cos, sin = angles
+        turning = torch.addcmul(turning * cos, turning.roll(self.size // 2, -1), sin)
+        queries, keys = turning[:, :, : self.all], turning[:, :, self.all :]
+        keys, values = store.update(keys.transpose(1, 2), values.transpose(1, 2))
+        return attention.read(queries.transpose(1, 2), keys, values, mask, self.scaling).flatten(2)
+
+
+def turned(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Angles `[rows, C, D]` for all heads; the first half of a head gets what is taken away from it."""
+    first, second = sin.chunk(2, -1)
+    return cos[:, :, None], torch.cat([-first, second], -1)[:, :, None]
+
+
+def norm_of(module: Any) -> Norm:
+    """A root mean square norm (Zhang and Sennrich 2019, arXiv 1910.07467), or none where there is none."""
+    if isinstance(module, nn.Identity):
+        return module
+    weight = module.weight
+    eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+    return lambda hidden: F.rms_norm(hidden, weight.shape, module.weight, eps)
+
+
+@torch.inference_mode()
+def alike(backbone: Any) -> bool:
+    """Whether a small twin of `backbone` says the same both ways, over what it reads and what it has read."""
+    try:
+        twin, config = twin_of(backbone)
+        layers, positions = Layers(twin), places(9, torch.device("cpu"))[None]
+        # small numbers, beside which what keeps norms finite counts
+        generator = torch.Generator().manual_seed(0)
+        inputs = 0.02 * torch.randn(1, 9, config.hidden_size, dtype=torch.double, generator=generator)
+        mask = attention.folded(positions[0] <= positions[..., None], torch.double, Heads.of(config))
+        asked = {"position_ids": positions, "attention_mask": mask, "use_cache": False}
+        own = twin(inputs_embeds=inputs, **asked).last_hidden_state
+        said = layers(inputs, positions, Unkept(config.num_hidden_layers), mask)
+    except (TypeError, AttributeError, ValueError, RuntimeError, KeyError, IndexError):
+        return False  # settings that fit no small model, or parts of another kind
+    return bool((own - said).abs().max() < APART * own.abs().max())
+
+
+def twin_of(backbone: Any) -> tuple[Any, Any]:
+    """A model of the same class and settings with few numbers, and its configuration."""
+    config = copy.deepcopy(backbone.config)
+    heads = Heads.of(config)
+    kept = {"num_attention_heads": 2 * heads.groups, "num_key_value_heads": 2, "head_dim": heads.size}
+    for name, value in (SMALL | kept | {"pad_token_id": None}).items():
+        setattr(config, name, value)
+    config._attn_implementation = attention.NAME
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+        torch.manual_seed(0)
+        twin = type(backbone)(config).double().eval()
+        for weight in twin.parameters():  # norms and biases too, which are ones and zeros at first
+            nn.init.normal_(weight, std=0.3)
+    return twin, config
+
+
+class Unkept:
+    """Stands for a cache that starts empty and keeps nothing."""
+
+    shifts, width = None, 9
+
+    def __init__(self, layers: int) -> None:
+        self.layers = [self] * layers
+
+    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        return keys, values

@@ -27,27 +27,30 @@ Near: TypeAlias = "partial[Tensor] | None"
 
 @dataclass(frozen=True)
 class Frontier:
-    """The newest level of a tree that grows in a cache.
+    """The newest level of a tree that grows in a cache: W nodes of every row and branch.
 
-    seen: `[B*R, W, width]` additive, which slots each of its nodes sees, itself included. slots, positions: `[B*R, W]`.
-    keys: `[B*R, width]` positions of all slots, where some layers ask for them.
+    seen: `[B*R, 1, groups * W + padding, width]` additive and folded (`core.attention`), which slots each sees, itself
+    included. slots, positions: `[B*R, W]`. keys: `[B*R, width]` positions of all slots, where some layers ask for them.
     """
 
     seen: Tensor
     slots: Tensor
     positions: Tensor
     keys: Tensor | None
+    heads: attention.Heads
 
     def below(self, above: Tensor) -> Frontier:
         """The level below: nodes whose parents have the places `above` `[B*R, W]` here, in the slots that follow."""
-        slots = self.slots[:, -1:] + places(above.shape[1] + 1, above.device)[1:]
+        width, known = above.shape[1], self.slots.shape[1]
+        slots = self.slots[:, -1:] + places(width + 1, above.device)[1:]
         positions = (self.positions[:, :1] + 1).expand_as(slots)
-        if above.shape[1] == self.seen.shape[1] == 1:
-            seen = self.seen  # an only child sees what its parent saw, which is not asked for again
-        else:
-            seen = self.seen.gather(1, above[..., None].expand(-1, -1, self.seen.shape[2]))
+        lines = self.heads.lines(above, known)  # of the level above, a folded query each
+        seen, own = self.seen, slots if width == 1 else self.heads.lines(slots, 0)
+        if width > 1 or known > 1:  # an only child sees what its parent saw, which is not asked for again
+            seen = seen.gather(2, lines[:, None, :, None].expand(-1, -1, -1, seen.shape[3]))
         keys = None if self.keys is None else self.keys.scatter(1, slots, positions)
-        return Frontier(seen.scatter_(2, slots[..., None], 0), slots, positions, keys)
+        index = (own if own.shape[1] == seen.shape[2] else own.expand(-1, seen.shape[2]))[:, None, :, None]
+        return Frontier(seen.scatter_(3, index, 0), slots, positions, keys, self.heads)
 
 
 class Network:
@@ -123,8 +126,9 @@ class Network:
         """Where a tree behind `cached` `[B, R]` positions begins to grow."""
         first = cached.flatten()[:, None]
         every = places(cache.width, first.device)
-        seen = torch.where(every < first, torch.zeros((), dtype=self.dtype, device=first.device), -torch.inf)
-        return Frontier(seen[:, None], first - 1, first - 1, None if self.nearness is None else every.expand_as(seen))
+        seen = attention.folded((every < first)[:, None], self.dtype, self.heads)
+        keys = None if self.nearness is None else every.expand(len(first), -1)
+        return Frontier(seen, first - 1, first - 1, keys, self.heads)
 
     def level_pass(self, cache: SlotCache, inputs: Tensor, level: Frontier) -> Tensor:
         """Features `[B*R, W, D]` of a further level of a tree; inputs as in `tree_pass`. See `frontier`."""
@@ -132,10 +136,9 @@ class Network:
         if inputs.ndim == 2 and len(inputs) < rows:
             inputs = inputs.repeat_interleave(rows // len(inputs), 0)
         cache.aim(level.slots)
-        if level.keys is None:
-            mask = attention.padded(level.seen, self.heads)
-        else:
-            mask = self.masks(level.seen == 0, level.positions, level.keys)
+        mask = level.seen
+        if level.keys is not None:
+            mask = self.masks(level.seen[:, 0, : level.slots.shape[1]] == 0, level.positions, level.keys)
         return self.forward(inputs, cache, level.positions, mask)
 
     def forward(self, inputs: Tensor, cache: SlotCache, positions: Tensor, mask: Any) -> Tensor:

@@ -189,9 +189,9 @@ class Law:
         lines = torch.arange(len(ids), device=ids.device)[:, None]
         return self.scores[lines, columns, ids].isfinite()
 
-    def choices(self, noise: Tensor) -> Tensor:
-        """`[B, C]`: the ids that Gumbel noise `[B, C, V]` chooses; ties go to the lower index."""
-        return (self.scores + noise).argmax(-1)
+    def choices(self, noise: Tensor | None) -> Tensor:
+        """`[B, C]`: the ids that Gumbel noise `[B, C, V]` chooses, or none; ties go to the lower index."""
+        return (self.scores if noise is None else self.scores + noise).argmax(-1)
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,12 @@ class Sampler:
 
     mask: Tensor | None = None
     ends: Tensor | None = field(default=None, repr=False)
+
+    @cached_property
+    def grammar(self) -> Tensor:
+        """`[K, V]` fp32: 0 where an id is allowed, -inf elsewhere."""
+        assert self.mask is not None
+        return torch.where(self.mask, 0.0, -torch.inf)
 
     def remembers(self, settings: Settings) -> bool:
         """Whether any row's law depends on anything but the logits."""
@@ -232,10 +238,11 @@ class Sampler:
 
     def tempered(self, logits: Tensor, settings: Settings, history: History | None) -> Tensor:
         """Masked, penalised scores over their temperature."""
-        scores = logits.float()
-        if self.mask is not None:
-            mask = self.mask if len(self.mask) == 1 else self.mask[known(history).t % len(self.mask)]
-            scores = torch.where(mask, scores, -torch.inf)
+        if self.mask is None:
+            scores = logits.float()
+        else:
+            grammar = self.grammar if len(self.grammar) == 1 else self.grammar[known(history).t % len(self.grammar)]
+            scores = logits + grammar
         if self.ends is not None and settings.used("min_tokens"):
             early = known(history).t < settings.min_tokens[:, None]
             scores = scores.masked_fill(self.ends & early[..., None], -torch.inf)

@@ -13,8 +13,10 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polydraft.apps.server import envelope
@@ -23,6 +25,7 @@ log = logging.getLogger("polydraft.access")
 
 OPEN = frozenset({"/health", "/ready"})  # paths that need no key
 COOKIE = "polydraft_key"
+PAGE = "/ui"
 
 
 class TooLarge(Exception):
@@ -72,6 +75,8 @@ class Guards:
                 await envelope.answer(403, "this server is not known by that name.", "unknown_host")(
                     scope, receive, marked
                 )
+            elif self.key and (page := self.entered(scope)):
+                await self.let_in(page)(scope, receive, marked)
             elif self.key and scope["path"] not in OPEN and not self.known(headers):
                 await envelope.answer(
                     401, "the key is missing or wrong; send it as Authorization: Bearer KEY.", "invalid_api_key",
@@ -93,6 +98,17 @@ class Guards:
 
     def too_large(self) -> ASGIApp:
         return envelope.answer(413, f"the body has more than {self.most} bytes; send less.", "body_too_large")
+
+    def entered(self, scope: Scope) -> str:
+        """The page that is opened with the key in its address, as browsers must; empty where none is."""
+        shown = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("key", [""])[0]
+        return scope["path"] if scope["path"].startswith(PAGE) and same(shown, self.key) else ""
+
+    def let_in(self, page: str) -> ASGIApp:
+        """A cookie instead of the key in the address."""
+        answer = RedirectResponse(page, 303)
+        answer.set_cookie(COOKIE, self.key, httponly=True, samesite="strict")
+        return answer
 
     def at_home(self, headers: Headers) -> bool:
         """Whether the request means this server; pages of other sites cannot fake that."""

@@ -35,9 +35,9 @@ class Rank:
     spread: float = 1.0
     draws: bool = True
 
-    def children(self, scores: Tensor, noise: Tensor, width: int) -> Any:
+    def children(self, scores: Tensor, noise: Tensor | None, width: int) -> Any:
         """What the best `width` ids behind each of scores `[B, W, V]` score, and the ids, `[B, W, width]` each."""
-        perturbed = scores + noise if self.draws else scores
+        perturbed = scores + noise if self.draws and noise is not None else scores
         if self.spread != 1:
             perturbed = perturbed / self.spread
         return perturbed.log_softmax(-1).topk(width, -1)
@@ -185,7 +185,7 @@ class Plan(Protocol):
     @property
     def live(self) -> int: ...
 
-    def grow(self, tree: Tree, scores: Tensor, noise: Tensor, rank: Rank) -> bool:
+    def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
         """Give the live nodes of `tree` children by scores `[B, W, V]`; whether a further level is worth a pass."""
 
     def drafted(self, tree: Tree) -> tuple[Draft, Tensor]:
@@ -220,7 +220,7 @@ class Dynamic:
     def live(self) -> int:
         return (self.depth - 1) * self.width
 
-    def grow(self, tree: Tree, scores: Tensor, noise: Tensor, rank: Rank) -> bool:
+    def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
         chances, ids = rank.children(scores, noise, self.width)
         over = chances.clamp(min=-WORST)
         if tree.levels:
@@ -291,7 +291,7 @@ class Static:
     def ranks(self, level: int) -> tuple[float, ...]:
         return self.shares[min(level, len(self.shares) - 1)]
 
-    def grow(self, tree: Tree, scores: Tensor, noise: Tensor, rank: Rank) -> bool:
+    def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
         fixed = template(self, tree.device)
         step, rows = fixed.steps[len(tree.levels)], tree.rows
         chances, ids = rank.children(scores, noise, len(self.ranks(len(tree.levels))))

@@ -118,13 +118,14 @@ class TreeDrafter(ABC):
         said = self.read(state, own, own.tokens[:, :new], own.features[:, :, :new])
         stem = Stem.of(own, self.plan.depth)
         levels = torch.arange(self.plan.depth, device=own.tokens.device)
-        window = noise.window((state.generated + stem.waiting)[:, None] + levels)
+        window = noise.window((state.generated + stem.waiting)[:, None] + levels) if noise.sampled else None
         law_of = sampler.proposal if noise.on_tape else sampler
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
             history = stem.history(state, tree) if sampler.remembers(state.settings) else None
             laws.append(law_of(self.logits(said, state, tree), state.settings, history))
-            growing = self.plan.grow(tree, laws[-1].scores, window[:, len(tree.levels), None], self.rank)
+            drawn = None if window is None else window[:, len(tree.levels), None]
+            growing = self.plan.grow(tree, laws[-1].scores, drawn, self.rank)
             if growing:
                 said = self.onward(said, own, tree)
         passes = self.passes(len(tree.levels))

@@ -43,7 +43,7 @@ class TapeVerifier:
         return at_depth(noise.tape(places, further), draft)
 
     def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
-        choices = law.choices(self.noise_at(draft, noise, t))
+        choices = law.choices(self.noise_at(draft, noise, t) if noise.sampled else None)
         if self.match is None:
             return walk(draft, choices, draft.valid & (draft.tokens == choices.gather(1, draft.parents + 1)))
         further = (self.noise_at(draft, noise, t, index + 1) for index in range(self.match.draws))

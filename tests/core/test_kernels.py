@@ -9,7 +9,7 @@ from torch import nn
 from polydraft.core import kernels
 from polydraft.core.kernels import InferenceLinear, prepare, weight_of
 
-SHAPES = [(64, 32), (256, 704), (704, 256), (1024, 300)]
+SHAPES = [(64, 32), (256, 704), (704, 256), (1024, 300), (1536, 576)]
 
 
 def stable(inputs: int, outputs: int, dtype: torch.dtype = torch.bfloat16) -> bool:
@@ -90,11 +90,31 @@ def test_training_goes_on_and_inference_follows_it():
         assert torch.equal(layer(x), layer.bias.expand(80, -1)), "stale packed weights"
 
 
-def test_without_blocks_rows_would_feel_their_neighbours(monkeypatch):
-    """What the blocks are for, on processors whose kernel regroups; elsewhere there is nothing to cut."""
-    monkeypatch.setattr(kernels, "WHOLE", 10**9)
-    if torch.cpu._is_amx_tile_supported():
-        assert not stable(1024, 300)
+@pytest.fixture
+def regrouping(monkeypatch):
+    """A kernel that sums 1 row, and more than 16, in another order."""
+
+    def product(rows, packed, bias=None):
+        weight = packed.to_dense()
+        rows, shape = rows.reshape(-1, rows.shape[-1]), rows.shape[:-1]
+        order = torch.arange(rows.shape[1]) if 1 < len(rows) <= 16 else torch.arange(rows.shape[1]).flip(0)
+        sums = rows.new_zeros(len(rows), len(weight))
+        for column in order:
+            sums += rows[:, column, None] * weight[:, column]
+        return (sums if bias is None else sums + bias).view(*shape, -1)
+
+    monkeypatch.setattr(kernels, "product", product)
+    monkeypatch.setattr(kernels, "alike", kernels.alike.__wrapped__)
+
+
+def test_what_is_summed_alike_is_found_out(regrouping):
+    assert kernels.alike(24, 64, torch.float32) == (2, 16)
+    assert stable(64, 24, torch.float32)
+
+
+def test_without_blocks_rows_would_feel_their_neighbours(regrouping, monkeypatch):
+    monkeypatch.setattr(kernels, "alike", lambda *shape: (1, 10**9))
+    assert not stable(64, 24, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])

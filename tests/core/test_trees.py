@@ -24,6 +24,8 @@ VOCAB = 5
 class Fixed:
     """A tape that holds just this."""
 
+    sampled = True
+
     noise: torch.Tensor
 
     def tape(self, t: torch.Tensor, further: int = 0) -> torch.Tensor:

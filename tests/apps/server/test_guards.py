@@ -47,6 +47,14 @@ def test_a_key_protects_everything(path: str, headers: dict[str, str], known: bo
         assert problem(answer)["type"] == "authentication_error" and answer.headers["www-authenticate"] == "Bearer"
 
 
+def test_a_browser_shows_the_key_once_and_gets_a_cookie() -> None:
+    answer = fetch(KEYED, "/ui?key=sesame")
+    assert answer.status_code == 303 and answer.headers["location"] == "/ui"
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("polydraft_key=sesame") and "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+    assert fetch(KEYED, "/ui?key=guess").status_code == 401 == fetch(KEYED, "/v1/models?key=sesame").status_code
+
+
 def test_health_and_readiness_need_no_key() -> None:
     assert fetch(KEYED, "/health").json() == {"status": "ok"}
     ready = fetch(KEYED, "/ready")

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed
+from polydraft.apps.server.group import Group
 from polydraft.apps.server.worker import KEPT
 from polydraft.modalities import run as runs
 from polydraft.modalities.speech.result import pcm
@@ -200,18 +201,26 @@ def test_news_of_a_ticket_add_up(live: Live) -> None:
     assert done == sorted(set(done)) and done[-1] == 256
 
 
-def test_a_long_text_does_not_keep_a_short_one_waiting(live: Live) -> None:
-    """Sentences of one request leave room for others: the short one is done while the long one is not."""
+def test_a_long_text_leaves_room_for_a_short_one(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four rows a text of twelve sentences takes three, so the short one begins at once."""
+    honest, rows = Group.turn, []
 
-    async def both() -> str:
+    def watched(group: Group) -> None:
+        honest(group)
+        rows.append([job.run.live for job in group.jobs])
+
+    async def both() -> list[Any]:
         long = live.engine.submit("tiny-speech", "speech", {"text": "Good day. " * 12, "seed": 1})
+        while not rows:
+            await asyncio.sleep(0.005)
         short = live.engine.submit("tiny-speech", "speech", {"text": "Yes.", "seed": 2})
         await short.result()
         state = long.state
-        await long.result()
-        return state
+        return [state, len((await long.result()).counts)]
 
-    assert live.do(asyncio.wait_for(both(), LONG)) == "running"
+    monkeypatch.setattr(Group, "turn", watched)
+    assert live.do(asyncio.wait_for(both(), LONG)) == ["running", 12]
+    assert rows[0] == [3] and [3, 1] in rows and max(sum(each) for each in rows) == 4
 
 
 def test_methods_without_end_are_not_all_kept(live: Live, client: openai.OpenAI) -> None:

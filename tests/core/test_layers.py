@@ -1,0 +1,76 @@
+"""Layers computed without their own forward: taken where a small twin agrees, left to the model where it does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
+
+from polydraft.core import layers
+from polydraft.core.layers import Layers
+from polydraft.core.proof import check
+from polydraft.core.target import CausalTarget
+
+SIZES = {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256,
+}  # fmt: skip
+TAKEN = [
+    LlamaConfig(**SIZES), LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True), MistralConfig(**SIZES),
+    LlamaConfig(**SIZES, rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}),
+    Qwen2Config(**SIZES), Qwen3Config(**SIZES, head_dim=32),
+]  # fmt: skip
+LEFT = [
+    GemmaConfig(**SIZES), GraniteConfig(**SIZES, residual_multiplier=0.5), Olmo2Config(**SIZES),
+    SmolLM3Config(**SIZES, pad_token_id=0),
+]  # fmt: skip
+
+
+def named(config) -> str:
+    return type(config).__name__
+
+
+@pytest.mark.parametrize("config", TAKEN, ids=named)
+def test_layers_of_llamas_kind_are_taken(config):
+    assert Layers.of(AutoModel.from_config(config)) is not None
+
+
+@pytest.mark.parametrize("config", LEFT, ids=named)
+def test_layers_of_another_kind_are_left_to_the_model(config):
+    """Scaled embeddings and norms, scaled residuals, norms behind, layers without positions."""
+    assert Layers.of(AutoModel.from_config(config)) is None
+
+
+@pytest.mark.parametrize("planted", ["eps", "sign", "order"])
+def test_the_twin_shows_what_is_wrong(planted, monkeypatch):
+    """A norm's eps, the sign of rotation, and values read as keys: each is seen."""
+    monkeypatch.setattr(layers, "tried", {})
+    if planted == "eps":
+        monkeypatch.setattr(layers, "norm_of", lambda norm: lambda x: F.rms_norm(x, x.shape[-1:], norm.weight, 1e-5))
+    if planted == "sign":
+        monkeypatch.setattr(layers, "turned", lambda cos, sin: (cos[:, :, None], sin[:, :, None]))
+    if planted == "order":
+        own = layers.Unkept.update
+        monkeypatch.setattr(layers.Unkept, "update", lambda *args: own(*args)[::-1])
+    assert Layers.of(AutoModel.from_config(LlamaConfig(**SIZES))) is None
+
+
+@pytest.mark.parametrize("config", [TAKEN[1], TAKEN[3], TAKEN[5]], ids=named)
+def test_targets_on_them_say_what_the_model_says(config):
+    torch.manual_seed(0)
+    target = CausalTarget(AutoModelForCausalLM.from_config(config, dtype=torch.float64))
+    assert target.network.layers is not None
+    check(target)
