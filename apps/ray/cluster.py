@@ -9,6 +9,7 @@ here asks for a token that only its processes know; still, keep the machine's fi
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -56,10 +57,10 @@ def cluster(address: str | None, cpus: float, gpus: float = 0) -> Iterator[None]
         if address is None:
             ray.init(
                 address="local", include_dashboard=False, object_store_memory=OBJECTS, log_to_driver=False,
-                logging_level="warning", _node_ip_address=LOOPBACK,
+                logging_level=logging.WARNING, _node_ip_address=LOOPBACK,
             )  # fmt: skip
         else:
-            ray.init(address=address, log_to_driver=False, logging_level="warning")
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InvalidArgument(
             f"the Ray cluster {address or 'of this machine'} cannot be used ({first_line(error)}); give the address "

@@ -72,7 +72,7 @@ def test_news_and_arguments_come_back() -> None:
     sound = np.linspace(-1, 1, 7, dtype=np.float32)
     arguments = {
         "image": None, "seed": 2**53 - 1, "top_p": 0.5, "speculative": True,
-        "messages": [{"role": "user", "content": [{"type": "image", "image": noise(9)}, {"type": "text", "text": "?"}]}],
+        "messages": [{"role": "user", "content": [{"type": "image", "image": noise(9)}, {"type": "text", "text": "?"}]}]
     }  # fmt: skip
     stats = DecodeStats("ar", "identical", 3, 2, accepted_at=Counter({1: 2}))
     for value in (SpeechNews(sound, 24000, 0, 5, 5, 2), ChatNews(["a"], 1, 9, 1), stats, (1, "a"), [], {}, None):

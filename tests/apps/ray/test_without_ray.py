@@ -57,3 +57,18 @@ def test_what_would_wait_for_ever_is_refused() -> None:
         enough({"CPU": 2.0}, 3, 0)
     with pytest.raises(InvalidArgument, match="1 GPUs .* has 0"):
         enough({"CPU": 2.0}, 1, 1)
+
+
+def test_the_yaml_has_settings_that_exist() -> None:
+    import yaml
+
+    from polydraft.apps.ray import ingress
+    from polydraft.apps.ray.ingress import most_replicas, replica_options
+    from polydraft.apps.server.settings import settings
+
+    (app,) = yaml.safe_load((Path(ingress.__file__).parent / "serve.yaml").read_text())["applications"]
+    chosen = settings(app["args"])
+    assert app["import_path"] == "polydraft.apps.ray.ingress:application" and most_replicas(chosen) == 4
+    scaling = replica_options(chosen)["autoscaling_config"]
+    assert (scaling["min_replicas"], scaling["max_replicas"]) == (1, 4)
+    assert replica_options(settings({"replicas": 3, "ray": True}))["num_replicas"] == 3
