@@ -15,7 +15,7 @@ import inspect
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +30,7 @@ from polydraft.modalities.output import whole
 RESULTS = "results.jsonl"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 OURS = ("on_step",)  # arguments that a line of text cannot give
+Work = Callable[["list[Job]", Path], Iterator[dict[str, Any]]]  # records of jobs, in whatever order
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,10 @@ def check_arguments(modality: str, arguments: dict[str, Any]) -> None:
         parse(arguments["method"])
 
 
-def run_jobs(jobs: list[Job], folder: Path, advance: Callable[[int, int, int], None]) -> list[dict[str, Any]]:
-    """Do what is not done yet, model by model so that each is loaded once; the records of all jobs in their order."""
+def run_jobs(
+    jobs: list[Job], folder: Path, advance: Callable[[int, int, int], None], work: Work | None = None
+) -> list[dict[str, Any]]:
+    """Do what is not done yet; the records of all jobs in their order. work: who does it; see `in_turn`."""
     journal = Journal(folder / RESULTS)
     try:
         for job in jobs:
@@ -144,14 +147,20 @@ def run_jobs(jobs: list[Job], folder: Path, advance: Callable[[int, int, int], N
                 )
         left = [job for job in jobs if "output" not in journal.done.get(job.id, {})]
         passes = 0
-        for count, job in enumerate(sorted(left, key=lambda job: (job.modality, job.model)), 1):
-            record = do(job, folder)
+        by_model = sorted(left, key=lambda job: (job.modality, job.model))  # so that each is loaded once
+        for count, record in enumerate((work or in_turn)(by_model, folder), 1):
             passes += record.get("stats", {}).get("target_passes", 0)
             journal.add(record)
             advance(len(jobs) - len(left) + count, len(jobs), passes)
     finally:
         journal.close()
     return [journal.done[job.id] for job in jobs]
+
+
+def in_turn(jobs: list[Job], folder: Path) -> Iterator[dict[str, Any]]:
+    """One after another, here."""
+    for job in jobs:
+        yield do(job, folder)
 
 
 def do(job: Job, folder: Path) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 polydraft batch run jobs.jsonl --out results
 polydraft batch vlm --tasks chartqa:200,ocrbench --model tiny-vlm --methods ar,eagle2 --out runs/vlm
+polydraft batch vlm --tasks chartqa --out runs/vlm --ray --workers 4 --worker-gpus 1
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +18,24 @@ app = typer.Typer(no_args_is_help=True, help="Run files of jobs, and question se
 
 FAILED = 1  # exit status
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what is done there is not done again.")]
+
+OnRay = Annotated[bool, typer.Option("--ray", help="Spread the work over processes of a Ray cluster.")]
+RayAddress = Annotated[str | None, typer.Option(help="Of a cluster that runs. Default: one of this machine.")]
+Count = Annotated[int, typer.Option(min=1, help="Processes, with --ray.")]
+Cpus = Annotated[float, typer.Option(min=0.1, help="Cores of each.")]
+Gpus = Annotated[float, typer.Option(min=0.0, help="GPUs of each.")]
+
+
+def on_ray(wanted: bool, address: str | None, count: int, cpus: float, gpus: float) -> Any:
+    """Who does the work, or None: this process."""
+    if not wanted:
+        return None
+    from polydraft.apps.ray.cluster import needs_ray
+
+    needs_ray()
+    from polydraft.apps.ray.batch import Workers
+
+    return Workers(count, cpus, gpus, address)
 
 
 @app.callback()
@@ -28,6 +47,11 @@ def batch() -> None:
 def run_file(
     jobs: Annotated[Path, typer.Argument(metavar="JOBS", help="A JSON object a line: id, modality, and arguments.")],
     out: Out,
+    ray: OnRay = False,
+    ray_address: RayAddress = None,
+    workers: Count = 1,
+    worker_cpus: Cpus = 1.0,
+    worker_gpus: Gpus = 0.0,
     as_json: Results = False,
 ) -> None:
     """Draw, say and answer what JOBS asks for."""
@@ -35,10 +59,11 @@ def run_file(
     from polydraft.apps.commands.terminal import note, print_json, progress
     from polydraft.apps.jobs import read_jobs, run_jobs
 
+    crew = on_ray(ray, ray_address, workers, worker_cpus, worker_gpus)
     asked = read_jobs(jobs)
     check_folder(out)
     with progress("working", "jobs") as advance:
-        records = run_jobs(asked, out, advance)
+        records = run_jobs(asked, out, advance, crew.jobs if crew else None)
     failed = [record for record in records if "error" in record]
     for record in failed:
         note(f"{record['id']}: {record['error']['type']}: {record['error']['message']}")
@@ -72,13 +97,24 @@ def vlm(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    ray: OnRay = False,
+    ray_address: RayAddress = None,
+    workers: Count = 1,
+    worker_cpus: Cpus = 1.0,
+    worker_gpus: Gpus = 0.0,
     as_json: Results = False,
 ) -> None:
     """Score and time methods of a vision-language model on question sets. Run it on an otherwise idle machine."""
     from polydraft.apps.bench.vlm.sets import run
 
+    crew, elsewhere = on_ray(ray, ray_address, workers, worker_cpus, worker_gpus), None
+    if crew is not None:
+        from polydraft.apps.ray.batch import Asked
+
+        folder = None if data is None else data.absolute()
+        elsewhere = crew.answers(Asked(tasks, folder, limit, device, dtype))
     run(
         tasks=tasks, model=model, methods=methods, out=out, mode=mode, data_folder=data, limit=limit, seed=seed,
         shard=shard, temperature=temperature, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
-        device=device, dtype=dtype, json=as_json,
+        device=device, dtype=dtype, json=as_json, elsewhere=elsewhere,
     )  # fmt: skip

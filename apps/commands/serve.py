@@ -3,6 +3,7 @@
 polydraft serve                                          # the embedded models on http://127.0.0.1:8000
 polydraft serve --speech ./my-speech-model --port 9000   # what is named, and nothing else
 POLYDRAFT_API_KEY=… polydraft serve --host 0.0.0.0 --config server.toml
+polydraft serve --ray --replicas 2 --max-replicas 8      # engines on a Ray cluster
 
 Options may also come from the environment (POLYDRAFT_PORT) and a TOML file (port = 9000), in this order. Notes and logs
 go to standard error. SIGTERM and Ctrl-C finish what was accepted.
@@ -52,6 +53,12 @@ def serve(
     drain: Annotated[float | None, typer.Option(help="Seconds accepted requests get at the end. Default: 30.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     ui: Annotated[bool | None, typer.Option(help="The page at /ui, where the extra ui is installed.")] = None,
+    ray: Annotated[bool | None, typer.Option("--ray", help="Engines as replicas on a Ray cluster; no page.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="Of a running cluster. Default: one of this machine.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="Processes with an engine each, with --ray. Default: 1.")] = None,
+    max_replicas: Annotated[int | None, typer.Option(help="So many when the queue grows. Default: no more.")] = None,
+    replica_cpus: Annotated[float | None, typer.Option(help="Cores of a replica. Default: 1.")] = None,
+    replica_gpus: Annotated[float | None, typer.Option(help="GPUs of a replica. Default: 0.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the same names.")] = None,
 ) -> None:
     """Serve models until stopped."""
@@ -68,10 +75,20 @@ def serve(
         "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm, "method": method,
         "device": device, "dtype": dtype, "threads": threads, "api_key": api_key, "open": unguarded,
         "hosts": allow_host, "rows": rows, "max_queue": max_queue, "draft_rows": draft_rows, "deadline": deadline,
-        "drain": drain, "log_level": log_level, "ui": ui,
+        "drain": drain, "log_level": log_level, "ui": ui, "ray": ray, "ray_address": ray_address,
+        "replicas": replicas, "max_replicas": max_replicas, "replica_cpus": replica_cpus,
+        "replica_gpus": replica_gpus,
     }  # fmt: skip
     chosen = settings({name: value for name, value in given.items() if value not in (None, [])}, config)
     logs.configure(chosen.log_level)
+    if chosen.ray:
+        from polydraft.apps.ray.cluster import needs_ray
+
+        needs_ray()
+        from polydraft.apps.ray.run import run as run_on_ray
+
+        run_on_ray(chosen, note)
+        return
     listening = bound(chosen)
     from polydraft.apps.server.run import run
 

@@ -11,7 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from polydraft.apps.server.errors import Cancelled, ComputeFailed, DeadlinePassed, Draining, Loading, TooBusy
+from polydraft.apps.server.errors import (
+    Cancelled,
+    ComputeFailed,
+    DeadlinePassed,
+    Draining,
+    Loading,
+    ReplicaLost,
+    TooBusy,
+)
 from polydraft.apps.server.schemas.common import ErrorBody, Problem
 from polydraft.core.errors import PolydraftError, UnknownMethod, UnknownModel, UnsupportedMethod, WeightsError
 
@@ -23,7 +31,8 @@ KINDS: dict[int, str] = {
 }  # fmt: skip
 OURS: Sequence[tuple[type[Exception], int, str]] = (
     (TooBusy, 429, "queue_full"), (Draining, 503, "draining"), (Loading, 503, "loading"), (Cancelled, 503, "cancelled"),
-    (DeadlinePassed, 504, "deadline_passed"), (ComputeFailed, 500, "computation_failed"),
+    (ReplicaLost, 503, "replica_lost"), (DeadlinePassed, 504, "deadline_passed"),
+    (ComputeFailed, 500, "computation_failed"),
     (WeightsError, 500, "weights"), (UnknownModel, 404, "model_not_found"), (UnknownMethod, 400, "unknown_method"),
     (UnsupportedMethod, 400, "unsupported_method"), (PolydraftError, 400, "invalid_value"),
 )  # fmt: skip

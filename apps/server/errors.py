@@ -31,3 +31,7 @@ class Cancelled(PolydraftError, RuntimeError):
 
 class ComputeFailed(PolydraftError, RuntimeError):
     """The work itself raised something that nobody expected."""
+
+
+class ReplicaLost(PolydraftError, RuntimeError):
+    """The process that worked on the request has died; another one will do the same work."""

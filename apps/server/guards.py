@@ -48,8 +48,8 @@ class Guards:
             await (self.app(scope, receive, send) if allowed else refuse_socket(send))
             return
         headers = Headers(scope=scope)
-        id = f"req_{secrets.token_hex(8)}"
-        scope.setdefault("state", {})["request_id"] = id
+        state = scope.setdefault("state", {})
+        id = state["request_id"] = state.get("request_id") or f"req_{secrets.token_hex(8)}"
         begun, status, received, over, started = time.monotonic(), 0, 0, False, False
 
         async def counted() -> Message:

@@ -29,7 +29,8 @@ class Settings(BaseSettings):
 
     rows, max_queue, deadline, draft_rows: see `engine.Limits`. drain: seconds that accepted requests get at the end.
     hosts: names besides the loopback's that requests may be sent to. open: whether an address that others reach may
-    go without a key.
+    go without a key. ray, ray_address, replicas, max_replicas, replica_cpus, replica_gpus: engines on a Ray cluster, so
+    many processes (up to so many as the queue grows) of so many cores and GPUs each; see `apps/ray`.
     """
 
     model_config = SettingsConfigDict(env_prefix="POLYDRAFT_", extra="forbid")
@@ -58,6 +59,12 @@ class Settings(BaseSettings):
     max_pixels: Annotated[int, Field(ge=64)] = 16_000_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     ui: bool = True
+    ray: bool = False
+    ray_address: str | None = None
+    replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
+    max_replicas: Annotated[int | None, Field(ge=1, le=10_000)] = None
+    replica_cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    replica_gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
 
     @model_validator(mode="after")
     def safe(self) -> Self:

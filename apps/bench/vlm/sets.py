@@ -119,12 +119,18 @@ class Piece:
             ) from error
 
 
+Answers = Callable[[Settings, list[Piece]], Iterator[summary.Record]]  # records of pieces, in whatever order
+
+
 def run(
     *, tasks: str, model: str, methods: str, out: Path, mode: str, data_folder: Path | None, limit: int | None,
     seed: int, shard: str | None, temperature: float, max_new_tokens: int | None, min_new_tokens: int | None,
-    device: str, dtype: str, json: bool,
+    device: str, dtype: str, json: bool, elsewhere: Answers | None = None,
 ) -> None:  # fmt: skip
-    """Ask what is not answered yet, then print and save the summary of all that is."""
+    """Ask what is not answered yet, then print and save the summary of all that is.
+
+    elsewhere: who answers, if not this process; its model is then loaded to refuse what it cannot do, and no more.
+    """
     if mode not in MODES:
         raise InvalidArgument(f"mode {mode!r} is unknown; use {' or '.join(MODES)}.")
     latency = mode == "latency"
@@ -146,7 +152,7 @@ def run(
     log = journal.Journal(out / f"samples{suffix}.jsonl")
     tell_settings(out / f"run{suffix}.json", settings, tasks, pipe)
     try:
-        answer_all(pipe, settings, pieces, log)
+        answer_all(elsewhere or Asking(pipe, settings).all, settings, pieces, log)
     finally:
         log.close()
     summarise(out, settings, json)
@@ -193,35 +199,49 @@ def tell_settings(file: Path, settings: Settings, tasks: str, pipe: Answerer) ->
         note(busy)
 
 
-def answer_all(pipe: Answerer, settings: Settings, pieces: list[Piece], log: journal.Journal) -> None:
+def answer_all(answer: Answers, settings: Settings, pieces: list[Piece], log: journal.Journal) -> None:
     """Every piece that has no answer yet; one that fails is recorded, and asked again in the next session."""
     open_pieces = [piece for piece in pieces if "answers" not in log.done.get(piece.id, {})]
     done, passes = len(pieces) - len(open_pieces), 0
     if done:
         note(f"{done} of {len(pieces)} samples are answered already")
     with progress("asking", "samples") as advance:
-        for index, piece in enumerate(open_pieces):
-            first = index % len(settings.methods)
-            order = settings.methods[first:] + settings.methods[:first]
-            record: summary.Record = {"id": piece.id, "task": piece.task.name}
-            try:
-                sample = piece.sample()
-                if index == 0:
-                    warm_up(pipe, settings, sample)
-                answers = {
-                    name: settings.ask(pipe, name, sample, piece.task.longest, piece.place) for name in order
-                }  # fmt: skip
-            except PolydraftError as error:
-                record["error"] = {"type": type(error).__name__, "message": str(error)}
-            else:
-                record |= {
-                    "sample": sample.id,
-                    "group": sample.group,
-                    "answers": told(answers, settings, piece, sample),
-                }
-                passes += sum(answer.stats.target_passes for answer in answers.values())
+        for count, record in enumerate(answer(settings, open_pieces), 1):
+            passes += sum(answered["target_passes"] for answered in record.get("answers", {}).values())
             log.add(record)
-            advance(done + index + 1, len(pieces), passes)
+            advance(done + count, len(pieces), passes)
+
+
+@dataclass
+class Asking:
+    """Asks one model, piece by piece."""
+
+    pipe: Answerer
+    settings: Settings
+    warm: bool = False
+
+    def all(self, settings: Settings, pieces: list[Piece]) -> Iterator[summary.Record]:
+        """One after another, here."""
+        for index, piece in enumerate(pieces):
+            yield self.record(piece, index)
+
+    def record(self, piece: Piece, index: int) -> summary.Record:
+        """What all methods answer, or why there is no answer; index: which method goes first."""
+        settings, first = self.settings, index % len(self.settings.methods)
+        order = settings.methods[first:] + settings.methods[:first]
+        record: summary.Record = {"id": piece.id, "task": piece.task.name}
+        try:
+            sample = piece.sample()
+            if not self.warm:
+                self.warm = True
+                warm_up(self.pipe, settings, sample)
+            answers = {
+                name: settings.ask(self.pipe, name, sample, piece.task.longest, piece.place) for name in order
+            }  # fmt: skip
+        except PolydraftError as error:
+            return record | {"error": {"type": type(error).__name__, "message": str(error)}}
+        kept = told(answers, settings, piece, sample)
+        return record | {"sample": sample.id, "group": sample.group, "answers": kept}
 
 
 def warm_up(pipe: Answerer, settings: Settings, sample: Sample) -> None:

@@ -1,0 +1,157 @@
+"""What crosses between processes, all of it: plain data, numpy arrays, and pictures as PNG files.
+
+From the front to a replica goes one call: model, modality, arguments (pictures in them as PNG), whether news is wanted,
+and seconds. Back come messages, each a tuple that begins with its kind; several that are due are sent as one list:
+
+- ("accepted",) by a replica;
+- ("began", method, prompt_tokens), which it knows from its first prompt on;
+- ("news", packed), one a pass at most; of pictures under way only what is new since the last one, see `Sender`;
+- ("stats", packed) of all that was computed, or ("stats", None);
+- ("ended", packed result) or ("failed", name, sentence, retry_after), the last one.
+
+`pack` and `unpack` take what requests are made of and nothing else; a tensor is an array in the smallest of the integer
+types that hold it. PNG loses nothing, so files made of a picture are the same wherever it was drawn.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polydraft.apps.server import errors as server_errors
+from polydraft.apps.server.errors import ComputeFailed, TooBusy
+from polydraft.core import errors as core_errors
+from polydraft.core.errors import PolydraftError
+from polydraft.core.stats import DecodeStats
+from polydraft.modalities.image.result import ImageResult
+from polydraft.modalities.image.run import ImageNews
+from polydraft.modalities.speech.result import SpeechResult
+from polydraft.modalities.speech.run import SpeechNews
+from polydraft.modalities.vlm.result import ChatResult
+from polydraft.modalities.vlm.run import ChatNews
+
+Message = tuple[Any, ...]
+KINDS = {
+    kind.__name__: kind
+    for kind in (ImageNews, ImageResult, SpeechNews, SpeechResult, ChatNews, ChatResult, DecodeStats)
+}
+PLAIN = (str, bytes, int, float, bool, type(None), np.ndarray)
+SMALLER = (np.int16, np.int32)  # than int64
+
+
+def pack(value: Any) -> Any:
+    """As data that any process can read; raises TypeError for what does not belong here."""
+    if isinstance(value, Counter):
+        return ("counter", dict(value))
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, Tensor):
+        return ("tensor", str(value.dtype).removeprefix("torch."), small(value.numpy()))
+    if isinstance(value, Image.Image):
+        return ("picture", png(value))
+    if isinstance(value, list):
+        return [pack(each) for each in value]
+    if isinstance(value, tuple):
+        return ("tuple", [pack(each) for each in value])
+    if isinstance(value, dict):
+        return ("dict", {name: pack(each) for name, each in value.items()})
+    if is_dataclass(value) and not isinstance(value, type) and type(value).__name__ in KINDS:
+        return (type(value).__name__, {each.name: pack(getattr(value, each.name)) for each in fields(value)})
+    raise TypeError(f"{type(value).__name__} does not cross between processes")
+
+
+def unpack(value: Any) -> Any:
+    if isinstance(value, list):
+        return [unpack(each) for each in value]
+    if not isinstance(value, tuple):
+        return value
+    kind, content = value[0], value[-1]
+    if kind == "counter":
+        return Counter(content)
+    if kind == "tensor":
+        return torch.from_numpy(content.astype(value[1]))
+    if kind == "picture":
+        picture = Image.open(io.BytesIO(content), formats=("PNG",))
+        picture.load()
+        return picture
+    if kind == "tuple":
+        return tuple(unpack(each) for each in content)
+    if kind == "dict":
+        return {name: unpack(each) for name, each in content.items()}
+    return KINDS[kind](**{name: unpack(each) for name, each in content.items()})
+
+
+def small(array: np.ndarray) -> np.ndarray:
+    """The same numbers in fewer bytes, where they are whole."""
+    if array.dtype == np.int64:
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        for kind in SMALLER:
+            if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+                return array.astype(kind)
+    return array.copy()
+
+
+def png(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+class Sender:
+    """Packs the news of one request. Of pictures under way only codes that are new are sent, with their places."""
+
+    def __init__(self) -> None:
+        self.known: Tensor | None = None
+
+    def pack(self, news: Any) -> Any:
+        if not isinstance(news, ImageNews):
+            return pack(news)
+        before = torch.full_like(news.codes, -1) if self.known is None else self.known
+        places = (news.codes != before).flatten().nonzero()[:, 0]
+        self.known = news.codes
+        codes, passes = (whole.flatten()[places] for whole in (news.codes, news.committed_at))
+        told = [news.tokens_done, news.tokens_total, news.passes, list(news.codes.shape), places, codes, passes]
+        return ("drawing", pack([*told, news.pictures]))
+
+
+class Receiver:
+    """The other end of a `Sender`."""
+
+    def __init__(self) -> None:
+        self.codes: Tensor | None = None
+        self.passes: Tensor | None = None
+
+    def unpack(self, packed: Any) -> Any:
+        if not isinstance(packed, tuple) or packed[0] != "drawing":
+            return unpack(packed)
+        done, total, count, shape, places, codes, passes, pictures = unpack(packed[1])
+        if self.codes is None or self.passes is None:
+            self.codes = torch.full(shape, -1)
+            self.passes = torch.zeros_like(self.codes)
+        self.codes, self.passes = self.codes.clone(), self.passes.clone()
+        self.codes.view(-1)[places], self.passes.view(-1)[places] = codes, passes
+        return ImageNews(done, total, count, self.codes, self.passes, pictures)
+
+
+def failure(error: BaseException) -> Message:
+    """An error as name, sentence and, of a full queue, seconds to wait; what nobody expected keeps its details here."""
+    if not isinstance(error, PolydraftError):
+        error = ComputeFailed("the computation failed unexpectedly; try again, and look at the log if it stays so.")
+    return (type(error).__name__, str(error), getattr(error, "retry_after", None))
+
+
+def error_of(name: str, sentence: str, retry_after: int | None) -> PolydraftError:
+    """The error again."""
+    kind = getattr(server_errors, name, None) or getattr(core_errors, name, None)
+    if kind is TooBusy:
+        return TooBusy(sentence, retry_after or 1)
+    if isinstance(kind, type) and issubclass(kind, PolydraftError):
+        return kind(sentence)
+    return ComputeFailed(sentence)

@@ -1,0 +1,113 @@
+"""What crosses between processes comes back as it was, is plain data, and is small."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from polydraft.apps.ray import wire
+from polydraft.apps.server.errors import ComputeFailed, ReplicaLost, TooBusy
+from polydraft.core.errors import PromptError
+from polydraft.core.stats import DecodeStats
+from polydraft.modalities.image.run import ImageNews
+from polydraft.modalities.loading import load
+from polydraft.modalities.speech.run import SpeechNews
+from polydraft.modalities.vlm.run import ChatNews
+
+
+def crossed(value: Any) -> Any:
+    """As it is on the other side."""
+    return wire.unpack(pickle.loads(pickle.dumps(wire.pack(value))))
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, Image.Image):
+        return one.mode == other.mode and one.tobytes() == other.tobytes()
+    if isinstance(one, (list, tuple)):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    if type(one).__name__ in wire.KINDS:
+        return type(one) is type(other) and all(
+            same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one)
+        )
+    return bool(one == other)
+
+
+def noise(size: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(3).integers(0, 256, (size, size, 3), np.uint8))
+
+
+def test_results_of_every_modality_come_back() -> None:
+    drawn = load("tiny-image")("a cat", n=2, seed=3)
+    said = load("tiny-speech")("Yes.", seed=3)
+    answered = load("tiny-vlm")(drawn.image, "What is it?", seed=3, max_new_tokens=8)
+    for result in (drawn, said, answered):
+        assert same(result, crossed(result)) and not same(result, said) or result is said
+
+
+def test_what_is_compared_is_compared() -> None:
+    assert not same(torch.ones(2), torch.ones(2, dtype=torch.long))
+    assert not same(noise(4), Image.new("RGB", (4, 4))) and not same([1], [2]) and not same((1,), [1])
+
+
+@pytest.mark.parametrize("value", [0, -1, 32767, -32768, 32768, -32769, 2**31 - 1, 2**31, -(2**40)])
+def test_whole_numbers_are_sent_in_the_fewest_bytes_that_hold_them(value: int) -> None:
+    tensor = torch.tensor([[value, 0]])
+    assert same(tensor, crossed(tensor))
+    bits = 16 if -(2**15) <= value < 2**15 else 32 if -(2**31) <= value < 2**31 else 64
+    assert wire.pack(tensor)[2].dtype == f"int{bits}"
+
+
+def test_news_and_arguments_come_back() -> None:
+    sound = np.linspace(-1, 1, 7, dtype=np.float32)
+    arguments = {
+        "image": None, "seed": 2**53 - 1, "top_p": 0.5, "speculative": True,
+        "messages": [{"role": "user", "content": [{"type": "image", "image": noise(9)}, {"type": "text", "text": "?"}]}]
+    }  # fmt: skip
+    stats = DecodeStats("ar", "identical", 3, 2, accepted_at=Counter({1: 2}))
+    for value in (SpeechNews(sound, 24000, 0, 5, 5, 2), ChatNews(["a"], 1, 9, 1), stats, (1, "a"), [], {}, None):
+        assert same(value, crossed(value))
+    back = crossed(arguments)
+    picture = back["messages"][0]["content"][0].pop("image")
+    assert same(arguments["messages"][0]["content"][0].pop("image"), picture) and back == arguments  # type: ignore
+
+
+def test_of_a_drawing_only_what_is_new_is_sent_and_the_whole_comes_back() -> None:
+    sender, receiver = wire.Sender(), wire.Receiver()
+    codes, passes = torch.full((2, 400), -1), torch.zeros(2, 400, dtype=torch.long)
+    sizes, kept = [], []
+    for step in range(1, 5):
+        codes[0, step * 10 : step * 10 + 3], passes[0, step * 10 : step * 10 + 3] = step * 1000, step
+        codes[1, step], passes[1, step] = 0, step
+        pictures = [noise(16)] if step == 3 else []
+        news = ImageNews(4 * step, 800, step, codes.clone(), passes.clone(), pictures)
+        packed = pickle.dumps(sender.pack(news))
+        sizes.append(len(packed))
+        kept.append((news, receiver.unpack(pickle.loads(packed))))
+    assert all(same(news, back) for news, back in kept)  # and earlier news is not changed by later news
+    assert max(sizes[0], sizes[1], sizes[3]) < 900 < sizes[2]
+
+
+def test_what_does_not_belong_is_refused() -> None:
+    with pytest.raises(TypeError, match="object"):
+        wire.pack({"a": [object()]})
+
+
+def test_errors_keep_their_kind_and_sentence_and_hide_what_nobody_expected() -> None:
+    for error in (TooBusy("full; wait.", 7), PromptError("empty; write."), ReplicaLost("died; ask again.")):
+        back = wire.error_of(*pickle.loads(pickle.dumps(wire.failure(error))))
+        assert type(back) is type(error) and str(back) == str(error)
+        assert getattr(back, "retry_after", None) == getattr(error, "retry_after", None)
+    hidden = wire.error_of(*wire.failure(KeyError("secret")))
+    assert type(hidden) is ComputeFailed and "secret" not in str(hidden)
+    assert type(wire.error_of("Path", "no.", None)) is ComputeFailed
