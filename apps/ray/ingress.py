@@ -43,7 +43,8 @@ def application(given: dict[str, Any] | None = None) -> Any:
         def __init__(self, replicas: Any) -> None:
             """replicas: bound so that Serve deploys them; `front` finds them by name."""
 
-    return Front.bind(replica)
+    bound: Any = Front
+    return bound.bind(replica)
 
 
 def front(given: dict[str, Any]) -> Any:
