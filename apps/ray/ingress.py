@@ -54,9 +54,9 @@ def front(given: dict[str, Any]) -> Any:
     from polydraft.apps.ray.named import Named
     from polydraft.apps.ray.remote import RemoteEngine
     from polydraft.apps.server import logs
-    from polydraft.apps.server.app import create_app, guarded
+    from polydraft.apps.server.api.app import create_app, guarded
+    from polydraft.apps.server.api.metrics import PrometheusMeter
     from polydraft.apps.server.engine import Limits
-    from polydraft.apps.server.metrics import PrometheusMeter
 
     chosen = Settings(**given)
     logs.configure(chosen.log_level)

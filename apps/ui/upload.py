@@ -10,7 +10,7 @@ from gradio.exceptions import InvalidPathError
 from gradio.utils import get_upload_folder
 from PIL import Image
 
-from polydraft.apps.server.pictures import from_data_url, read
+from polydraft.apps.server.api.pictures import from_data_url, read
 from polydraft.core.errors import PromptError
 
 

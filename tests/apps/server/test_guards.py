@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from polydraft.apps.server.app import create_app, create_engine, guarded
+from polydraft.apps.server.api.app import create_app, create_engine, guarded
 from polydraft.apps.server.settings import Settings, settings
 from polydraft.core.errors import InvalidArgument
 

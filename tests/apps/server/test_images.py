@@ -7,7 +7,7 @@ import openai
 import pytest
 from PIL import Image
 
-from polydraft.apps.server.pictures import written
+from polydraft.apps.server.api.pictures import written
 
 from .live import Live
 from .reading import PROMPT, picture

@@ -50,7 +50,7 @@ def live() -> Iterator[Live]:
     pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
     import uvicorn
 
-    from polydraft.apps.server.app import create_app, create_engine, guarded
+    from polydraft.apps.server.api.app import create_app, create_engine, guarded
     from polydraft.apps.server.run import choices
     from polydraft.apps.server.settings import settings
 

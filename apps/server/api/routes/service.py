@@ -9,11 +9,11 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 import polydraft
+from polydraft.apps.server.api.metrics import PrometheusMeter
+from polydraft.apps.server.api.recent import Recent
+from polydraft.apps.server.api.routes.documented import TheEngine, refusals
+from polydraft.apps.server.api.schemas.service import ModelInfo, ModelList, RequestInfo, Status, Version
 from polydraft.apps.server.engine import Served
-from polydraft.apps.server.metrics import PrometheusMeter
-from polydraft.apps.server.recent import Recent
-from polydraft.apps.server.routes.documented import TheEngine, refusals
-from polydraft.apps.server.schemas.service import ModelInfo, ModelList, RequestInfo, Status, Version
 from polydraft.core.errors import UnknownModel
 
 router = APIRouter(tags=["service"])

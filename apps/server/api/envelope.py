@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from polydraft.apps.server.api.schemas.common import ErrorBody, Problem
 from polydraft.apps.server.errors import (
     Cancelled,
     ComputeFailed,
@@ -20,7 +21,6 @@ from polydraft.apps.server.errors import (
     ReplicaLost,
     TooBusy,
 )
-from polydraft.apps.server.schemas.common import ErrorBody, Problem
 from polydraft.core.errors import PolydraftError, UnknownMethod, UnknownModel, UnsupportedMethod, WeightsError
 
 log = logging.getLogger("polydraft.server")

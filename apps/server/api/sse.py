@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from polydraft.apps.server import envelope
+from polydraft.apps.server.api import envelope
 from polydraft.apps.server.errors import Cancelled
 from polydraft.apps.server.ticket import Ticket
 

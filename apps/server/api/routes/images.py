@@ -10,11 +10,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from PIL import Image
 
-from polydraft.apps.server import pictures, sse
-from polydraft.apps.server.engine import Served
-from polydraft.apps.server.routes.documented import EVENTS, WORK, TheEngine, noted
-from polydraft.apps.server.schemas.common import metrics
-from polydraft.apps.server.schemas.images import (
+from polydraft.apps.server.api import pictures, sse
+from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, noted
+from polydraft.apps.server.api.schemas.common import metrics
+from polydraft.apps.server.api.schemas.images import (
     CompletedImage,
     ImageRequest,
     ImagesAnswer,
@@ -23,6 +22,7 @@ from polydraft.apps.server.schemas.images import (
     PartialImage,
     Picture,
 )
+from polydraft.apps.server.engine import Served
 from polydraft.apps.server.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.result import ImageResult

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polydraft.apps.server import envelope
+from polydraft.apps.server.api import envelope
 
 log = logging.getLogger("polydraft.access")
 

@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
-from polydraft.apps.server import sound, sse
-from polydraft.apps.server.engine import Served
-from polydraft.apps.server.routes.documented import EVENTS, WORK, TheEngine, noted, refusals, said
-from polydraft.apps.server.schemas.common import metrics
-from polydraft.apps.server.schemas.speech import (
+from polydraft.apps.server.api import sound, sse
+from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, noted, refusals, said
+from polydraft.apps.server.api.schemas.common import metrics
+from polydraft.apps.server.api.schemas.speech import (
     AudioDelta,
     AudioDone,
     SpeechRequest,
@@ -21,6 +20,7 @@ from polydraft.apps.server.schemas.speech import (
     VoiceInfo,
     Voices,
 )
+from polydraft.apps.server.engine import Served
 from polydraft.apps.server.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.result import SpeechResult, pcm

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
+from polydraft.apps.server.api.recent import Recent
+from polydraft.apps.server.api.schemas.common import ErrorBody
 from polydraft.apps.server.engine import Engine
-from polydraft.apps.server.recent import Recent
-from polydraft.apps.server.schemas.common import ErrorBody
 from polydraft.apps.server.settings import Settings
 from polydraft.apps.server.ticket import Ticket
 

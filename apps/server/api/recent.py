@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from polydraft.apps.server.schemas.common import metrics
-from polydraft.apps.server.schemas.service import RequestInfo
+from polydraft.apps.server.api.schemas.common import metrics
+from polydraft.apps.server.api.schemas.service import RequestInfo
 from polydraft.apps.server.ticket import Ticket
 
 KEPT = 1000

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from polydraft.apps.server.schemas.common import Asked, Drawn, Metrics, Text, Told
+from polydraft.apps.server.api.schemas.common import Asked, Drawn, Metrics, Text, Told
 
 MOST_MESSAGES, MOST_PARTS, LONGEST_TEXT = 64, 32, 20_000
 MOST_TOKENS = 4096

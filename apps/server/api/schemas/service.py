@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from polydraft.apps.server.schemas.common import Metrics, Told
+from polydraft.apps.server.api.schemas.common import Metrics, Told
 
 
 class ModelInfo(Told):

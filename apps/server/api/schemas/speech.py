@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from polydraft.apps.server.schemas.common import Drawn, Metrics, Text, Told
+from polydraft.apps.server.api.schemas.common import Drawn, Metrics, Text, Told
 
 LONGEST_INPUT = 4096
 Format = Literal["mp3", "opus", "flac", "wav", "pcm"]

@@ -12,13 +12,13 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 import polydraft
-from polydraft.apps.server import envelope
+from polydraft.apps.server.api import envelope
+from polydraft.apps.server.api.guards import OPEN, Guards
+from polydraft.apps.server.api.metrics import PrometheusMeter
+from polydraft.apps.server.api.page import mount_page
+from polydraft.apps.server.api.recent import Recent
+from polydraft.apps.server.api.routes import chat, images, service, speech
 from polydraft.apps.server.engine import Engine, Limits
-from polydraft.apps.server.guards import OPEN, Guards
-from polydraft.apps.server.metrics import PrometheusMeter
-from polydraft.apps.server.page import mount_page
-from polydraft.apps.server.recent import Recent
-from polydraft.apps.server.routes import chat, images, service, speech
 from polydraft.apps.server.settings import Settings
 
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 
-from polydraft.apps.server import pictures, sse
-from polydraft.apps.server.routes.documented import EVENTS, WORK, TheEngine, TheSettings, noted
-from polydraft.apps.server.schemas.chat import (
+from polydraft.apps.server.api import pictures, sse
+from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, TheSettings, noted
+from polydraft.apps.server.api.schemas.chat import (
     AnswerMessage,
     ChatAnswer,
     ChatChunk,
@@ -24,7 +24,7 @@ from polydraft.apps.server.schemas.chat import (
     ImagePart,
     Message,
 )
-from polydraft.apps.server.schemas.common import metrics
+from polydraft.apps.server.api.schemas.common import metrics
 from polydraft.apps.server.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.vlm.result import ChatResult
