@@ -79,7 +79,12 @@ class ImageRun(Run[ImageNews, ImageResult]):
         pictures = unfinished(self.pipe, self.codes) if due else []
         return [
             ImageNews(
-                done, self.codes.numel(), self.passes, self.codes.clone(), self.committed_at.clone(), pictures,
+                done,
+                self.codes.numel(),
+                self.passes,
+                self.codes.clone(),
+                self.committed_at.clone(),
+                pictures,
                 self.seconds,
             )
         ]

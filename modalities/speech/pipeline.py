@@ -146,9 +146,7 @@ class SpeechPipeline(Pipeline):
         script = self.family.read(text)
         speaker = self.family.voice(voice, reference, reference_text)
         prompts = [self.prompt(said, speaker, row_seed, place, sampling) for place, said in enumerate(script.sentences)]
-        return SpeechRun(
-            self, self.method(choice), prompts, Said(text, script, speaker, row_seed), speed, together
-        )
+        return SpeechRun(self, self.method(choice), prompts, Said(text, script, speaker, row_seed), speed, together)
 
 
 __all__ = ["SpeechChunk", "SpeechPipeline", "SpeechResult", "SpeechRun", "SpeechStream", "generate_speech"]

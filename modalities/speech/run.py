@@ -103,8 +103,15 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
                 self.heard.append(audio)
                 new.append(
                     SpeechNews(
-                        audio, self.pipe.sample_rate, self.sounding, len(sentence.codes), self.generated, self.passes,
-                        sentence.passes.clone(), self.expected, self.seconds,
+                        audio,
+                        self.pipe.sample_rate,
+                        self.sounding,
+                        len(sentence.codes),
+                        self.generated,
+                        self.passes,
+                        sentence.passes.clone(),
+                        self.expected,
+                        self.seconds,
                     )
                 )
             if sentence.finish is None:

@@ -132,9 +132,7 @@ async def raced(
 ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """Both lanes as they go, and the verdict."""
     rate = at.engine.model(None, "speech").pipe.sample_rate if kind == "speech" else 0
-    drafted, plain = (
-        Lane(title, kind, Drawing("", rate) if rate else None) for title in ("Drafted", "Plain")
-    )
+    drafted, plain = (Lane(title, kind, Drawing("", rate) if rate else None) for title in ("Drafted", "Plain"))
     order: list[Lane] = []
 
     async def follow(lane: Lane, method: str) -> None:

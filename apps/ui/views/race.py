@@ -17,7 +17,7 @@ def lane(title: str, counts: Counts | None, shown: str, won: bool = False) -> st
     flag = '<span class="flag">first</span>' if won else ""
     return (
         f'<section class="lane {kind}{" done" if now.done else ""}" aria-label="{title} decoding">'
-        f'<header><h3>{title}</h3>{method}{flag}</header>{shown}'
+        f"<header><h3>{title}</h3>{method}{flag}</header>{shown}"
         f'<div class="rail"><span class="fill" style="width:{100 * now.share:.1f}%"></span></div>'
         f'<dl class="counters">{cells}</dl></section>'
     )

@@ -60,9 +60,7 @@ def test_three_calls(farm: Farm) -> None:
     assert picture(answer.data[0].b64_json).tobytes() == drawn(3)
     assert answer.metrics["speculative_decoding"]["tokens"] == 256
     assert speak(client, SENTENCES, 5).content == spoken(SENTENCES, 5)
-    said = client.chat.completions.create(
-        model="tiny-vlm", messages=asked(scene()), seed=7, max_tokens=48
-    )
+    said = client.chat.completions.create(model="tiny-vlm", messages=asked(scene()), seed=7, max_tokens=48)
     assert said.choices[0].message.content == answered(7)
     assert said.usage.completion_tokens > 0
 

@@ -91,7 +91,9 @@ def test_files_that_nobody_uploaded_are_refused(live: Live, tmp_path: Any) -> No
     assert set(kept.rglob("*")) == before  # nor was anything copied or fetched
 
 
-@pytest.mark.parametrize("path", ["file=/etc/passwd", "file=pyproject.toml", "proxy=http://[::1]:1/", "file=http://[::1]:1/"])
+@pytest.mark.parametrize(
+    "path", ["file=/etc/passwd", "file=pyproject.toml", "proxy=http://[::1]:1/", "file=http://[::1]:1/"]
+)
 def test_files_of_the_machine_are_not_handed_out(live: Live, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{live.address}gradio_api/{path}", timeout=PATIENCE)
