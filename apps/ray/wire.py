@@ -43,6 +43,7 @@ KINDS = {
     for kind in (ImageNews, ImageResult, SpeechNews, SpeechResult, ChatNews, ChatResult, DecodeStats)
 }
 PLAIN = (str, bytes, int, float, bool, type(None), np.ndarray)
+DRAWN = ("codes", "committed_at")  # of which only what is new is sent
 SMALLER = (np.int16, np.int32)  # than int64
 
 
@@ -117,8 +118,8 @@ class Sender:
         places = (news.codes != before).flatten().nonzero()[:, 0]
         self.known = news.codes
         codes, passes = (whole.flatten()[places] for whole in (news.codes, news.committed_at))
-        told = [news.tokens_done, news.tokens_total, news.passes, list(news.codes.shape), places, codes, passes]
-        return ("drawing", pack([*told, news.pictures]))
+        others = {each.name: getattr(news, each.name) for each in fields(news) if each.name not in DRAWN}
+        return ("drawing", pack([list(news.codes.shape), places, codes, passes, others]))
 
 
 class Receiver:
@@ -131,13 +132,13 @@ class Receiver:
     def unpack(self, packed: Any) -> Any:
         if not isinstance(packed, tuple) or packed[0] != "drawing":
             return unpack(packed)
-        done, total, count, shape, places, codes, passes, pictures = unpack(packed[1])
+        shape, places, codes, passes, others = unpack(packed[1])
         if self.codes is None or self.passes is None:
             self.codes = torch.full(shape, -1)
             self.passes = torch.zeros_like(self.codes)
         self.codes, self.passes = self.codes.clone(), self.passes.clone()
         self.codes.view(-1)[places], self.passes.view(-1)[places] = codes, passes
-        return ImageNews(done, total, count, self.codes, self.passes, pictures)
+        return ImageNews(codes=self.codes, committed_at=self.passes, **others)
 
 
 def failure(error: BaseException) -> Message:

@@ -75,7 +75,8 @@ def test_news_and_arguments_come_back() -> None:
         "messages": [{"role": "user", "content": [{"type": "image", "image": noise(9)}, {"type": "text", "text": "?"}]}]
     }  # fmt: skip
     stats = DecodeStats("ar", "identical", 3, 2, accepted_at=Counter({1: 2}))
-    for value in (SpeechNews(sound, 24000, 0, 5, 5, 2), ChatNews(["a"], 1, 9, 1), stats, (1, "a"), [], {}, None):
+    speech = SpeechNews(sound, 24000, 0, 5, 5, 2, committed_at=torch.tensor([1, 1, 2]), expected=9, seconds=0.5)
+    for value in (speech, ChatNews(["a"], 1, 9, 1, 0.25), stats, (1, "a"), [], {}, None):
         assert same(value, crossed(value))
     back = crossed(arguments)
     picture = back["messages"][0]["content"][0].pop("image")
@@ -90,7 +91,7 @@ def test_of_a_drawing_only_what_is_new_is_sent_and_the_whole_comes_back() -> Non
         codes[0, step * 10 : step * 10 + 3], passes[0, step * 10 : step * 10 + 3] = step * 1000, step
         codes[1, step], passes[1, step] = 0, step
         pictures = [noise(16)] if step == 3 else []
-        news = ImageNews(4 * step, 800, step, codes.clone(), passes.clone(), pictures)
+        news = ImageNews(4 * step, 800, step, codes.clone(), passes.clone(), pictures, step / 8)
         packed = pickle.dumps(sender.pack(news))
         sizes.append(len(packed))
         kept.append((news, receiver.unpack(pickle.loads(packed))))
