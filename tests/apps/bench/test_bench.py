@@ -157,7 +157,7 @@ def test_depth_end_to_end(tmp_path: Path):
 
 def test_frontier_end_to_end(tmp_path: Path):
     arguments = ["--n", "3", "--timed", "1", "--batch", "2", "--guidance", "1"]
-    arguments += ["--methods", "jacobi(window=8),top-k(k=3)"]
+    arguments += ["--methods", "jacobi(window=8),top-k(k=10)"]
     done = runner.invoke(app, ["bench", "frontier", *arguments, "-o", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
     plain, jacobi, lossy = json.loads(done.stdout)["rows"]
