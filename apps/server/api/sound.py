@@ -27,7 +27,7 @@ def opening(kind: str, sample_rate: int, notes: dict[str, str]) -> bytes:
     if kind == "pcm":
         return b""
     header = wav_header(sample_rate)
-    told = b"".join(chunk(INFO[name], text.encode() + b"\0") for name, text in notes.items() if name in INFO)
+    told = b"".join(chunk(INFO[name], text.encode() + b"\0") for name, text in written(notes).items() if name in INFO)
     return header[:DATA] + chunk(b"LIST", b"INFO" + told) + header[DATA:]
 
 
@@ -45,7 +45,13 @@ def file_of(audio: NDArray[np.float32], sample_rate: int, kind: str, notes: dict
     form, subtype = FORMATS[f".{kind}"]
     file = io.BytesIO()
     with soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(form), form) as sound:
-        for name, text in notes.items():
+        for name, text in written(notes).items():
             setattr(sound, name, text)
         sound.write(audio)
     return file.getvalue()
+
+
+def written(notes: dict[str, str]) -> dict[str, str]:
+    """Notes as files can hold them: no control characters, and none that is empty, which libsndfile refuses."""
+    shown = {name: "".join(filter(str.isprintable, text)).strip() for name, text in notes.items()}
+    return {name: text for name, text in shown.items() if text}

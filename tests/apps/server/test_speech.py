@@ -10,6 +10,7 @@ import numpy as np
 import openai
 import pytest
 
+from polydraft.apps.server.api import sound as sounds
 from polydraft.modalities.speech.result import pcm
 
 from .live import Live
@@ -91,3 +92,12 @@ def test_speed_and_voices(live: Live, client: openai.OpenAI) -> None:
     assert abs(usual - 2 * quick) < 1000
     voices = live.http.get("/v1/audio/voices").json()["voices"]
     assert [voice["id"] for voice in voices] == ["slt", "rms", "awb", "kal16"]
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac", "mp3", "opus"])
+@pytest.mark.parametrize("title", ["\0It is late.", "\x01\x02", ""])
+def test_notes_hold_what_a_file_can_hold(kind: str, title: str) -> None:
+    made = sounds.file_of(np.zeros(1600, np.float32), 16000, kind, {"title": title, "comment": "made by a test"})
+    assert b"made by a test" in made and (b"It is late." in made) == ("late" in title)
+    plain = {"title": "It is late."} if "late" in title else {}
+    assert sounds.opening("wav", 16000, {"title": title}) == sounds.opening("wav", 16000, plain)
