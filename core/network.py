@@ -44,9 +44,9 @@ class Frontier:
         width, known = above.shape[1], self.slots.shape[1]
         slots = self.slots[:, -1:] + places(width + 1, above.device)[1:]
         positions = (self.positions[:, :1] + 1).expand_as(slots)
-        lines = self.heads.lines(above, known)  # of the level above, a folded query each
         seen, own = self.seen, slots if width == 1 else self.heads.lines(slots, 0)
         if width > 1 or known > 1:  # an only child sees what its parent saw, which is not asked for again
+            lines = self.heads.lines(above, known)  # of the level above, a folded query each
             seen = seen.gather(2, lines[:, None, :, None].expand(-1, -1, -1, seen.shape[3]))
         keys = None if self.keys is None else self.keys.scatter(1, slots, positions)
         index = (own if own.shape[1] == seen.shape[2] else own.expand(-1, seen.shape[2]))[:, None, :, None]

@@ -6,7 +6,7 @@ was last asked, and the result. A `Driver` takes runs of one method through the 
 
     run = pipe.run("two frogs on a blue background", seed=3)
     driver = Driver(run.method)
-    driver.join(run, run.due(driver.room(8)))
+    driver.join(run, run.due(8))
     while driver.live: driver.turn()
     run.result()
 """
@@ -121,10 +121,6 @@ class Driver:
     def sound(self) -> bool:
         """Whether host and core agree about the rows; what failed half-way leaves them apart."""
         return len(self.batch.state) == len(self.batch.live) == len(self.batch.noise.temperatures)
-
-    def room(self, rows: int) -> int:
-        """How many more rows may join where `rows` may be live."""
-        return rows - self.live
 
     def join(self, run: Run[Any, Any], prompts: list[int]) -> None:
         """Prompts of `run` become rows."""

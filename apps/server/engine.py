@@ -44,7 +44,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from polydraft.apps.server.errors import Cancelled, DeadlinePassed, Draining, Loading
+from polydraft.apps.server.errors import Cancelled, DeadlinePassed, Draining, Loading, TooBusy
 from polydraft.apps.server.limits import Admission
 from polydraft.apps.server.meter import Meter
 from polydraft.apps.server.models import ModelChoice, Served, read, warm_up
@@ -132,7 +132,7 @@ class Engine:
         prompts = served.prompts(arguments)
         try:
             self.admission.admit(served.name, prompts)
-        except Exception:
+        except TooBusy:
             self.meter.rejected(served.name)
             raise
         self.count += 1

@@ -5,7 +5,6 @@ found = apart("smolvlm", rows=64, length=512, prompt=32, device, dtype)      # b
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import resource
 import sys
@@ -22,6 +21,7 @@ from polydraft.apps.bench.measure import shapes
 from polydraft.apps.bench.measure.filled import filled, passes, plain, prompt_of
 from polydraft.core.cache import SlotCache
 from polydraft.core.decode import join, leave
+from polydraft.core.kernels import return_freed
 from polydraft.core.target import CausalTarget
 
 PASSES = 3
@@ -85,8 +85,7 @@ def begin_anew(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    return_freed()
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return most(device)
