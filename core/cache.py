@@ -55,7 +55,7 @@ class SlotLayer(CacheLayerMixin):
         """Write `[rows, heads, N, dim]` where the cache aims; return views of the rows it aims at."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        places = self.cache.places(key_states.shape[1])
+        places = self.cache.places(key_states.shape[1]).to(key_states.device)  # of this layer, see `Network.spread`
         for store, states in ((self.keys, key_states), (self.values, value_states)):
             store.view(-1, store.shape[3]).index_copy_(0, places, states.flatten(0, 2))
         return self.view(self.keys), self.view(self.values)
@@ -157,8 +157,9 @@ class SlotCache(Cache):
         """Copy slots `source` to `target` `[live, M]` of all live rows; sources are read before targets are written."""
         rows = torch.arange(len(source), device=source.device)[:, None]
         for layer in self.layers:
+            here, out_of, into = (places.to(layer.keys.device) for places in (rows, source, target))
             for store in (layer.keys, layer.values):
-                store[rows, :, target] = store[rows, :, source]
+                store[here, :, into] = store[here, :, out_of]
 
 
 @lru_cache(maxsize=64)

@@ -21,9 +21,10 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Drafter, Outcome
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.history import History
 from polydraft.core.noise import Noise
 from polydraft.core.rows import Departure
-from polydraft.core.sampling import History, Sampler
+from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.stats import DecodeStats, Stopwatch
 from polydraft.core.target import CausalTarget, Prompt
@@ -200,7 +201,8 @@ def history(method: Method, state: State, draft: Draft) -> History | None:
     if not method.sampler.remembers(state.settings):
         return None
     t = state.generated[:, None] + draft.depth
-    return History(state.tokens, state.valid(), torch.cat([state.roots(), draft.tokens], 1), draft.lineage, t)
+    nodes = torch.cat([state.roots(), draft.tokens], 1)
+    return History(state.tokens, state.valid(), nodes, draft.lineage, t, state.budget)
 
 
 def record(batch: Batch, draft: Draft, verdict: Verdict, drafted: Tensor) -> Step:

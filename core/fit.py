@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import statistics
 import time
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.drafters.plans import Static, chances
 from polydraft.core.noise import gumbel, row_keys
 from polydraft.core.target import CausalTarget, Prompt
 
 
 @torch.inference_mode()
-def pass_seconds(target: CausalTarget, prompts: list[Prompt], nodes: list[int], repeats: int = 5) -> dict[int, float]:
+def pass_seconds(
+    target: CausalTarget, prompts: list[Prompt], nodes: Sequence[int], repeats: int = 5
+) -> dict[int, float]:
     """t(N): median wall time of a target pass over root and N drafted nodes, by N."""
     state = target.empty()
     target.prefill(state, prompts)
@@ -32,10 +39,61 @@ def pass_seconds(target: CausalTarget, prompts: list[Prompt], nodes: list[int], 
 ALIKE = 0.95  # of the best rate: less cannot be told from noise, and of equals the shorter window wastes less
 
 
-def best_window(committed: dict[int, float], seconds: dict[int, float]) -> int:
-    """The shortest window near the most tokens a second: `committed[N]` is τ measured with N drafted tokens."""
+def best_nodes(committed: Mapping[int, float], seconds: Mapping[int, float]) -> int:
+    """The fewest nodes near the most tokens a second: `committed[N]` is τ with N drafted tokens."""
     rates = {count: tau / seconds[count] for count, tau in committed.items()}
     return min(count for count, rate in rates.items() if rate >= ALIKE * max(rates.values()))
+
+
+@dataclass(eq=False)
+class ByRows:
+    """How many nodes a row gets where `rows` rows share a pass: `sized(rows)`.
+
+    A column costs what it adds to the pass, and rows fill it as nodes do: past what a machine computes while it reads
+    the weights, more nodes a row cost more than they commit. committed: τ by nodes; near, far: t(N) of a row, as far as
+    one row and as many rows go, measured when first asked for.
+    """
+
+    committed: Mapping[int, float]
+    near: Callable[[], Mapping[int, float]]
+    far: Callable[[], Mapping[int, float]]
+    found: dict[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def alone(self) -> int:
+        """Nodes where a row has a pass to itself; never more."""
+        return self.best(self.committed, self.near(), 1)
+
+    def __call__(self, rows: int) -> int:
+        if rows <= 1:
+            return self.alone
+        if rows not in self.found:
+            fewer = {count: tau for count, tau in self.committed.items() if count <= self.alone}
+            self.found[rows] = self.best(fewer, self.far(), rows)
+        return self.found[rows]
+
+    @staticmethod
+    def best(committed: Mapping[int, float], seconds: Mapping[int, float], rows: int) -> int:
+        costs = {count: interpolated(seconds, rows * (count + 1) - 1) for count in committed}
+        return best_nodes(committed, costs)
+
+
+def interpolated(seconds: Mapping[int, float], nodes: int) -> float:
+    """t(nodes) on the line between the two that were measured next to it, or on the last line."""
+    known = sorted(seconds)
+    after = min(max(1, bisect(known, nodes)), len(known) - 1)
+    left, right = known[after - 1], known[after]
+    return seconds[left] + (seconds[right] - seconds[left]) * (nodes - left) / (right - left)
+
+
+def expected(shares: Sequence[Sequence[float]], longest: int, most: int) -> dict[int, float]:
+    """τ by nodes, up to `most`, of trees that hold the likeliest paths (`plans.Static`)."""
+    plan = Static(longest, most, tuple(map(tuple, shares)))
+    taus, tau = {}, 1.0
+    for nodes, chance in enumerate(chances(plan), start=1):
+        tau += chance
+        taus[nodes] = tau
+    return taus
 
 
 SPREADS = tuple(0.2 * 1.2**step for step in range(20))

@@ -179,7 +179,9 @@ def layers(module: nn.Module) -> list[list[nn.Linear]]:
 
 
 def plain(module: nn.Module) -> bool:
-    """Whether `module` is a linear layer on a CPU that oneDNN serves."""
+    """Whether `module` is a linear layer on a CPU that oneDNN serves, and nothing more, as a quantised one would be."""
     if type(module) is not nn.Linear or not torch.backends.mkldnn.is_available():
+        return False
+    if "forward" in vars(module) or module._parameters.get("weight") is None:
         return False
     return module.weight.device.type == "cpu" and module.weight.dtype in (torch.bfloat16, torch.float32)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import InvalidArgument, UnknownMethod
+from polydraft.core.fit import ByRows
 from polydraft.core.target import CausalTarget
 from polydraft.core.verify.base import Verifier
 
@@ -68,9 +69,10 @@ class Parameter:
 class DraftPart:
     """A row of the registry: a way to draft.
 
-    judge: who judges unless told otherwise. kind: the trained drafter it needs. On the tape any tree will do; off it
-    `shape` says what a judge may assume: "fixed" (deterministic), "chain" or "tree" of sampled tokens with their law,
-    or "picked", sampled tokens of which some were dropped. "tape" cannot leave the tape, "off" cannot be on it.
+    judge: who judges unless told otherwise. kind: the trained drafter it needs. ours: where what is done here is not
+    what the paper publishes. On the tape any tree will do; off it `shape` says what a judge may assume: "fixed"
+    (deterministic), "chain" or "tree" of sampled tokens with their law, or "picked", sampled tokens of which some were
+    dropped. "tape" cannot leave the tape, "off" cannot be on it.
     """
 
     name: str
@@ -80,6 +82,7 @@ class DraftPart:
     shape: Callable[[dict[str, Any]], str]
     judge: str = "tape"
     kind: str = ""
+    ours: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
@@ -132,9 +135,22 @@ class Choice:
 
     def build(self, context: MethodContext) -> tuple[Drafter, Verifier]:
         """Drafter and verifier for a model that lacks nothing."""
-        values = defaults(self.drafter) | context.fitted(self.drafter.name) | self.given
+        values = self.values(context.fitted(self.drafter.name))
         drafter = self.drafter.make(context, values)
         return drafter, self.judge.make(context, defaults(self.judge) | self.judge_given, self.drafter.shape(values))
+
+    def values(self, fitted: dict[str, Any]) -> dict[str, Any]:
+        """The drafter's parameters: as given, else as fitted where the judge can judge what is then drafted.
+
+        How much is drafted shows in results that are not identical, so it follows neither the machine nor other rows.
+        """
+        own, shape = defaults(self.drafter) | self.given, self.drafter.shape
+        kept = {
+            name: value for name, value in fitted.items()
+            if fits(self.judge, shape(own | {name: value}))
+            and (self.guarantee == "identical" or not isinstance(value, ByRows))
+        }  # fmt: skip
+        return own | kept | self.given
 
 
 def written(name: str, given: dict[str, Any]) -> str:

@@ -69,7 +69,10 @@ class Network:
             if (own := getattr(part, "config", None)) is not None:
                 own._attn_implementation = attention.NAME
         self.stretched = any(stretches(rope) for rope in rope_settings(config))
-        self.layers = Layers.of(backbone) if self.nearness is None and not self.stretched else None
+        # layers on several devices, between which hooks of their own forwards carry what they read
+        self.spread = any(hasattr(part, "_hf_hook") for part in backbone.modules())
+        whole = self.nearness is None and not self.stretched and not self.spread
+        self.layers = Layers.of(backbone) if whole else None
 
     @property
     def slot_bytes(self) -> int:
@@ -150,7 +153,7 @@ class Network:
             return self.layers(inputs, turned, cache, mask)
         named = {"inputs_embeds" if inputs.ndim == 3 else "input_ids": inputs}
         output = self.backbone(**named, position_ids=turned, past_key_values=cache, use_cache=True, attention_mask=mask)
-        return output.last_hidden_state
+        return output.last_hidden_state.to(inputs.device)
 
     def masks(self, visible: Tensor, positions: Tensor, key_positions: Tensor) -> Any:
         """The folded mask of visible `[rows, C, width]`, or one a kind of layer where some see less than everything."""

@@ -41,7 +41,12 @@ def uniform(*keys: Tensor) -> Tensor:
     state = torch.zeros((), dtype=torch.long, device=keys[0].device)
     for key in keys:
         state = mix((state + GOLDEN) ^ mix(key.long() * GOLDEN + GOLDEN))
-    return (shifted(state, 12).double() + 0.5) * 2.0**-52
+    return unit(state)
+
+
+def unit(bits: Tensor) -> Tensor:
+    """Random bits as float64 strictly inside (0, 1)."""
+    return (shifted(bits, 12).double() + 0.5) * 2.0**-52
 
 
 @lru_cache(maxsize=8)
@@ -106,9 +111,14 @@ class Noise(Rows):
         self.passes = self.passes + 1
         self.draws = 0
 
-    def tape(self, t: Tensor, further: int = 0) -> Tensor:
-        """`[B, K, V]` of the tape at positions t `[B, K]`; further: tapes for rules that draw several tokens a node."""
-        return self.quiet(self.keys if not further else mix(self.keys * GOLDEN + further), t)
+    def tape(self, t: Tensor) -> Tensor:
+        """`[B, K, V]` of the tape at positions t `[B, K]`."""
+        return self.quiet(self.keys, t)
+
+    def spots(self, t: Tensor, further: int) -> Tensor:
+        """`[B, K]` float64 in (0, 1) of the tape, one a position, for rules that draw again; 0 for greedy rows."""
+        bits = mix((self.keys + further)[:, None] * GOLDEN + t)
+        return unit(bits).masked_fill(self.greedy[:, None], 0)
 
     def window(self, t: Tensor) -> Tensor:
         """`[B, K, V]` to rank candidates for positions t `[B, K]` with: the tape's, or fresh."""

@@ -1,6 +1,7 @@
 """What a target shows before its results carry a promise.
 
 check(target)                          # it computes what the model's own forward computes, or UnsupportedModel
+check(target, prompts)                 # of these prompts too, with whatever else they are read with
 label("identical", target)             # "identical" only where this machine keeps every bit
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -27,11 +29,14 @@ APART = {2: 0.1, 4: 2e-3, 8: 1e-6}  # how far logits may be from the model's own
 earned: dict[tuple, bool] = {}
 
 
-def check(target: CausalTarget) -> None:
-    """Refuse a target whose logits are not its model's own: of prompts, chains and trees, alone and side by side."""
+def check(target: CausalTarget, prompts: Sequence[Prompt] = ()) -> None:
+    """Refuse a target whose logits are not its model's own: of prompts, chains and trees, alone and side by side.
+
+    prompts: are tried too, behind some that are ids alone.
+    """
     name = type(target.model).__name__
     try:
-        apart = distances(target)
+        apart = distances(target, [*texts(target, range(len(LENGTHS))), *prompts])
     except UnsupportedModel:
         raise
     except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError) as error:
@@ -47,17 +52,17 @@ def check(target: CausalTarget) -> None:
 
 
 @torch.inference_mode()
-def distances(target: CausalTarget) -> dict[str, list[float]]:
+def distances(target: CausalTarget, prompts: list[Prompt]) -> dict[str, list[float]]:
     """How far logits are from the model's own, for every column of a chain and of a tree."""
-    state, prompts = tried(target, range(len(LENGTHS)))
+    state = target.empty()
+    target.prefill(state, prompts)
     found: dict[str, list[float]] = {}
     for what, draft in zip(("a chain", "a tree"), drafts(target, len(prompts)), strict=True):
         scored, found[what] = target.score(state, draft).logits, []
         for row, leaf in itertools.product(range(len(prompts)), leaves(draft)):
             line = draft.lineage[row, leaf + 1].nonzero()[:, 0].tolist()
-            path = [draft.tokens[row, node - 1].item() for node in line[1:]]
-            ids = torch.tensor([[*prompts[row].branches[0], *path]], device=target.device)
-            own = target.model(input_ids=ids, use_cache=False).logits[0, -len(line) :]
+            path = [int(draft.tokens[row, node - 1]) for node in line[1:]]
+            own = target.own_logits(prompts[row], path)
             found[what] += [distance(scored[row, column], own[i]) for i, column in enumerate(line)]
     return found
 
@@ -72,7 +77,8 @@ def label(guarantee: str, target: CausalTarget) -> str:
     if guarantee != "identical" or target.network.dtype.itemsize == 8:
         return guarantee
     config = target.config
-    key = (target.device, target.network.dtype, type(target.model), config.hidden_size, config.num_hidden_layers)
+    stored = str(getattr(target.model.config, "quantization_config", None))
+    key = target.device, target.network.dtype, type(target.model), config.hidden_size, config.num_hidden_layers, stored
     if key not in earned:
         on_cpu = target.device.type == "cpu"
         kernel = views_alike(target.network.dtype, target.network.heads.size) if on_cpu else True
@@ -109,14 +115,19 @@ def wider(target: CausalTarget, state: State, draft: Draft, further: int) -> Ten
 
 @torch.inference_mode()
 def tried(target: CausalTarget, rows: range | list[int]) -> tuple[State, list[Prompt]]:
-    """A state of prompts of several lengths, whatever their ids are."""
-    state = target.empty()
-    prompts = []
-    for row in rows:
-        ids = tuple((target.vocab // 4 + 7 * row + 3 * place) % target.vocab for place in range(LENGTHS[row]))
-        prompts.append(Prompt((ids,) * target.branches, 1, seed=row))
+    """A state of prompts of several lengths."""
+    state, prompts = target.empty(), texts(target, rows)
     target.prefill(state, prompts)
     return state, prompts
+
+
+def texts(target: CausalTarget, rows: range | list[int]) -> list[Prompt]:
+    """Prompts of several lengths, whatever their ids are."""
+    made = []
+    for row in rows:
+        ids = tuple((target.vocab // 4 + 7 * row + 3 * place) % target.vocab for place in range(LENGTHS[row]))
+        made.append(Prompt((ids,) * target.branches, 1, seed=row))
+    return made
 
 
 PATH = 3  # nodes of the trees' first path, which stand in place

@@ -25,9 +25,10 @@ from polydraft.core.drafters.jacobi import INITIALISATIONS, Initial, JacobiDraft
 from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
-from polydraft.core.drafters.plans import Dynamic, Rank, Static
+from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.drafters.sjd import SJDDrafter
 from polydraft.core.errors import UnknownMethod, UnsupportedMethod
+from polydraft.core.fit import ByRows
 from polydraft.core.methods import Choice, DraftPart, JudgePart, MethodContext, Parameter, defaults, fits, read
 from polydraft.core.verify import rules
 from polydraft.core.verify.base import Verifier
@@ -54,7 +55,9 @@ def initial(context: MethodContext, values: Values) -> Initial:
 
 
 def jacobi(context: MethodContext, values: Values) -> Drafter:
-    return JacobiDrafter(values["window"], initial(context, values), values["restart"] == "yes")
+    window, filled, restart = values["window"], initial(context, values), values["restart"] == "yes"
+    # measured: shorter windows save no more, where rows share a pass, than the further passes cost
+    return JacobiDrafter(window.alone if isinstance(window, ByRows) else window, filled, restart)
 
 
 def sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
@@ -96,7 +99,10 @@ def sparse(context: MethodContext, values: Values, kind: str, made: Callable[...
     """`shares` are fitted to the drafter (`core.fit.best_shares`)."""
     model = context.drafters[kind]()
     shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
-    plan = Static(min(model.places, values["depth"]), values["nodes"], shares)
+    longest, nodes = min(model.places, values["depth"]), values["nodes"]
+    if isinstance(nodes, ByRows):
+        return made(model, context.target, Crowded(longest, nodes.alone, shares, sized=nodes), Rank())
+    plan = Static(longest, nodes, shares)
     return made(model, context.target, plan, Rank())
 
 
@@ -132,13 +138,19 @@ def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
     }
 
 
+SHARED_HEADS = (
+    "published: a vocabulary projection a head, judged as {rule}; ours: heads on the target's own projection, judged "
+    "on the noise tape"
+)
+
+
 def ahead(
-    name: str, kind: str, summary: str, paper: str, made: Callable[..., Drafter] = MultiTokenDrafter
+    name: str, kind: str, summary: str, paper: str, made: Callable[..., Drafter] = MultiTokenDrafter, ours: str = ""
 ) -> DraftPart:
     """A drafter that fills fixed places, each level from what is known by then."""
     return DraftPart(
         name, f"{summary}, a sparse tree under the shared noise", paper, partial(sparse, kind=kind, made=made),
-        sparse_shape, kind=kind, parameters=SPARSE,
+        sparse_shape, kind=kind, parameters=SPARSE, ours=ours,
     )  # fmt: skip
 
 
@@ -189,10 +201,14 @@ DRAFTERS: dict[str, DraftPart] = {
             "Li et al. 2024, arXiv 2406.16858", eagle2, lambda values: "fixed", judge="target-only", kind="eagle",
             parameters=grown(4, 4),
         ),
-        ahead("medusa", "heads", "heads on the target's last feature", "Cai et al. 2024, arXiv 2401.10774"),
+        ahead(
+            "medusa", "heads", "heads on the target's last feature", "Cai et al. 2024, arXiv 2401.10774",
+            ours=SHARED_HEADS.format(rule="medusa+typical"),
+        ),
         ahead(
             "vadusa", "heads", "heads on the target's last feature, as for speech codes",
             "Li et al. 2024, arXiv 2410.21951",
+            ours=SHARED_HEADS.format(rule="vadusa+tolerance") + " (without the rule it is medusa)",
         ),
         ahead(
             "hydra", "hydra", "heads that know what was guessed before", "Ankner et al. 2024, arXiv 2402.05109",

@@ -1,18 +1,22 @@
 """From logits to the target distribution: one sampler for target and drafter, a pure function of a node's own history.
 
-Order: mask table and shortest length, repetition penalty, temperature, top-k, top-p, min-p (as transformers' processors
-and warpers), repetition-aware redraw. Every row has settings of its own, and none changes another's bits.
+Order: mask table and shortest length, repetition penalty, the checkpoint's own constraints, temperature, top-k, top-p,
+min-p (as transformers' processors and warpers), repetition-aware redraw. Every row has settings of its own, and none
+changes another's bits.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
+from polydraft.core.constraints import Constraints
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.history import History
 from polydraft.core.rows import Rows, places
 
 COLDEST = 1e-6  # temperatures below are as good as this, whose scores are still finite
@@ -40,6 +44,12 @@ class RepetitionAware:
                 raise InvalidArgument(f"{name}={getattr(self, name)} is not possible; it must be {allowed}.")
 
 
+KINDS_ASKED: dict[str, type] = {
+    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty", "guidance_scale"), Real),
+    **dict.fromkeys(("top_k", "min_tokens"), Integral),
+}
+
+
 @dataclass(frozen=True)
 class Sampling:
     """What the user chooses. `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0, penalty 1 are off.
@@ -58,6 +68,10 @@ class Sampling:
     guidance_scale: float = 1.0
 
     def __post_init__(self) -> None:
+        for name, kind in KINDS_ASKED.items():
+            if not isinstance(value := getattr(self, name), kind):
+                what = "a whole number" if kind is Integral else "a number"
+                raise InvalidArgument(f"{name}={value!r} is not possible; it must be {what}.")
         checks = (
             ("temperature", 0 <= self.temperature < float("inf"), "0 or more (0 is greedy)"),
             ("top_k", self.top_k >= 0, "0 (off) or more"),
@@ -136,36 +150,6 @@ SHARED = tuple(name for name in (field.name for field in fields(Sampling)) if na
 
 
 @dataclass(frozen=True)
-class History:
-    """What a node's law may depend on.
-
-    committed: `[B, L]` ids of prompt and generated tokens; `committed_valid` `[B, L]` bool.
-    nodes: `[B, M]` ids of root and nodes; lineage: `[B, C, M]` bool, which of them each judged column descends from,
-    itself included, ancestors first. t: `[B, C]` how many tokens the row will have generated before the one this column
-    judges. The root (the first of `nodes`) is committed; whatever else is on a path comes behind it.
-    """
-
-    committed: Tensor
-    committed_valid: Tensor
-    nodes: Tensor
-    lineage: Tensor
-    t: Tensor
-
-    def recent(self, window: int) -> Tensor:
-        """`[B, C, window]`: the last generated ids of every path, the latest first; -1 before there were any."""
-        rows, columns, _ = self.lineage.shape
-        latest = self.lineage.flip(-1).cumsum(-1).flip(-1)  # 1 at a path's end, growing towards the root
-        place = torch.where(self.lineage & (latest <= window), latest - 1, window)
-        drafted = self.nodes.new_zeros(rows, columns, window + 1)
-        drafted = drafted.scatter_(2, place, self.nodes[:, None].expand_as(place))[..., :window]
-        back, on_path = torch.arange(window, device=place.device), latest[..., :1]
-        # the path's own first column is the last committed token
-        before = self.committed_valid.sum(1)[:, None, None] - 1 + (on_path - 1) - back
-        committed = self.committed.gather(1, before.clamp(0, self.committed.shape[1] - 1).flatten(1)).view_as(before)
-        return torch.where(back < on_path, drafted, committed).masked_fill(back >= self.t[..., None], -1)
-
-
-@dataclass(frozen=True)
 class Law:
     """What may come next at every column.
 
@@ -199,11 +183,12 @@ class Sampler:
     """The grammar of a model, and laws of its logits.
 
     mask: `[K, V]` bool table of allowed ids, one row a slot of the grammar; `slot = t % K` (K=1: the same everywhere).
-    ends: `[V]` bool, ids that end a sequence, for `min_tokens`.
+    ends: `[V]` bool, ids that end a sequence, for `min_tokens`. constraints: what the checkpoint asks for beside them.
     """
 
     mask: Tensor | None = None
     ends: Tensor | None = field(default=None, repr=False)
+    constraints: Constraints | None = field(default=None, repr=False)
 
     @cached_property
     def grammar(self) -> Tensor:
@@ -215,7 +200,8 @@ class Sampler:
         """Whether any row's law depends on anything but the logits."""
         slots = self.mask is not None and len(self.mask) > 1
         late = self.ends is not None and settings.used("min_tokens")
-        return slots or late or settings.used("repetition_penalty") or settings.window > 0
+        asked = self.constraints is not None and self.constraints.remembers
+        return slots or late or asked or settings.used("repetition_penalty") or settings.window > 0
 
     def __call__(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
         """The law of `[B, C, V]` logits; history may be left out if the sampler does not remember."""
@@ -238,6 +224,7 @@ class Sampler:
 
     def tempered(self, logits: Tensor, settings: Settings, history: History | None) -> Tensor:
         """Masked, penalised scores over their temperature."""
+        grammar = None
         if self.mask is None:
             scores = logits.float()
         else:
@@ -248,6 +235,8 @@ class Sampler:
             scores = scores.masked_fill(self.ends & early[..., None], -torch.inf)
         if settings.used("repetition_penalty"):
             scores = penalised(scores, known(history), settings.repetition_penalty)
+        if self.constraints is not None:
+            scores = self.constraints(scores, grammar, history)
         if any(row.temperature not in (0, 1) for row in settings.chosen):
             scores = scores / settings.temperature[:, None, None]
         return scores

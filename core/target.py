@@ -97,6 +97,7 @@ class CausalTarget:
     def head(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
         """Logits of features `[..., D]`, scaled as the family does; projection: see `narrowed`."""
         logits = (self.model.get_output_embeddings() if projection is None else projection)(features)
+        logits = logits.to(features.device)  # where it is spread, see `Network`
         if (scale := getattr(self.config, "logit_scale", None)) is not None:  # Cohere
             logits = logits * scale
         if (scale := getattr(self.config, "logits_scaling", None)) is not None:  # Granite
@@ -192,6 +193,11 @@ class CausalTarget:
         features = self.network.tree_pass(state.cache, ids, draft.lineage, draft.depth, state.cached())
         features = features.unflatten(0, state.offsets.shape)
         return Scores(self.combine(self.head(features), state.settings), features)
+
+    def own_logits(self, prompt: Prompt, path: list[int]) -> Tensor:
+        """`[P+1, V]` of the model's own forward: of the prompt's last id, and of `path` behind it."""
+        ids = torch.tensor([[*prompt.branches[0], *path]], device=self.device)
+        return self.model(input_ids=ids, use_cache=False).logits[0, -len(path) - 1 :]
 
     def commit(self, state: State, draft: Draft, verdict: Verdict) -> None:
         """Keep keys and values of the accepted path, drop the rest, append the committed tokens."""

@@ -8,6 +8,7 @@ Only tensors and JSON are fetched, the tokenizer among it, and nothing of a repo
 
 from __future__ import annotations
 
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -44,6 +45,17 @@ def manifest(name: str, codec: str | None) -> tuple[Path, dict[str, Any]] | None
             return folder, found | {"target": "."} | with_codec(folder, codec or (own if remote else None), own, extra)
     known = ", ".join(family for module in RECOGNISERS for family in import_module(module).MARKS)
     raise UnknownModel(f"model {name!r} is of no family polydraft knows; it loads {known}, and its own.")
+
+
+def said(file: Path) -> dict[str, Any]:
+    """What a JSON file of a model says; nothing where there is none."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{file} cannot be read as JSON ({error!s:.80}); download it again.") from error
+    if not isinstance(value, dict):
+        raise WeightsError(f"{file} holds a list or a value where settings are expected; download it again.")
+    return value
 
 
 def with_codec(folder: Path, codec: str | None, own: str | None, extra: list[str]) -> dict[str, str]:

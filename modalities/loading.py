@@ -9,19 +9,19 @@ that `hub` recognises. Loading reads tensors and JSON only: no code, no pickles.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from safetensors import SafetensorError
 
 from polydraft.core.errors import DeviceUnavailable, InvalidArgument, PolydraftError, UnknownModel, WeightsError
+from polydraft.modalities.hub import said
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,17 +33,22 @@ PIPELINES = {
 }
 MANIFEST = "polydraft.json"
 T = TypeVar("T")
+UNREADABLE = (
+    SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, AssertionError,
+)  # fmt: skip
+DeviceMap: TypeAlias = "str | dict[str, Any]"  # as transformers takes it, for a target over several devices
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model folder says about itself."""
+    """What a model folder says about itself. device_map: how its target is to be spread, see `load`."""
 
     name: str
     path: Path
     manifest: dict[str, Any]
+    device_map: DeviceMap | None = None
 
     @property
     def modality(self) -> str:
@@ -100,18 +105,20 @@ def embedded() -> Path:
     return Path(str(files("polydraft.assets"))) / "models"
 
 
-@cache
 def card(name: str, codec: str | None = None) -> ModelCard:
     """The card of an embedded model's name, of a folder's path, or of a hub repository's name. codec: see `load`."""
+    return _card(name, codec, stamp(name))
+
+
+@lru_cache(maxsize=64)
+def _card(name: str, codec: str | None, stamp: tuple[int, ...]) -> ModelCard:
     from polydraft.modalities import hub
 
-    folder = embedded() / name if name.isidentifier() or "/" not in name else Path(name)
-    if not (folder / MANIFEST).is_file():
-        folder = Path(name)
+    folder = folder_of(name)
     if name and (folder / MANIFEST).is_file():
         if codec is not None:
             raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
-        return ModelCard(folder.name, folder, json.loads((folder / MANIFEST).read_text()))
+        return ModelCard(folder.name, folder, said(folder / MANIFEST))
     if name and (found := hub.manifest(name, codec)) is not None:
         return ModelCard(Path(name).resolve().name, *found)
     known = ", ".join(model.name for model in models())
@@ -120,8 +127,23 @@ def card(name: str, codec: str | None = None) -> ModelCard:
     )
 
 
+def folder_of(name: str) -> Path:
+    """The embedded model's folder of that name, or what `name` may be a path of."""
+    folder = embedded() / name if name.isidentifier() or "/" not in name else Path(name)
+    return folder if (folder / MANIFEST).is_file() else Path(name)
+
+
+def stamp(name: str) -> tuple[int, ...]:
+    """Another one whenever what a folder says of itself has been edited."""
+    files = (folder_of(name) / file for file in (MANIFEST, "config.json", "generation_config.json"))
+    return tuple(file.stat().st_mtime_ns for file in files if file.is_file())
+
+
 def with_drafter(found: ModelCard, name: str) -> ModelCard:
-    """The card with one drafter more, from a folder or the hub, of the kind that its configuration and tensors say."""
+    """The card with one drafter more, from a folder or the hub, of the kind that its configuration and tensors say.
+
+    Unless a method is named, that drafter drafts.
+    """
     from polydraft.core.drafters import published
     from polydraft.core.registry import DRAFTERS, readers
     from polydraft.modalities import hub
@@ -131,7 +153,7 @@ def with_drafter(found: ModelCard, name: str) -> ModelCard:
         folder = hub.fetch(name, hub.FILES)
     if not (folder / "config.json").is_file():
         raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
-    made_by = str(json.loads((folder / "config.json").read_text()).get("model_type", ""))
+    made_by = str(said(folder / "config.json").get("model_type", ""))
     if made_by.startswith("polydraft-"):
         kind = made_by.removeprefix("polydraft-")
     else:
@@ -140,10 +162,11 @@ def with_drafter(found: ModelCard, name: str) -> ModelCard:
         raise UnknownModel(
             f"{folder} holds a {made_by!r}, which is no drafter; make one with `polydraft train drafter`."
         )
-    fit = json.loads((folder / "fitted.json").read_text()) if (folder / "fitted.json").is_file() else {}
+    fit = said(folder / "fitted.json")
     changes = {
         "drafters": found.manifest["drafters"] | {kind: str(folder.absolute())},
         "fitted": found.manifest.get("fitted", {}) | dict.fromkeys(readers(kind), fit),
+        "defaults": found.manifest["defaults"] | {"method": readers(kind)[0]},
     }
     return replace(found, manifest=found.manifest | changes)
 
@@ -155,14 +178,16 @@ def models() -> list[ModelCard]:
 
 def load(
     name: str = "tiny-image", *, codec: str | None = None, drafter: str | Path | None = None,
-    method: str | None = None, device: str = "auto", dtype: str = "auto", modality: str | None = None,
+    method: str | None = None, device: str = "auto", dtype: str = "auto", device_map: DeviceMap | None = None,
+    modality: str | None = None,
 ) -> Any:  # fmt: skip
     """The pipeline of the model's modality (`ImagePipeline`, `SpeechPipeline`, `VLMPipeline`); its weights stay loaded.
 
     name: an embedded model's, a folder, or organisation/repository on the Hugging Face hub. codec: folder or repository
     of what makes sound of a speech model's codes, where its folder has no subfolder `codec`. drafter: folder or
     repository of a small causal LM, of an EAGLE head as published, or of what `polydraft train drafter` made. `method`
-    becomes its default; "auto" picks the best device and dtype here; `modality` refuses models of others.
+    becomes its default; "auto" picks the best device and dtype here. device_map: how transformers spreads the target
+    over several devices, `device` being its first. `modality` refuses models of others.
     Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
     """
     found, where = card(name, codec), resolve_device(device)
@@ -173,6 +198,8 @@ def load(
         raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")
     module, pipeline = PIPELINES[found.modality]
     make = getattr(import_module(module), pipeline)
+    if device_map is not None:
+        found = replace(found, device_map=device_map)
     return make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
 
 
@@ -211,7 +238,7 @@ def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:
         return read()
     except PolydraftError:
         raise
-    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         reason = str(error).strip().splitlines()[-1][:160] if str(error).strip() else type(error).__name__
         raise WeightsError(
             f"the {what} in {folder} cannot be loaded ({reason.strip()}); "
@@ -219,28 +246,61 @@ def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:
         ) from error
 
 
-def causal_lm(folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+def causal_lm(
+    folder: Path, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None
+) -> PreTrainedModel:
     """A transformers causal decoder from safetensors; see `pretrained`."""
     from transformers import AutoModelForCausalLM
 
-    return pretrained(AutoModelForCausalLM, folder, device, dtype)
+    return pretrained(AutoModelForCausalLM, folder, device, dtype, device_map)
 
 
-def pretrained(auto: Any, folder: Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of transformers' class `auto` from safetensors, not to be trained; tensors that do not fit are errors."""
+def pretrained(
+    auto: Any, folder: Path, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None
+) -> PreTrainedModel:
+    """A model of transformers' class `auto` from safetensors, not to be trained; tensors that do not fit are errors.
+
+    Where accelerate is installed, tensors go from the files straight to the device, or to those of `device_map`. What
+    is quantised keeps the type it was made for.
+    """
     from transformers.utils import logging
+    from transformers.utils.import_utils import is_accelerate_available
 
     logging.disable_progress_bar()
+    if device_map is not None and not is_accelerate_available():
+        raise InvalidArgument("device_map is transformers' own and needs accelerate; install polydraft[gpu].")
+    quantised = said(folder / "config.json").get("quantization_config")
+    if device_map is None and device.type != "cpu" and is_accelerate_available():
+        device_map = {"": device}
 
     def read() -> PreTrainedModel:
         loaded: Any = auto.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False,
-            output_loading_info=True,
+            folder, dtype="auto" if quantised else dtype, device_map=device_map, use_safetensors=True,
+            local_files_only=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
         model, report = loaded
         wrong = [key for part in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in report[part]]
         if wrong:
             raise ValueError(f"{len(wrong)} tensors do not fit, the first is {sorted(map(str, wrong))[0]}")
-        return model.to(device).eval().requires_grad_(False)
+        if dtype is torch.float64:  # in which transformers' products of experts are not to be had
+            model.set_experts_implementation("eager")
+        if quantised:  # where its quantiser put it; some finish what they do in a first pass
+            with torch.inference_mode():
+                model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device))
+        elif device_map is None:
+            model.to(device)
+        return model.eval().requires_grad_(False)
 
-    return read_weights("weights", folder, read)
+    try:
+        return read_weights("weights", folder, read)
+    except ImportError as error:
+        how = quantised.get("quant_method", "quantised") if isinstance(quantised, dict) else "another way"
+        raise WeightsError(
+            f"the weights in {folder} are stored {how}, which needs another package: {first_line(error)}; install it, "
+            "or load the model as it was before."
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, short and without a full stop."""
+    return str(error).strip().partition("\n")[0].rstrip(".")[:200] or type(error).__name__

@@ -15,6 +15,8 @@ from polydraft.core.errors import OutputUnwritable
 def writable(path: str | Path, endings: Collection[str], what: str) -> Path:
     """`path` if a file of `what` can be written there; raises OutputUnwritable, and touches nothing."""
     path = Path(path)
+    if "\0" in str(path):
+        raise OutputUnwritable(f"{str(path)!r} holds a NUL, which no file name can; give another name.")
     if path.suffix.lower() not in endings:
         raise OutputUnwritable(f"{path} has no {what} format; end the name in {', '.join(endings)}.")
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):

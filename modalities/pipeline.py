@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -21,17 +24,22 @@ from polydraft.core.drafters.kangaroo import KangarooAdapter
 from polydraft.core.drafters.lm import IndependentLM
 from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.fit import best_window, pass_seconds
-from polydraft.core.methods import Choice, MethodContext
+from polydraft.core.fit import ByRows, expected, pass_seconds
+from polydraft.core.methods import Choice, MethodContext, defaults
 from polydraft.core.network import context as positions
 from polydraft.core.proof import COVERED, check, label
-from polydraft.core.registry import build, parse
+from polydraft.core.registry import DRAFTERS, build, parse
 from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
-from polydraft.modalities.loading import ModelCard, causal_lm, read_weights
+from polydraft.modalities.generation import constraints, unheeded
+from polydraft.modalities.loading import ModelCard, causal_lm, read_weights, with_drafter
 from polydraft.modalities.translation import between
 
+log = logging.getLogger("polydraft.models")
 NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
+NEAR, FAR = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # nodes that passes are timed with
+SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # nodes that trees of heads may get
+MOST = SIZES[-1]
 BY_KIND: dict[str, type[FeatureNetwork]] = {network.kind: network for network in NETWORKS}
 
 
@@ -45,10 +53,17 @@ class Pipeline(ABC):
         self.card, self.device, self.dtype = card, device, dtype
         self.default_method = self.checked(method or card.defaults["method"])
         self.target_model = self.read_target(card.target)
+        self.dtype = self.target_model.dtype
+        if dropped := unheeded(self.target_model.generation_config):
+            log.warning(
+                "note: %s asks for %s in generation_config.json, which polydraft does not follow", card.name,
+                ", ".join(dropped),
+            )  # fmt: skip
         self.context = positions(self.target_model.config.get_text_config())
         self._drafters: dict[str, Any] = {}
         self._targets: dict[bool, CausalTarget] = {}
         self._methods: dict[tuple[str, bool], Method] = {}
+        self._sizes: dict[str, ByRows] = {}
 
     @property
     @abstractmethod
@@ -83,6 +98,12 @@ class Pipeline(ABC):
         ends = torch.zeros(self.mask.shape[1], dtype=torch.bool, device=self.device)
         ends[list(self.eos)] = True
         return ends
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """The model's grammar, and what its checkpoint asks for beside it."""
+        own, vocab = self.target_model.generation_config, self.mask.shape[1]
+        return Sampler(self.mask, self.ends, constraints(own, vocab, self.eos, self.device))
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -122,7 +143,7 @@ class Pipeline(ABC):
             target = self.target(guided)
             drafter, verifier = build(choice, self.method_context(target))
             self._methods[choice.name, guided] = Method(
-                choice.name, target, drafter, verifier, Sampler(self.mask, self.ends), label(verifier.guarantee, target)
+                choice.name, target, drafter, verifier, self.sampler, label(verifier.guarantee, target)
             )
         return self._methods[choice.name, guided]
 
@@ -139,15 +160,25 @@ class Pipeline(ABC):
 
     def read_target(self, folder: Path) -> PreTrainedModel:
         """The target's weights."""
-        return causal_lm(folder, self.device, self.dtype)
+        return causal_lm(folder, self.device, self.dtype, self.card.device_map)
 
     def target(self, guided: bool = False) -> CausalTarget:
         """The target, ready to score drafts; one of a family that no test covers has proved itself."""
         if guided not in self._targets:
-            self._targets[guided] = self.adapted(guided)
-            if self._targets[guided].config.model_type not in COVERED:
-                check(self._targets[guided])
+            made = self.adapted(guided)
+            if not self.covered:
+                check(made, [] if guided else self.proofs())
+            self._targets[guided] = made
         return self._targets[guided]
+
+    @property
+    def covered(self) -> bool:
+        """Whether tests cover the target's family, so that it need not prove itself."""
+        return self.target_model.config.get_text_config().model_type in COVERED
+
+    def proofs(self) -> list[Prompt]:
+        """Prompts that a target must read as its model's own forward does, beside ids alone."""
+        return []
 
     def adapted(self, guided: bool) -> CausalTarget:
         """The adapter of the target's kind."""
@@ -168,19 +199,51 @@ class Pipeline(ABC):
             return IndependentLM(model, translation if translation is None else translation.to(self.device))
         return read_weights("drafter", folder, lambda: BY_KIND[kind].from_folder(folder, self.target_model))
 
+    def beside(self, drafter: str | Path) -> Self:
+        """The same model, its weights shared, with one drafter more; see `loading.load`."""
+        other = copy(self)
+        other.card = with_drafter(self.card, str(drafter))
+        other._drafters, other._methods, other._sizes = {}, {}, {}
+        return other
+
     def fitted(self, method: str) -> dict[str, Any]:
         """Parameters fitted to the model, and to this machine where they depend on it."""
         values = dict(self.card.manifest.get("fitted", {}).get(method, {}))
-        if method == "jacobi" and self.card.manifest.get("jacobi_committed"):
-            values["window"] = self.window
+        if committed := self.committed(method):
+            values["window" if method == "jacobi" else "nodes"] = self.size(method, committed)
         return values
 
+    def committed(self, method: str) -> dict[int, float]:
+        """The model's τ by how much `method` drafts a pass, where that is to be fitted to the machine."""
+        if method == "jacobi":
+            return {int(window): tau for window, tau in self.card.manifest.get("jacobi_committed", {}).items()}
+        told = self.card.manifest.get("fitted", {}).get(method, {})
+        if "shares" not in told:
+            return {}
+        known = defaults(DRAFTERS[method]) | told
+        taus = expected([row[: known["width"]] for row in known["shares"]], known["depth"], MOST)
+        return {nodes: tau for nodes, tau in taus.items() if nodes in SIZES}
+
+    def size(self, method: str, committed: dict[int, float]) -> ByRows:
+        """How much drafted a pass commits most tokens a second here: the model's τ(N) over this machine's t(N)."""
+        if method not in self._sizes:
+            self._sizes[method] = ByRows(committed, lambda: self.near, lambda: self.far)
+        return self._sizes[method]
+
     @cached_property
-    def window(self) -> int:
-        """The Jacobi window that commits most tokens a second here: the model's τ(window) over this machine's t(N)."""
-        committed = {int(window): tau for window, tau in self.card.manifest["jacobi_committed"].items()}
-        prompts = self.sample_prompts()
-        return best_window(committed, pass_seconds(self.target(guided(prompts)), prompts, list(committed)))
+    def near(self) -> dict[int, float]:
+        """t(N) of one row."""
+        return self.timed(NEAR)
+
+    @cached_property
+    def far(self) -> dict[int, float]:
+        """t(N) as far as many rows of few nodes go; measured when rows first share a pass."""
+        return self.near | self.timed(FAR, repeats=3)
+
+    def timed(self, nodes: Sequence[int], repeats: int = 5) -> dict[int, float]:
+        """t(N) here."""
+        prompts = self.sample_prompts()[:1]
+        return pass_seconds(self.target(guided(prompts)), prompts, nodes, repeats)
 
 
 def guided(prompts: list[Prompt]) -> bool:
@@ -190,7 +253,8 @@ def guided(prompts: list[Prompt]) -> bool:
 
 def seeds(seed: int | list[int], rows: int, what: str) -> list[int]:
     """One seed a row: consecutive from a number, or the given ones. what: a row's name, in an error."""
-    given = [seed + row for row in range(rows)] if isinstance(seed, int) else list(seed)
-    if len(given) != rows or not all(isinstance(value, int) and 0 <= value < 2**63 for value in given):
+    given = [seed + row for row in range(rows)] if isinstance(seed, int) else seed
+    fits = isinstance(given, list | tuple) and len(given) == rows
+    if not fits or not all(isinstance(value, int) and 0 <= value < 2**63 for value in given):
         raise InvalidArgument(f"seed={seed} does not fit {rows} {what}s; give a whole number from 0, or one a {what}.")
-    return given
+    return list(given)

@@ -6,6 +6,7 @@ import ast
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -54,8 +55,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel as built from the sdist, so that both are complete."""
     unpacked, out = tmp_path_factory.mktemp("unpacked"), tmp_path_factory.mktemp("wheel")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(unpacked, filter="data")
+    shutil.unpack_archive(sdist, unpacked)
     (tree,) = unpacked.iterdir()
     python("-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=tree)
     (built,) = out.glob("polydraft-*.whl")

@@ -85,7 +85,7 @@ def vlm(
         str, typer.Option(help="accuracy: the sets' own prompts and scores; latency: free answers, timed.")
     ] = "accuracy",
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the sets' files, with a subfolder a set. Default: the hub.")
+        Path | None, typer.Option(help="Folder of the sets' files, as huggingface-cli leaves them. Default: the hub.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most questions of any set.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Question i of a set is answered with seed + i.")] = 0,

@@ -27,6 +27,8 @@ from polydraft.apps.commands.outcome import report, summary, tell, tell_comparis
 from polydraft.apps.commands.terminal import note
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from polydraft.modalities.vlm.pipeline import VLMPipeline
     from polydraft.modalities.vlm.result import ChatResult
 
@@ -49,6 +51,12 @@ def chat(
     repetition_penalty: RepetitionPenalty = None,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
     min_new_tokens: Annotated[int, typer.Option(min=0, help="Shortest answer.")] = 0,
+    max_pixels: Annotated[
+        int | None, typer.Option(help="Make larger pictures smaller, so that they take fewer positions.")
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A string that ends the answer; may be given several times.")
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     compare: Compare = False,
@@ -65,11 +73,12 @@ def chat(
             raise InvalidArgument(f"--turns is a conversation and {name} tells of one answer; leave one out.")
     request.check(map_file, compare, speculative, method)
     files, question = (about, None) if turns else (about[:-1], about[-1])
-    pictures = [from_stdin() if file == "-" else file for file in files]
+    pictures = shown(files, question)
     pipe = request.loaded(model, "vlm", drafter=drafter, device=device, dtype=dtype)
     options: dict[str, Any] = {
         "seed": seed, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens,
+        "max_pixels": max_pixels, "stop": stop or (),
     }  # fmt: skip
     asked = request.Request(options | {"image": pictures, "question": question}, speculative, method, compare)
     if turns:
@@ -79,9 +88,8 @@ def chat(
     result, plain = asked.run(pipe if as_json else partial(answer, pipe), pipe)
     if map_file is not None:
         from polydraft.apps.commands.maps.answer import save_answer_map
-        from polydraft.modalities.vlm.conversation import opened
 
-        save_answer_map(result, opened(pictures[0]) if pictures else None, about[-1], map_file)
+        save_answer_map(result, pictures[0] if pictures else None, about[-1], map_file)
     value = report(
         result, map_file, seed=result.seeds[0], answer=result.text, tokens=len(result.tokens),
         finish_reason=result.finish_reason,
@@ -121,8 +129,13 @@ def ask() -> str:
         return ""
 
 
-def from_stdin() -> Any:
-    """The picture on standard input."""
-    from polydraft.modalities.vlm.conversation import read
+def shown(files: list[str], question: str | None) -> list[Image]:
+    """The pictures, read before a model is loaded; raises PromptError where they or the question cannot be used."""
+    from polydraft.modalities.vlm.conversation import conversation, opened, read
 
-    return read(io.BytesIO(sys.stdin.buffer.read()), "standard input")
+    pictures = [
+        read(io.BytesIO(sys.stdin.buffer.read()), "standard input") if file == "-" else opened(file) for file in files
+    ]
+    if question is not None:
+        conversation(pictures, question, ())
+    return pictures

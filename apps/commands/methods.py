@@ -25,7 +25,8 @@ def methods(as_json: Json = False) -> None:
         return
     rows = [
         [
-            row["name"], row["guarantee"], row["summary"], ", ".join(row["needs"]) or "nothing",
+            row["name"], row["guarantee"], "\n".join(filter(None, (row["summary"], row["ours"]))),
+            ", ".join(row["needs"]) or "nothing",
             "\n".join(f"{name}={value['default']}: {value['help']}" for name, value in row["parameters"].items()),
             row["paper"],
         ]
@@ -41,7 +42,8 @@ def describe(choice: Choice, choice_is_drafter: bool) -> dict[str, Any]:
     needs += ["a codebook"] if choice.judge.needs_codes else []
     return {
         "name": part.name, "role": "drafter" if choice_is_drafter else "rule", "guarantee": choice.guarantee,
-        "summary": part.summary, "paper": part.paper, "method": choice.name, "needs": needs,
+        "summary": part.summary, "ours": choice.drafter.ours if choice_is_drafter else "", "paper": part.paper,
+        "method": choice.name, "needs": needs,
         "drafter": choice.drafter.kind or None,
         "parameters": {name: bounds(parameter) for name, parameter in part.parameters.items()},
     }  # fmt: skip

@@ -1,9 +1,10 @@
-"""`polydraft train`: make the embedded models, or a drafter for one, from data the project renders itself.
+"""`polydraft train`: make the embedded models from what the project renders, and drafters, also from data of one's own.
 
 polydraft train tiny-image --out runs/tiny-image --minutes 120
 polydraft train tiny-speech --out runs/tiny-speech
 polydraft train tiny-vlm --out runs/tiny-vlm
 polydraft train drafter --target tiny-image --kind lm --out runs/drafter-lm
+polydraft train drafter --target HuggingFaceTB/SmolVLM-256M-Instruct --kind eagle --data photos --out runs/eagle
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from polydraft.apps.commands.options import AnyModel, Results
+from polydraft.apps.commands.outcome import BROKEN
+from polydraft.apps.commands.terminal import note, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Train models and drafters.")
 
@@ -64,7 +69,7 @@ def tiny_vlm(
 @app.command("drafter")
 def drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for samples and the finished drafter.")],
-    target: Annotated[str, typer.Option(help="Embedded model or a model folder.")] = "tiny-image",
+    target: AnyModel = "tiny-image",
     kind: Annotated[str, typer.Option(help="Kind of drafter: lm, eagle, heads, hydra, kangaroo or block.")] = "lm",
     pictures: Annotated[
         str | None, typer.Option(help="What an EAGLE head reads of pictures: features, embeddings, or dropped.")
@@ -73,16 +78,37 @@ def drafter(
     words: Annotated[
         int | None, typer.Option(min=16, help="An EAGLE head guesses only so many tokens, those said most often.")
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Folder, .jsonl, .json, .txt, .parquet or hub set to learn from. Default: what is rendered."),
+    ] = None,
+    held_out: Annotated[float, typer.Option(min=0.001, max=0.999, help="Share of --data kept to try it on.")] = 0.1,
+    cache: Annotated[
+        float, typer.Option("--cache-gb", min=0, help="Disk for what the target sees; 0 reads anew in every step.")
+    ] = 20.0,
     minutes: Minutes = 20.0,
     seed: Seed = 0,
+    as_json: Results = False,
 ) -> None:
-    """A drafter distilled from its target."""
+    """A drafter distilled from its target, tried on what was held out, with a card.
+
+    --data holds pictures, questions or conversations (OpenAI's messages, LLaVA's conversations) for models that see,
+    prompts for those that draw, texts for those that speak. Answers are the target's own. Ctrl-C keeps what is done.
+    """
     from polydraft.apps.train.drafter import run
 
-    run(
-        target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed, pictures=pictures, places=places,
-        words=words,
+    report = run(
+        target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed, data=data, held_out=held_out,
+        cache=cache, pictures=pictures, places=places, words=words,
     )  # fmt: skip
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        typer.echo(report.line)
+        note(f"the card is {out / 'README.md'}; use it with: {report.load}")
+    if report.trial.broken:
+        note(f"{report.trial.method} promises identical tokens and broke the promise; please report the command line")
+        raise typer.Exit(BROKEN)
 
 
 def check_folder(path: Path) -> Path:

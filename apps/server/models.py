@@ -88,19 +88,19 @@ def read(choice: ModelChoice) -> Served:
 
 
 def warm_up(served: Served) -> None:
-    """A short request, so that the first real one does not pay for first uses; on the compute thread."""
+    """A short request of two rows, so that the first real ones do not pay for first uses; on the compute thread."""
     from PIL import Image
 
     asked: dict[str, dict[str, Any]] = {
-        "image": {"prompt": "a cat", "partial_images": 1},
-        "speech": {"text": "Yes."},
-        "vlm": {"image": Image.new("RGB", (64, 64)), "question": "What is this?", "max_new_tokens": 16},
+        "image": {"prompt": ["a cat", "a dog"], "partial_images": 1},
+        "speech": {"text": "Yes. No."},
+        "vlm": {"image": Image.new("RGB", (64, 64)), "question": ["What is this?"] * 2, "max_new_tokens": 16},
     }
     try:
         run = served.pipe.run(**asked[served.modality])
         driver = Driver(run.method)
         while not run.over:
-            driver.join(run, run.due(1))
+            driver.join(run, run.due(2))
             driver.turn()
             run.news()
         run.result()

@@ -12,6 +12,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to th
 
 @dataclass(frozen=True)
 class Form:
-    """What a model of one modality is made of. first: a part that only it has; manifest: what it begins as.
+    """What a model of one modality is made of. first: a part that only it has; manifest: what it begins as, with sizes
+    of drafts that were chosen by hand.
 
     words: puts the target's vocabulary, made or found in the folder of the runs, into the target's folder.
     methods: its methods of choice and the kinds of drafter they need, the fastest first.
@@ -51,6 +53,7 @@ FORMS = (
             "defaults": {
                 "method": "jacobi", "temperature": 0.7, "top_k": 4, "top_p": 1.0, "guidance_scale": 1.3,
             },
+            "fitted": dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 10, "width": 1}),
         },
         lambda runs, target: of_images.build(words(), synonyms()).save(str(target / "tokenizer.json")),
     ),
@@ -59,6 +62,10 @@ FORMS = (
         {
             "format": 1, "modality": "speech", "summary": "English in four voices, 50 codes a second",
             "voices": list(VOICES), "defaults": {"method": "jacobi", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
+            "fitted": {
+                "draft": {"depth": 2, "width": 4, "total": 8},
+                **dict.fromkeys(("hydra", "medusa", "vadusa"), {"depth": 4}),
+            },
         },
         lambda runs, target: shutil.copy(runs / "target" / "tokenizer.json", target),
         (("hydra", "hydra"),),
@@ -69,6 +76,10 @@ FORMS = (
             "format": 1, "modality": "vlm", "summary": "describes emoji scenes and answers about them",
             "context": 464,  # with a large draft one block of keys (`core.attention`)
             "defaults": {"method": "pld", "temperature": 0.0},
+            "fitted": {
+                "draft": {"stop": 0.4}, "medusa": {"depth": 6}, "hydra": {"depth": 8},
+                **dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 16, "width": 2, "total": 18, "stop": 0.4}),
+            },
         },
         lambda runs, target: shutil.copytree(runs / "processor", target, dirs_exist_ok=True),
         (("hydra", "hydra"), ("eagle2", "eagle")),
@@ -87,7 +98,7 @@ def assemble(runs: Path, out: Path) -> None:
                 shutil.copyfile(runs / part / name, out / part / name)
     form.words(runs, out / "target")
     path = out / "polydraft.json"
-    manifest = form.manifest | {"jacobi_committed": {}, "fitted": {}}
+    manifest = deepcopy({"jacobi_committed": {}, "fitted": {}} | form.manifest)
     manifest |= json.loads(path.read_text()) if path.exists() else {}
     for kind, folder in DRAFTERS.items():
         path_of_fit = runs / folder / "fitted.json"

@@ -1,14 +1,15 @@
-"""What drafters of each modality learn from: prompts to let the target write on, and sequences that cost nothing.
+"""What drafters of each modality learn from, where the user names no data: what the project renders itself.
 
-lessons = LESSONS[pipe.card.modality](pipe)
-prompts = lessons.prompts(rng, 32, first=0)
+lessons = LESSONS[pipe.card.modality](pipe, seed=0)
+prompts = lessons.prompts(0)      # to let the target write on
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,14 +18,11 @@ from torch import Tensor
 
 from polydraft.apps.train.image.data import Batches
 from polydraft.apps.train.vlm.data import DESCRIBE, drawn
-from polydraft.core.decode import Method
-from polydraft.core.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.speech.corpus.sentences import sentence
 from polydraft.modalities.speech.family import Voice
-from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.text.reading import read
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
@@ -32,7 +30,9 @@ from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.questions import questions
 from polydraft.modalities.world.scene import random_composition
 
+ROWS = 32  # prompts that are written on at a time
 RENDERED_ROWS = 16
+HELD = 2**31  # the group of prompts that nothing is trained on
 MOST = 160  # tokens of an answer about a scene
 
 
@@ -45,49 +45,62 @@ class Lessons(Protocol):
     blank: tuple[int, ...] | None
     unread: Tensor | None
 
-    def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
-        """Training prompts with seeds `first`, `first` + 1, …, to be written on with the model's own sampling."""
+    def prompts(self, index: int) -> list[Prompt]:
+        """Group `index` of endless training prompts, to be written on."""
 
-    def method(self) -> Method:
-        """Plain decoding."""
+    def held_out(self) -> list[Prompt]:
+        """Prompts that are never trained on."""
 
-    def rendered(self, seed: int) -> Iterator[Examples] | None:
+    def rendered(self) -> Iterator[Examples] | None:
         """Endless batches of sequences that the target has learnt to write; None if they are not free."""
 
 
-class ImageLessons:
+class Rendered(ABC):
+    """Lessons that `seed` alone decides."""
+
+    blank: tuple[int, ...] | None = None
+    unread: Tensor | None = None
+
+    def __init__(self, pipe: Any, seed: int) -> None:
+        self.pipe, self.seed = pipe, seed
+
+    @abstractmethod
+    def some(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+        """Prompts with seeds `first`, `first` + 1, …"""
+
+    def prompts(self, index: int) -> list[Prompt]:
+        return self.some(np.random.default_rng([self.seed, index]), ROWS, 10**6 + index * ROWS)
+
+    def held_out(self) -> list[Prompt]:
+        return self.some(np.random.default_rng([self.seed, HELD]), ROWS, 0)
+
+    def rendered(self) -> Iterator[Examples] | None:
+        return None
+
+
+class ImageLessons(Rendered):
     """Captions of training compositions, and rendered scenes."""
 
-    unread = None
-
-    def __init__(self, pipe: ImagePipeline) -> None:
-        self.pipe = pipe
+    def __init__(self, pipe: ImagePipeline, seed: int) -> None:
+        super().__init__(pipe, seed)
         self.blank = pipe.prompts_to_ids([""])[0].branches[1]
 
-    def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+    def some(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
         captions = [describe(random_composition(rng), rng) for _ in range(count)]
         return self.pipe.prompts_to_ids(captions, [first + row for row in range(count)])
 
-    def method(self) -> Method:
-        return self.pipe.method(parse("ar"), guided=self.pipe.sampling().guidance_scale != 1)
-
-    def rendered(self, seed: int) -> Iterator[Examples]:
-        scenes = Batches(self.pipe.card.path / "tokenizer", seed + 1)
+    def rendered(self) -> Iterator[Examples]:
+        scenes = Batches(self.pipe.card.path / "tokenizer", self.seed + 1)
         while True:
             batch = scenes.next(RENDERED_ROWS)
             judged = torch.nn.functional.pad(batch.chances[:, 1:].any(-1), (0, 1))
             yield Examples(batch.ids, judged)
 
 
-class SpeechLessons:
+class SpeechLessons(Rendered):
     """Training sentences in all voices; nothing is free, since rendering takes flite."""
 
-    blank = unread = None
-
-    def __init__(self, pipe: SpeechPipeline) -> None:
-        self.pipe = pipe
-
-    def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+    def some(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
         voices = self.pipe.voices
         parts = (words for _ in iter(int, 1) for words in read(sentence(rng)).sentences)
         return [
@@ -95,22 +108,15 @@ class SpeechLessons:
             for row, words in enumerate(islice(parts, count))
         ]
 
-    def method(self) -> Method:
-        return self.pipe.method(parse("ar"))
 
-    def rendered(self, seed: int) -> None:
-        return None
-
-
-class VLMLessons:
+class VLMLessons(Rendered):
     """Descriptions of training scenes and questions about them, half and half."""
 
-    blank = None
+    def __init__(self, pipe: VLMPipeline, seed: int) -> None:
+        super().__init__(pipe, seed)
+        self.unread = pipe.unread.cpu()
 
-    def __init__(self, pipe: VLMPipeline) -> None:
-        self.pipe, self.unread = pipe, pipe.unread.cpu()
-
-    def prompts(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
+    def some(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
         """At temperature 1: a drafter learns both what is said and what might have been."""
         asked = [conversation(*self.asked(rng, describe=row % 2 == 0), ()) for row in range(count)]
         sampling = self.pipe.sampling(temperature=1.0)
@@ -122,11 +128,5 @@ class VLMLessons:
         text = DESCRIBE[rng.integers(len(DESCRIBE))] if describe else found[rng.integers(len(found))].text
         return Image.fromarray(scene.render()), text
 
-    def method(self) -> Method:
-        return self.pipe.method(parse("ar"))
 
-    def rendered(self, seed: int) -> None:
-        return None
-
-
-LESSONS = {"image": ImageLessons, "speech": SpeechLessons, "vlm": VLMLessons}
+LESSONS: dict[str, type[Rendered]] = {"image": ImageLessons, "speech": SpeechLessons, "vlm": VLMLessons}

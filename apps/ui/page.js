@@ -114,8 +114,25 @@
     }, 200);
   });
 
+  // --- stopping ---------------------------------------------------------------------------------------------------
+  const halted = new Set();  // stages whose run was stopped; what was on its way to them still arrives
+  const halt = (mark) => {
+    mark.removeAttribute("data-going");
+    mark.insertAdjacentHTML("beforeend", '<div class="notes"><p>Stopped.</p></div>');
+  };
+  const stopped = () => {
+    for (const mark of document.querySelectorAll("[data-going]")) {
+      halted.add(mark.closest('[id$="-stage"]')?.id);
+      halt(mark);
+    }
+    say("Stopped.");
+  };
+
   // --- what the server sends --------------------------------------------------------------------------------------
   const look = () => {
+    for (const mark of document.querySelectorAll("[data-going]")) {
+      if (halted.has(mark.closest('[id$="-stage"]')?.id)) halt(mark);
+    }
     for (const strip of document.querySelectorAll(".sound[data-sound]")) {
       const key = strip.dataset.sound;
       if (key && key !== playing && strip.closest("[data-live]")) load(key, 0, true);
@@ -131,6 +148,7 @@
     const at = (selector) => event.target.closest?.(selector);
     const line = at("[data-copy]"), link = at("[data-copy-link]"), play = at("[data-play]"), strip = at(".spectrum");
     const go = at('[id$="-go"], .chip');
+    if (go) halted.clear();
     if (go && innerWidth <= 760) {  // what was asked for appears below the controls
       go.closest(".desk")?.querySelector(".stage")?.scrollIntoView({ behavior: "smooth", block: "start" });
     }
@@ -148,17 +166,11 @@
       seekTo(((event.clientX - box.left) / box.width) * Number(reel().dataset.length));
     }
   });
+  document.addEventListener("keydown", (event) => { if (event.key === "Enter") halted.clear(); }, true);
   document.addEventListener("input", (event) => {
     if (event.target.matches?.(".seek")) seekTo(Number(event.target.value));
   });
 
-  const stopped = () => {
-    for (const mark of document.querySelectorAll("[data-going]")) {
-      mark.removeAttribute("data-going");
-      mark.insertAdjacentHTML("beforeend", '<div class="notes"><p>Stopped.</p></div>');
-    }
-    say("Stopped.");
-  };
   window.polydraft = { stopped };
   const begin = () => { document.body.append(voice, audio); daylight(); look(); };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -185,6 +186,9 @@ class Plan(Protocol):
     @property
     def live(self) -> int: ...
 
+    def among(self, rows: int) -> Plan:
+        """The plan where so many rows share a pass; none that has more nodes or levels."""
+
     def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
         """Give the live nodes of `tree` children by scores `[B, W, V]`; whether a further level is worth a pass."""
 
@@ -219,6 +223,9 @@ class Dynamic:
     @property
     def live(self) -> int:
         return (self.depth - 1) * self.width
+
+    def among(self, rows: int) -> Plan:
+        return self
 
     def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
         chances, ids = rank.children(scores, noise, self.width)
@@ -288,6 +295,9 @@ class Static:
     def live(self) -> int:
         return sum(step.live.shape[1] for step in template(self).steps)
 
+    def among(self, rows: int) -> Plan:
+        return self
+
     def ranks(self, level: int) -> tuple[float, ...]:
         return self.shares[min(level, len(self.shares) - 1)]
 
@@ -308,6 +318,16 @@ class Static:
 
     def led(self, tree: Tree) -> Draft:
         return self.drafted(tree)[0]
+
+
+@dataclass(frozen=True)
+class Crowded(Static):
+    """Fewer nodes where rows share a pass, `sized(rows)` of them. For results that do not depend on drafts."""
+
+    sized: Callable[[int], int] = field(kw_only=True)
+
+    def among(self, rows: int) -> Plan:
+        return Static(self.longest, self.sized(rows), self.shares)
 
 
 @dataclass(frozen=True)
@@ -361,17 +381,28 @@ def template(plan: Static, device: torch.device | str = "cpu") -> Template:
         return Template(steps, tensor(order), shape)
 
 
-def tree_places(plan: Static) -> list[list[tuple[int, int]]]:
-    """Per level: (parent's place in the level above, rank) of every node."""
-    found: list[tuple[int, ...]] = []
+def paths(plan: Static) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """Chance and ranks of every path of `plan`, the likeliest first."""
     queue: list[tuple[float, tuple[int, ...]]] = [(-share, (rank,)) for rank, share in enumerate(plan.ranks(0))]
     heapq.heapify(queue)
-    while queue and len(found) < plan.nodes:
+    for _ in range(plan.nodes):
+        if not queue:
+            return
         chance, path = heapq.heappop(queue)
-        found.append(path)
+        yield -chance, path
         if len(path) < plan.longest:
             for rank, share in enumerate(plan.ranks(len(path))):
                 heapq.heappush(queue, (chance * share, (*path, rank)))
+
+
+def chances(plan: Static) -> list[float]:
+    """How probably each of its nodes is committed, the likeliest first."""
+    return [chance for chance, _ in paths(plan)]
+
+
+def tree_places(plan: Static) -> list[list[tuple[int, int]]]:
+    """Per level: (parent's place in the level above, rank) of every node."""
+    found = [path for _, path in paths(plan)]
     levels = [sorted(path for path in found if len(path) == deep) for deep in range(1, plan.longest + 1)]
     levels = list(itertools.takewhile(bool, levels))
     return [

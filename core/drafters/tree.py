@@ -21,9 +21,10 @@ from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft, most
 from polydraft.core.drafters.base import Outcome, joined
 from polydraft.core.drafters.plans import Plan, Rank, Tree
+from polydraft.core.history import History
 from polydraft.core.noise import Noise
 from polydraft.core.rows import Rows
-from polydraft.core.sampling import History, Sampler
+from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -75,7 +76,7 @@ class Stem:
         seen = self.seen[:, None].expand(-1, tree.width, -1)
         return History(
             state.tokens, state.valid(), torch.cat([self.ids, read], 1), torch.cat([seen, lineage], 2),
-            t.expand(-1, tree.width),
+            t.expand(-1, tree.width), state.budget,
         )  # fmt: skip
 
 
@@ -116,8 +117,8 @@ class TreeDrafter(ABC):
         """Read what is new, then grow a tree under the last of it."""
         new = most(own.counts, own.tokens.shape[1])
         said = self.read(state, own, own.tokens[:, :new], own.features[:, :, :new])
-        stem = Stem.of(own, self.plan.depth)
-        levels = torch.arange(self.plan.depth, device=own.tokens.device)
+        plan, stem = self.plan.among(len(state)), Stem.of(own, self.plan.depth)
+        levels = torch.arange(plan.depth, device=own.tokens.device)
         window = noise.window((state.generated + stem.waiting)[:, None] + levels) if noise.sampled else None
         law_of = sampler.proposal if noise.on_tape else sampler
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
@@ -125,14 +126,14 @@ class TreeDrafter(ABC):
             history = stem.history(state, tree) if sampler.remembers(state.settings) else None
             laws.append(law_of(self.logits(said, state, tree), state.settings, history))
             drawn = None if window is None else window[:, len(tree.levels), None]
-            growing = self.plan.grow(tree, laws[-1].scores, drawn, self.rank)
+            growing = plan.grow(tree, laws[-1].scores, drawn, self.rank)
             if growing:
                 said = self.onward(said, own, tree)
         passes = self.passes(len(tree.levels))
         if noise.on_tape:  # siblings may change places: their order means nothing on the tape
-            draft = self.plan.led(tree).after(passes)
-            return draft.under(stem.ids[:, 1:], stem.waiting, self.plan.nodes) if stem.ids.shape[1] > 1 else draft
-        draft, kept = self.plan.drafted(tree)
+            draft = plan.led(tree).after(passes)
+            return draft.under(stem.ids[:, 1:], stem.waiting, plan.nodes) if stem.ids.shape[1] > 1 else draft
+        draft, kept = plan.drafted(tree)
         if not (self.rank.draws and noise.sampled):
             return draft.after(passes)
         columns, q = tree.columns(kept), torch.cat([law.logp for law in laws], 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,15 +18,26 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 from tqdm import tqdm
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from polydraft.core.decode import Method, decode, start
-from polydraft.core.target import Prompt
+from polydraft.core.errors import InvalidArgument, UnsupportedMethod
+from polydraft.core.kernels import weight_of
+from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.shipping import shipped
+
+SAVE_EVERY = 60  # seconds, but saving takes a twentieth of the time at most
+JUDGE_EVERY = 50  # steps
+STATE = "training.safetensors"  # how far a run is
+TEXT_ONLY = {  # decoders that see pictures: the plain one with the same layers, where rotary coordinates are slots
+    "qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe",
+}  # fmt: skip
+GRIDS = ("mrope_section", "mrope_interleaved")  # rotary settings of pictures
 
 
 def collect(method: Method, prompts: list[Prompt]) -> list[Tensor]:
@@ -36,11 +48,11 @@ def collect(method: Method, prompts: list[Prompt]) -> list[Tensor]:
     return batch.outputs()
 
 
-def laws(target: PreTrainedModel, student: PreTrainedModel, examples: Examples) -> tuple[Tensor, Tensor]:
+def laws(target: CausalTarget, student: PreTrainedModel, examples: Examples) -> tuple[Tensor, Tensor]:
     """Log p and log q at the judged positions, `[M, V]` each; no gradient reaches the target."""
     with torch.no_grad():
         hidden = read(target, examples)[0][examples.judged]
-        p = target.get_output_embeddings()(hidden).float().log_softmax(-1)
+        p = target.head(hidden).float().log_softmax(-1)
     text = examples.text()
     with torch.autocast(text.ids.device.type, torch.bfloat16):
         hidden = student.base_model(input_ids=text.ids).last_hidden_state[text.judged]
@@ -48,7 +60,7 @@ def laws(target: PreTrainedModel, student: PreTrainedModel, examples: Examples) 
     return p, q.float().log_softmax(-1)
 
 
-def divergence(target: PreTrainedModel, student: PreTrainedModel, examples: Examples) -> Tensor:
+def divergence(target: CausalTarget, student: PreTrainedModel, examples: Examples) -> Tensor:
     """Mean KL(target || student) in nats over the judged positions."""
     p, q = laws(target, student, examples)
     return F.kl_div(q, p, log_target=True, reduction="batchmean")
@@ -56,68 +68,83 @@ def divergence(target: PreTrainedModel, student: PreTrainedModel, examples: Exam
 
 def distil(
     objective: Callable[[Any, Examples], Tensor], student: Any, source: Iterator[Examples], *, minutes: float,
-    folder: Path, rate: float = 1.5e-3, validate: Callable[[], Examples] | None = None,
-) -> list[dict[str, float]]:  # fmt: skip
+    folder: Path, rate: float = 1.5e-3, judge: Callable[[], float] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Train `student` for `minutes` of wall time in all, resuming from `folder` if a run was stopped there.
 
-    objective: the loss of (student, examples), in nats or near it. Returns the loss curve. Checkpoints are safetensors
-    and JSON; the learning rate follows the clock.
+    objective: the loss of (student, examples), in nats or near it. judge: the loss of what is held out. Returns
+    `seconds`, `step` and the loss `curve`. Checkpoints are safetensors and JSON, each whole or not there; Ctrl-C leaves
+    one where a step was made. The learning rate follows the clock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimiser = torch.optim.AdamW(student.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
     progress = resume(folder, student, optimiser)
-    curve: list[dict[str, float]] = progress["curve"]
-    budget, before, begun, saved = minutes * 60, progress["seconds"], time.monotonic(), time.monotonic()
-    step, held = progress["step"], validate() if validate else None
-    with tqdm(total=round(budget), initial=round(before), unit="s", desc="distil") as bar:
-        while (elapsed := before + time.monotonic() - begun) < budget:
-            factor = min(1.0, (step + 1) / 50) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * elapsed / budget)))
-            optimiser.param_groups[0]["lr"] = rate * factor
-            loss = objective(student, next(source))
-            optimiser.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            optimiser.step()
-            step += 1
-            if step % 50 == 0:
-                with torch.no_grad():
-                    held_out = objective(student, held).item() if held else float("nan")
-                curve.append({"seconds": round(elapsed), "step": step, "train": loss.item(), "held_out": held_out})
-            bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
-            bar.update(min(round(elapsed), bar.total) - bar.n)
-            if time.monotonic() - saved > 60:
-                checkpoint(folder, student, optimiser, {"seconds": elapsed, "step": step, "curve": curve})
-                saved = time.monotonic()
-    checkpoint(folder, student, optimiser, {"seconds": budget, "step": step, "curve": curve})
-    return curve
+    budget, before, begun, saved, cost = minutes * 60, progress["seconds"], time.monotonic(), time.monotonic(), 0.0
+    with tqdm(total=round(budget), initial=min(round(before), round(budget)), unit="s", desc="distil") as bar:
+        try:
+            while (elapsed := before + time.monotonic() - begun) < budget:
+                factor = min(1.0, (progress["step"] + 1) / 50)
+                factor *= 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * elapsed / budget))
+                optimiser.param_groups[0]["lr"] = rate * factor
+                loss = objective(student, next(source))
+                optimiser.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+                optimiser.step()
+                progress |= {"seconds": elapsed, "step": progress["step"] + 1}
+                if progress["step"] % JUDGE_EVERY == 0:
+                    held_out = float("nan") if judge is None else judge()
+                    place = {"seconds": round(elapsed), "step": progress["step"]}
+                    progress["curve"].append(place | {"train": loss.item(), "held_out": held_out})
+                bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
+                bar.update(min(round(elapsed), round(budget)) - round(bar.n))
+                if time.monotonic() - saved > max(SAVE_EVERY, 20 * cost):
+                    saved = time.monotonic()
+                    checkpoint(folder, student, optimiser, progress)
+                    saved, cost = time.monotonic(), time.monotonic() - saved
+        except KeyboardInterrupt:
+            if progress["step"]:
+                checkpoint(folder, student, optimiser, progress)
+            raise
+    progress["seconds"] = max(budget, before)
+    checkpoint(folder, student, optimiser, progress)
+    return progress
 
 
-def checkpoint(folder: Path, student: Any, optimiser: torch.optim.Optimizer, progress: dict) -> None:
-    """Weights (bf16, what ships), master weights and moments, and how far the run is."""
-    student.save_pretrained(folder, state_dict=shipped(student))
+def checkpoint(folder: Path, student: Any, optimiser: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
+    """Weights (bf16, what ships), and in one file master weights, moments and how far the run is."""
     moments = {
         f"{index}.{key}": value.detach().clone()
         for index, state in optimiser.state_dict()["state"].items() for key, value in state.items()
     }  # fmt: skip
     masters = {f"master.{name}": p.detach().clone() for name, p in student.named_parameters()}
-    save_file(moments | masters, folder / "training.safetensors")
-    (folder / "progress.json").write_text(json.dumps(progress))
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as aside:
+        save_file(moments | masters, Path(aside) / STATE, {"progress": json.dumps(progress)})
+        student.save_pretrained(Path(aside), state_dict=shipped(student))
+        for file in sorted(Path(aside).iterdir()):  # each takes its name when all are whole
+            file.replace(folder / file.name)
 
 
-def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> dict:
+def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """Restore what `checkpoint` wrote; a fresh start where there is nothing."""
-    if not (folder / "progress.json").exists():
+    if not (folder / STATE).exists():
         return {"seconds": 0.0, "step": 0, "curve": []}
-    stored = load_file(folder / "training.safetensors")
-    with torch.no_grad():
-        for name, parameter in student.named_parameters():
-            parameter.copy_(stored.pop(f"master.{name}"))
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in stored.items():
-        index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
+    masters = dict(student.named_parameters())
+    with safe_open(folder / STATE, framework="pt") as stored:
+        shapes = {key: stored.get_slice(key).get_shape() for key in stored.keys()}  # noqa: SIM118 - it is no mapping
+        if any(shapes.get(f"master.{name}") != list(weight.shape) for name, weight in masters.items()):
+            raise InvalidArgument(f"{folder} holds a run that trained something else; give another folder.")
+        for key in shapes:
+            part, _, name = key.partition(".")
+            if part == "master":
+                with torch.no_grad():
+                    masters[name].copy_(stored.get_tensor(key))
+            else:
+                state.setdefault(int(part), {})[name] = stored.get_tensor(key).clone()
+        progress: dict[str, Any] = json.loads(stored.metadata()["progress"])
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-    return json.loads((folder / "progress.json").read_text())
+    return progress
 
 
 def shallow_copy_of(target: PreTrainedModel, layers: int) -> PreTrainedModel:
@@ -128,15 +155,44 @@ def shallow_copy_of(target: PreTrainedModel, layers: int) -> PreTrainedModel:
     changes: dict[str, Any] = {"num_hidden_layers": layers}
     if getattr(whole, "layer_types", None):
         changes["layer_types"] = [whole.layer_types[place] for place in chosen]
-    student: PreTrainedModel = AutoModelForCausalLM.from_config(type(whole)(**(whole.to_dict() | changes))).float()
-    mine = student.get_decoder().state_dict()
-    for name, tensor in target.get_decoder().state_dict().items():
+    student, decoder, kept = text_decoder(whole, changes), target.get_decoder(), {}
+    for name, tensor in decoder.state_dict().items():
         parts = name.split(".")
         if parts[0] == "layers":
             if int(parts[1]) not in chosen:
                 continue
             parts[1] = str(chosen.index(int(parts[1])))
-        mine[".".join(parts)].copy_(tensor)
+        # weights that were packed to be fast are nowhere else
+        kept[".".join(parts)] = weight_of(owner(decoder, name)) if tensor.is_meta else tensor
+    try:
+        student.get_decoder().load_state_dict(kept)
+    except RuntimeError as error:
+        raise unlike(whole) from error
     with torch.no_grad():
-        student.get_output_embeddings().weight.copy_(target.get_output_embeddings().weight)
+        student.get_output_embeddings().weight.copy_(weight_of(target.get_output_embeddings()))
     return student
+
+
+def text_decoder(config: PretrainedConfig, changes: dict[str, Any]) -> PreTrainedModel:
+    """An fp32 causal LM with layers as `config` says, without what it has for pictures; changes: of the settings."""
+    kind = CONFIG_MAPPING[TEXT_ONLY[config.model_type]] if config.model_type in TEXT_ONLY else type(config)
+    settings = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "architectures")}
+    if isinstance(rope := settings.get("rope_parameters"), dict):
+        settings["rope_parameters"] = {name: value for name, value in rope.items() if name not in GRIDS}
+    try:
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(kind(**(settings | changes)))
+    except ValueError as error:  # transformers knows no such decoder alone
+        raise unlike(config) from error
+    return made.float()
+
+
+def unlike(config: PretrainedConfig) -> UnsupportedMethod:
+    return UnsupportedMethod(
+        f"layers of the kind {config.model_type!r} make no language model of their own here; train one of another "
+        "kind, such as eagle."
+    )
+
+
+def owner(module: nn.Module, name: str) -> nn.Module:
+    """The part of `module` whose weight has this name."""
+    return module.get_submodule(name.rpartition(".")[0])

@@ -15,10 +15,10 @@ from itertools import islice
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.network import in_front
+from polydraft.core.target import CausalTarget
 from polydraft.core.training.examples import Examples, read
 
 TURNS = 3
@@ -26,9 +26,7 @@ FADE = 0.8  # a later turn counts less
 FEATURES = 0.1  # weight of the feature loss beside the law's
 
 
-def turns(
-    target: PreTrainedModel, student: EagleNetwork, examples: Examples
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def turns(target: CausalTarget, student: EagleNetwork, examples: Examples) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Turn by turn log p, log q `[M, V]` at the judged positions, and the feature loss; endless."""
     with torch.no_grad():
         features, embeddings = read(target, examples)
@@ -39,21 +37,20 @@ def turns(
         if pictured is not None and student.pictures == "dropped":
             true, embeddings, following, judged = in_front(~pictured, true, embeddings, following, judged)
         wanted = following[judged]
-        head = target.get_output_embeddings()
-        p = head(wanted).float().log_softmax(-1)
+        p = target.head(wanted).float().log_softmax(-1)
     known = true
     while True:
         with torch.autocast(examples.ids.device.type, torch.bfloat16):
             entries = student.entries(embeddings, known, pictured)
             predicted = student.layer(inputs_embeds=entries).last_hidden_state
-            q = head(predicted[judged].to(features.dtype)).float().log_softmax(-1)
+            q = target.head(predicted[judged].to(features.dtype)).float().log_softmax(-1)
         yield p, q, F.smooth_l1_loss(predicted[judged].float(), wanted.float())
         # the next turn reads what this one predicted, where there is something to predict
         known = torch.where(judged[:, :-1, None], predicted[:, :-1].float(), true[:, 1:])
         known = torch.cat([true[:, :1], known], 1)
 
 
-def continuation(target: PreTrainedModel, student: EagleNetwork, examples: Examples) -> Tensor:
+def continuation(target: CausalTarget, student: EagleNetwork, examples: Examples) -> Tensor:
     """Mean loss over turns; the law's part is KL(target || student) in nats over the judged positions."""
     total, weights = torch.zeros((), device=examples.ids.device), 0.0
     for turn, (p, q, features) in enumerate(islice(turns(target, student, examples), TURNS)):
@@ -62,7 +59,7 @@ def continuation(target: PreTrainedModel, student: EagleNetwork, examples: Examp
     return total / weights
 
 
-def laws(target: PreTrainedModel, student: EagleNetwork, examples: Examples) -> tuple[Tensor, Tensor]:
+def laws(target: CausalTarget, student: EagleNetwork, examples: Examples) -> tuple[Tensor, Tensor]:
     """Log p and log q of the first turn."""
     p, q, _ = next(turns(target, student, examples))
     return p, q

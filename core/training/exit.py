@@ -1,6 +1,7 @@
 """How an adapter learns to leave the target early.
 
-    distil(partial(divergence, target), KangarooAdapter(target.config).behind(target), source, minutes=10, folder=out)
+    adapter = KangarooAdapter(target.config).behind(target.model)
+    distil(partial(divergence, target), adapter, source, minutes=10, folder=out)
 
 KL to the target's own law (Liu et al. 2024, Kangaroo, arXiv 2404.18911, section 3.1, uses the cross-entropy with it,
 which is the same up to a constant).
@@ -11,25 +12,24 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from polydraft.core.drafters.kangaroo import KangarooAdapter
+from polydraft.core.target import CausalTarget
 from polydraft.core.training.examples import Examples, read
 
 
-def laws(target: PreTrainedModel, student: KangarooAdapter, examples: Examples) -> tuple[Tensor, Tensor]:
+def laws(target: CausalTarget, student: KangarooAdapter, examples: Examples) -> tuple[Tensor, Tensor]:
     """Log p and log q `[M, V]` at the judged positions."""
     features, embeddings = read(target, examples)
-    head = target.get_output_embeddings()
     with torch.no_grad():
-        p = head(features[examples.judged]).float().log_softmax(-1)
+        p = target.head(features[examples.judged]).float().log_softmax(-1)
     with torch.autocast(features.device.type, torch.bfloat16):
         early = student.backbone(inputs_embeds=embeddings).last_hidden_state[examples.judged]
-        q = head(early.to(features.dtype))
+        q = target.head(early.to(features.dtype))
     return p, q.float().log_softmax(-1)
 
 
-def divergence(target: PreTrainedModel, student: KangarooAdapter, examples: Examples) -> Tensor:
+def divergence(target: CausalTarget, student: KangarooAdapter, examples: Examples) -> Tensor:
     """Mean KL(target || student) in nats over the judged positions."""
     p, q = laws(target, student, examples)
     return F.kl_div(q, p, log_target=True, reduction="batchmean")

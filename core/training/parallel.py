@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from polydraft.core.target import CausalTarget
 from polydraft.core.training.examples import Examples, read
 
 FADE = 0.8  # a farther place counts less
@@ -44,18 +45,17 @@ def drafts(judged: Tensor, places: int, most: int) -> tuple[Tensor, Tensor, Tens
 
 
 def laws(
-    target: PreTrainedModel, student: Student, examples: Examples, most: int = STARTS
+    target: CausalTarget, student: Student, examples: Examples, most: int = STARTS
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log p and log q `[M, V]` of drafts from at most `most` entries, and the place `[M]` of each."""
     true, embeddings = read(target, examples)
     embeddings = embeddings[:, 1:].float()
     starts, columns, counted = drafts(examples.judged, student.places, most)
-    head = target.get_output_embeddings()
     with torch.no_grad():
-        p = head(true[:, columns][counted]).float().log_softmax(-1)
+        p = target.head(true[:, columns][counted]).float().log_softmax(-1)
     with torch.autocast(true.device.type, torch.bfloat16):
         guessed = student.everywhere(true[:, :-1].float(), embeddings, starts)[counted]
-        q = head(guessed.to(true.dtype)).float().log_softmax(-1)
+        q = target.head(guessed.to(true.dtype)).float().log_softmax(-1)
     return p, q, which(counted)
 
 
@@ -77,13 +77,13 @@ def foresight(
     return faded(F.cross_entropy(logits.float(), labels, reduction="none"), which(counted))
 
 
-def divergence(target: PreTrainedModel, student: Student, examples: Examples) -> Tensor:
+def divergence(target: CausalTarget, student: Student, examples: Examples) -> Tensor:
     """Mean KL(target || student) in nats, place k counting FADE^k: the loss of heads."""
     p, q, place = laws(target, student, examples)
     return faded(kl(p, q), place)
 
 
-def overlap(target: PreTrainedModel, student: Student, examples: Examples) -> Tensor:
+def overlap(target: CausalTarget, student: Student, examples: Examples) -> Tensor:
     """0.1 KL + 0.9 total variation, faded alike: the loss of block drafters (SpeechSpec)."""
     p, q, place = laws(target, student, examples)
     variation = (p.exp() - q.exp()).abs().sum(-1) / 2

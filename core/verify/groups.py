@@ -36,6 +36,12 @@ def within(members: Tensor, law: Tensor, group: Tensor) -> Tensor:
     return given * (inside >= 0)
 
 
+def owner(members: Tensor, ids: Tensor, spot: Tensor) -> Tensor:
+    """`[...]`: of the groups that hold `ids` the one at `spot` in 0..1, all of one size there."""
+    owners = members[ids]  # to be near is mutual
+    return at(owners, (spot * (owners >= 0).sum(-1)).long())
+
+
 @dataclass(frozen=True)
 class SharedGroup(Match):
     """c may stand for y if it is in the group drawn for y, uniformly among those that hold y, from the tape."""
@@ -44,10 +50,8 @@ class SharedGroup(Match):
 
     draws = 1
 
-    def draw(self, law: Tensor, noise: Tensor, y: Tensor) -> Tensor:
-        owners = self.members[y]  # to be near is mutual
-        owner = noise.gather(-1, owners.clamp(min=0)).masked_fill(owners < 0, -torch.inf).argmax(-1)
-        return at(owners, owner)
+    def draw(self, law: Law, spot: Tensor, y: Tensor) -> Tensor:
+        return owner(self.members, y, spot)
 
     def match(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
         return holds(self.members, draws[..., 0], c)
@@ -82,9 +86,7 @@ class GroupSampling:
         """Which of x `[B, N]` are kept under p and q `[B, N, V]`, and the group each was drawn into."""
         possible = at(p, x) > 0
         likeliest = p.argmax(-1)
-        owners = self.members[x]
-        which = (noise.uniform(x.shape[1]) * (owners >= 0).sum(-1)).long()
-        group = at(owners, which)
+        group = owner(self.members, x, noise.uniform(x.shape[1]))
         mass_p, mass_q = (within(self.members, law, group[..., None]).sum((-1, -2)) for law in (p, q))
         kept = noise.uniform(x.shape[1]) * mass_q < mass_p
         greedy = noise.greedy[:, None]

@@ -58,6 +58,26 @@ class Rule:
         return p
 
 
+BLOCK = 64  # ids whose chances are summed at once
+BELOW = 1 - 1e-12  # the greatest place in 0..1 that stays below 1 when it is multiplied
+
+
+def drawn(p: Tensor, spot: Tensor) -> Tensor:
+    """The first ids by which p `[..., V]` has summed up to more than `spot` `[...]` in 0..1 of it.
+
+    First which block of ids, then which of the block: a running sum over a whole vocabulary is what takes time.
+    """
+    parts = torch.nn.functional.pad(p, (0, -p.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    mass = parts.sum(-1).double().cumsum(-1)
+    sought = (spot.clamp(max=BELOW) * mass[..., -1])[..., None]
+    block = torch.searchsorted(mass, sought, right=True).clamp(max=mass.shape[-1] - 1)  # where nothing has a chance
+    before = torch.nn.functional.pad(mass, (1, 0)).gather(-1, block)
+    inside = parts.gather(-2, block[..., None].expand(*block.shape, BLOCK))[..., 0, :].double().cumsum(-1)
+    # sums round apart: what is sought stays below what the block has
+    place = torch.searchsorted(inside, torch.minimum(sought - before, inside[..., -1:] * BELOW), right=True)
+    return (block * BLOCK + place)[..., 0].clamp(max=p.shape[-1] - 1)
+
+
 def one_hot(x: Tensor, like: Tensor) -> Tensor:
     return torch.zeros_like(like).scatter_(-1, x[..., None], 1.0)
 
@@ -72,13 +92,13 @@ class Mixed(Rule):
 
 
 class Match:
-    """draws: further draws at every column that `match` wants to see, each with noise of its own."""
+    """draws: further draws at every column that `match` wants to see."""
 
     draws = 0
 
-    def draw(self, law: Tensor, noise: Tensor, y: Tensor) -> Tensor:
-        """`[...]` ids from log p and noise `[..., V]`: tokens drawn from p."""
-        return (law + noise).argmax(-1)
+    def draw(self, law: Law, spot: Tensor, y: Tensor) -> Tensor:
+        """`[B, C]`: what is drawn once more at every column, by its place `spot` in 0..1; y there at temperature 0."""
+        return torch.where(law.greedy[:, None], y, drawn(law.p, spot))
 
     def match(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:
         """`[...]` bool: c may stand for y; draws `[..., self.draws]`."""

@@ -37,17 +37,20 @@ class TapeVerifier:
     def guarantee(self) -> str:
         return "identical" if self.match is None else "lossy"
 
-    def noise_at(self, draft: Draft, noise: Noise, t: Tensor, further: int = 0) -> Tensor:
+    def noise_at(self, draft: Draft, noise: Noise, t: Tensor) -> Tensor:
         """`[B, N+1, V]`: all nodes of one depth share their position's noise."""
-        places = t[:, None] + torch.arange(draft.deepest + 1, device=t.device)
-        return at_depth(noise.tape(places, further), draft)
+        return at_depth(noise.tape(places_of(draft, t)), draft)
+
+    def spots_at(self, draft: Draft, noise: Noise, t: Tensor, further: int) -> Tensor:
+        """`[B, N+1]` in 0..1, likewise, for the rule's draw `further`."""
+        return at_depth(noise.spots(places_of(draft, t), further), draft)
 
     def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
         choices = law.choices(self.noise_at(draft, noise, t) if noise.sampled else None)
         if self.match is None:
             return walk(draft, choices, draft.valid & (draft.tokens == choices.gather(1, draft.parents + 1)))
-        further = (self.noise_at(draft, noise, t, index + 1) for index in range(self.match.draws))
-        draws = [self.match.draw(law.scores, g, choices) for g in further]
+        spots = [self.spots_at(draft, noise, t, index + 1) for index in range(self.match.draws)]
+        draws = [self.match.draw(law, spot, choices) for spot in spots]
         return walk(draft, choices, self.standing(draft, law, choices, draws))
 
     def standing(self, draft: Draft, law: Law, choices: Tensor, draws: list[Tensor]) -> Tensor:
@@ -76,8 +79,11 @@ class TargetOnlyVerifier(TapeVerifier):
     def guarantee(self) -> str:
         return "exact" if self.match is None else "lossy"
 
-    def noise_at(self, draft: Draft, noise: Noise, t: Tensor, further: int = 0) -> Tensor:
+    def noise_at(self, draft: Draft, noise: Noise, t: Tensor) -> Tensor:
         return at_depth(noise.gumbel(draft.deepest + 1), draft)
+
+    def spots_at(self, draft: Draft, noise: Noise, t: Tensor, further: int) -> Tensor:
+        return at_depth(noise.uniform(draft.deepest + 1), draft)
 
 
 def walk(draft: Draft, choices: Tensor, agrees: Tensor) -> Verdict:
@@ -87,8 +93,13 @@ def walk(draft: Draft, choices: Tensor, agrees: Tensor) -> Verdict:
     return follow(torch.where(reached, draft.depth, -1).argmax(1), draft, choices)
 
 
+def places_of(draft: Draft, t: Tensor) -> Tensor:
+    """`[B, D+1]`: positions of every depth of `draft`, behind t `[B]` tokens."""
+    return t[:, None] + torch.arange(draft.deepest + 1, device=t.device)
+
+
 def at_depth(noise: Tensor, draft: Draft) -> Tensor:
-    """Noise `[B, D+1, V]` of depths at every column."""
+    """Noise `[B, D+1, …]` of depths at every column."""
     if draft.chain:
         return noise
     return noise[torch.arange(len(noise), device=noise.device)[:, None], draft.depth]

@@ -108,6 +108,10 @@ class SpeechFamily(ABC):
     def most(self, sentence: str) -> int:
         """Codes that `sentence` may take, whole frames."""
 
+    def least(self, sentence: str) -> int:
+        """Codes before `sentence` may end."""
+        return 0
+
     @abstractmethod
     def usual(self, sentence: str) -> int:
         """About how many it will take."""

@@ -10,7 +10,9 @@ The same seed says the same thing the same way with every identical method, stre
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
+from numbers import Real
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from polydraft.modalities.speech.family import Parts, Voice
 from polydraft.modalities.speech.reference import Recording
 from polydraft.modalities.speech.result import SpeechResult
 from polydraft.modalities.speech.run import OnStep, Said, SpeechChunk, SpeechRun, SpeechStream
+from polydraft.modalities.speech.text.markup import check_text
 
 SLOWEST, FASTEST = 0.25, 4.0
 TOGETHER = 8  # sentences decoded together when nobody waits for the first
@@ -101,6 +104,7 @@ class SpeechPipeline(Pipeline):
                 f"a sentence and its reference take {len(ids)} of the {self.context} positions of "
                 f"{self.card.name}, which leaves too few for the speech; give a shorter reference."
             )
+        sampling = replace(sampling, min_tokens=max(sampling.min_tokens, self.family.least(sentence)))
         return Prompt((tuple(ids),), min(most, room), seed, place, sampling=sampling)
 
     def __call__(self, text: str, *, on_step: OnStep | None = None, **options: Any) -> SpeechResult:
@@ -137,13 +141,14 @@ class SpeechPipeline(Pipeline):
     ) -> SpeechRun:  # fmt: skip
         """The same for who drives the loop."""
         choice = self.chosen(speculative, method)
-        if not SLOWEST <= speed <= FASTEST:
-            raise InvalidArgument(f"speed={speed} is not possible; it must be from {SLOWEST} to {FASTEST:g}.")
+        asked: Any = speed
+        if not isinstance(asked, Real) or not SLOWEST <= float(asked) <= FASTEST:
+            raise InvalidArgument(f"speed={speed!r} is not possible; it must be from {SLOWEST} to {FASTEST:g}.")
         (row_seed,) = seeds(seed, 1, "text")
         sampling = self.sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
         )
-        script = self.family.read(text)
+        script = self.family.read(check_text(text))
         speaker = self.family.voice(voice, reference, reference_text)
         prompts = [self.prompt(said, speaker, row_seed, place, sampling) for place, said in enumerate(script.sentences)]
         return SpeechRun(self, self.method(choice), prompts, Said(text, script, speaker, row_seed), speed, together)

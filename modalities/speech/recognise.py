@@ -17,7 +17,7 @@ MARKS = {  # tokens that no other family has together
 DEFAULTS: dict[str, dict[str, Any]] = {
     "orpheus": {"temperature": 0.6, "top_p": 0.8, "repetition_penalty": 1.1},
     "neutts": {"temperature": 1.0, "top_k": 50, "min_tokens": 50},
-    "llasa": {"temperature": 0.8},
+    "llasa": {"temperature": 0.8, "top_k": 50},  # 50 is what `generate` adds where nothing is said
     "cosyvoice2": {
         "temperature": 1.0, "top_k": 25, "top_p": 0.8, "repetition_aware": {"window": 10, "tau": 0.1},
     },

@@ -42,8 +42,8 @@ def from_file(path: Path) -> tuple[NDArray[np.float32], int]:
     """Samples `[S, channels]` and their rate."""
     import soundfile
 
-    if not path.is_file():
-        raise InvalidArgument(f"the reference {path} is no file; give a sound file, such as a .wav or .flac.")
+    if "\0" in str(path) or not path.is_file():
+        raise InvalidArgument(f"the reference {str(path)!r} is no file; give a sound file, such as a .wav or .flac.")
     try:
         with soundfile.SoundFile(path) as file:
             check_length(file.frames, file.samplerate)

@@ -1,8 +1,8 @@
 """What is asked: pictures and turns of a conversation, in the one form that chat templates take.
 
 A message is `{"role": …, "content": …}`; its content is text, or a list of `{"type": "text", "text": …}` and
-`{"type": "image"}`, the latter with the picture (`"image"`, `"path"` or `"url"`: a file or a PIL image) or without one;
-those without take the pictures that were given apart, in order.
+`{"type": "image"}`, the latter with the picture (`"image"` or `"path"`: a file or a PIL image) or without one; those
+without take the pictures that were given apart, in order. Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from polydraft.core.errors import PromptError
 
 Picture: TypeAlias = "str | Path | Image.Image"
 Message: TypeAlias = dict[str, Any]
-WHERE = ("image", "path", "url")  # what an image part may call its picture
+WHERE = ("image", "path")  # what an image part may call its picture
+FETCHED = {"url", "image_url", "base64"}  # what others call it
+REMOTE = ("http://", "https://", "ftp://", "data:")
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,10 @@ def parts(content: Any) -> list[dict[str, Any]]:
             raise PromptError(
                 f'a part of a message is {part!r:.80}; it must be {{"type": "text", "text": …}} or {{"type": "image"}}.'
             )
+        if kind == "image" and (other := part.keys() & FETCHED):
+            raise PromptError(
+                f"an image part has the key {min(other)!r}, and nothing is fetched; give the picture as image or path."
+            )
     return [dict(part) for part in content]
 
 
@@ -121,6 +127,8 @@ def opened(picture: Any) -> Image.Image:
         return upright(picture, "the picture")
     if not isinstance(picture, (str, Path)):
         raise PromptError(f"a picture is a {type(picture).__name__}; give a file's path or a PIL image.")
+    if str(picture).startswith(REMOTE):
+        raise PromptError(f"{picture!s:.80} is an address, and nothing is fetched; save the picture and give its file.")
     return read(picture, str(picture))
 
 

@@ -10,24 +10,27 @@ The same seed gives the same answer with every identical method, streamed or who
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
+from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedModel, WeightsError
+from polydraft.core.network import nearness
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
-from polydraft.modalities.loading import ModelCard, load, pretrained, read_weights
+from polydraft.modalities.loading import ModelCard, load, pretrained, read_weights, stamp
 from polydraft.modalities.pipeline import Pipeline, seeds
 from polydraft.modalities.vlm.conversation import Conversation, Picture, conversations
-from polydraft.modalities.vlm.processor import load_processor
+from polydraft.modalities.vlm.processor import SAFELY, load_processor
+from polydraft.modalities.vlm.reading import Reader
+from polydraft.modalities.vlm.recognise import MARKS
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.run import ChatRun, ChatStep, ChatStream, OnStep
 from polydraft.modalities.vlm.target import VisionTarget, target_of
@@ -38,24 +41,27 @@ def chat(
     messages: Sequence[Any] | None = None, speculative: bool = True, model: str = "tiny-vlm",
     method: str | None = None, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
     top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
-    min_new_tokens: int = 0, device: str = "auto", dtype: str = "auto", on_step: OnStep | None = None,
+    min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] = (), device: str = "auto",
+    dtype: str = "auto", on_step: OnStep | None = None,
 ) -> ChatResult:  # fmt: skip
     """Answer `question` (or each of a list) about `image`: a file, a PIL image, several, or None.
 
     messages: earlier turns, `{"role": …, "content": …}`; image and questions: see `conversation.conversations`.
     speculative: True uses the model's best identical method, False plain decoding; the answer is the same. seed:
     question i gets seed + i, or the i-th of a list. None means the model's own default; temperature 0 is greedy.
-    min_new_tokens: an answer cannot end before so many tokens. Raises a PolydraftError that says what to change.
+    min_new_tokens: an answer cannot end before so many tokens. max_pixels: pictures of more are made smaller, so that
+    they take fewer positions; default: as large as the model's own processor lets them be. stop: strings that end an
+    answer, which is left without them. Raises a PolydraftError that says what to change.
     """
-    return _cached_pipeline(model, device, dtype)(
+    return _cached_pipeline(model, device, dtype, stamp(model))(
         image, question, messages=messages, speculative=speculative, method=method, seed=seed,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
-        max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, on_step=on_step,
+        max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, max_pixels=max_pixels, stop=stop, on_step=on_step,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=1)
-def _cached_pipeline(model: str, device: str, dtype: str) -> VLMPipeline:
+def _cached_pipeline(model: str, device: str, dtype: str, stamp: tuple[int, ...]) -> VLMPipeline:
     return load(model, device=device, dtype=dtype, modality="vlm")
 
 
@@ -66,20 +72,49 @@ class VLMPipeline(Pipeline):
         super().__init__(card, method=method, device=device, dtype=dtype)
         config = self.target_model.config
         self.processor = read_weights("processor", card.target, lambda: load_processor(card.target, config.model_type))
-        self.words = self.processor.tokenizer
-        template = self.processor.chat_template or self.words.chat_template
-        self.template = template.get("default") if isinstance(template, dict) else template
-        if not self.template:
-            raise WeightsError(f"the model in {card.target} has no chat template; put its chat_template.jinja there.")
+        self.words, self.reader = self.processor.tokenizer, Reader(self.processor, card.name)
         self.context = min(self.context, card.manifest.get("context", self.context))
-        ends = self.target_model.generation_config.eos_token_id
-        ends = self.words.eos_token_id if ends is None else ends
-        self.eos = frozenset([ends] if isinstance(ends, int) else ends or [])
+        self.eos = self.ends_of(self.target_model.generation_config.eos_token_id)
+        if not self.covered:
+            self.target()
+
+    def ends_of(self, said: Any) -> frozenset[int]:
+        """Ids that end an answer, one or several or the tokenizer's own."""
+        said = self.words.eos_token_id if said is None else said
+        ends = [] if said is None else said if isinstance(said, list) else [said]
+        most = self.target_model.config.get_text_config().vocab_size
+        if wrong := [end for end in ends if not isinstance(end, int) or not 0 <= end < most]:
+            raise WeightsError(
+                f"{self.card.name} is said to end with {wrong[0]!r}, and its ids are 0 to {most - 1}; correct "
+                "eos_token_id in its generation_config.json."
+            )
+        return frozenset(ends)
 
     def read_target(self, folder: Path) -> PreTrainedModel:
-        from transformers import AutoModelForImageTextToText
+        from transformers import AutoConfig, AutoModelForImageTextToText
 
-        return pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype)
+        config = read_weights("configuration", folder, lambda: AutoConfig.from_pretrained(folder, **SAFELY))
+        if config.is_encoder_decoder:
+            raise UnsupportedModel(
+                f"{self.card.name} has an encoder beside its decoder, and polydraft drafts for decoders alone; use one "
+                f"of {', '.join(MARKS)}."
+            )
+        nearness(config.get_text_config())  # refuses layers that cannot take anything back
+        return pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype, self.card.device_map)
+
+    @property
+    def covered(self) -> bool:
+        return self.target_model.config.model_type in MARKS and super().covered
+
+    def proofs(self) -> list[Prompt]:
+        """About pictures of several shapes, one and two of them."""
+        shown = [Image.linear_gradient("L").resize(size).convert("RGB") for size in ((96, 64), (64, 128))]
+        try:
+            return self.prompts(conversations([shown[0], shown], ["What is this?", "And these?"], None), [0, 1], 1)
+        except PromptError as error:
+            raise UnsupportedModel(
+                f"{self.card.name} is of a family that no test covers, and {error!s:.200}"
+            ) from error
 
     def adapted(self, guided: bool) -> VisionTarget:
         return target_of(self.target_model, guided=guided, context=self.context)
@@ -92,8 +127,10 @@ class VLMPipeline(Pipeline):
     def placeholders(self) -> list[int]:
         """Ids that stand for pictures (and moving ones)."""
         processor, config = self.processor, self.target_model.config
-        found = {*processor.image_token_ids, *processor.video_token_ids, config.image_token_id}
-        return sorted(found - {None})
+        named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
+        listed = (getattr(processor, name, None) or [] for name in ("image_token_ids", "video_token_ids"))
+        found = {*named, *itertools.chain(*listed)} - {None}
+        return sorted(token for token in found if token < config.get_text_config().vocab_size)
 
     @cached_property
     def unread(self) -> Tensor:  # type: ignore[override]
@@ -126,14 +163,14 @@ class VLMPipeline(Pipeline):
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
-        min_new_tokens: int = 0,
+        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] = (),
     ) -> ChatStream:  # fmt: skip
         """An iterator of steps with the text they add; leave it at any time, `result()` is what was said so far."""
         return ChatStream(
             self.run(
                 image, question, messages=messages, speculative=speculative, method=method, seed=seed,
                 temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
-                max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
+                max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, max_pixels=max_pixels, stop=stop,
             )
         )  # fmt: skip
 
@@ -142,7 +179,7 @@ class VLMPipeline(Pipeline):
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
-        min_new_tokens: int = 0,
+        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] = (),
     ) -> ChatRun:  # fmt: skip
         """The same for who drives the loop."""
         choice = self.chosen(speculative, method)
@@ -157,35 +194,26 @@ class VLMPipeline(Pipeline):
             temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
             min_tokens=min_new_tokens,
         )  # fmt: skip
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if not all(isinstance(each, str) and each for each in stops):
+            raise InvalidArgument(f"stop={stop!r:.60} is not possible; it must be a string, or several, none empty.")
         asked = conversations(image, question, messages)
-        prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens, sampling)
-        return ChatRun(self, self.method(choice), prompts)
+        prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens, sampling, max_pixels)
+        return ChatRun(self, self.method(choice), prompts, stops)
 
     def prompts(
-        self, asked: list[Conversation], row_seeds: list[int], most: int, sampling: Sampling | None = None
-    ) -> list[Prompt]:
-        """sampling: the model's own unless given."""
+        self, asked: list[Conversation], row_seeds: list[int], most: int, sampling: Sampling | None = None,
+        max_pixels: int | None = None,
+    ) -> list[Prompt]:  # fmt: skip
+        """sampling: the model's own unless given; max_pixels: as for `chat`."""
         sampling = self.sampling() if sampling is None else sampling
-        return [self.prompt(row, seed, most, sampling) for row, seed in zip(asked, row_seeds, strict=True)]
+        return [self.prompt(row, seed, most, sampling, max_pixels) for row, seed in zip(asked, row_seeds, strict=True)]
 
-    def prompt(self, asked: Conversation, seed: int, most: int, sampling: Sampling) -> Prompt:
-        """Ids of a conversation as the model's own template writes it, and its pictures as pixels."""
-        self.refuse_marks(asked)
-        try:
-            text = self.words.apply_chat_template(
-                asked.messages, chat_template=self.template, tokenize=False, add_generation_prompt=True
-            )
-            bos = self.words.bos_token
-            written = {"add_special_tokens": False} if bos is not None and text.startswith(bos) else {}
-            pictures = [asked.pictures] if asked.pictures else None
-            made = self.processor(text=[text], images=pictures, return_tensors="pt", **written)
-        except (TemplateError, ValueError, TypeError) as error:
-            reason = str(error).strip().partition("\n")[0].rstrip(".")[:160]
-            raise PromptError(
-                f"{self.card.name} cannot read this ({reason}); change the pictures or the messages."
-            ) from error
-        inputs = {name: value for name, value in made.items() if name not in ("input_ids", "attention_mask")}
-        ids = made["input_ids"][0].tolist()
+    def prompt(
+        self, asked: Conversation, seed: int, most: int, sampling: Sampling, max_pixels: int | None = None
+    ) -> Prompt:
+        """A conversation as the model reads it, with room for an answer."""
+        ids, inputs = self.reader.read(asked, max_pixels)
         if ids[-1] in self.placeholders:  # the answer would start from a token instead of a picture
             raise PromptError("the prompt ends with a picture; let the question come after it.")
         room = self.context - len(ids)
@@ -193,25 +221,9 @@ class VLMPipeline(Pipeline):
             pictured = sum(token in self.placeholders for token in ids)
             raise PromptError(
                 f"the question takes {len(ids)} positions, {pictured} of them for pictures, and {self.card.name} "
-                f"holds {self.context} with the answer; give fewer or smaller pictures, or less text."
+                f"holds {self.context} with the answer; give max_pixels, fewer or smaller pictures, or less text."
             )
         return Prompt((tuple(ids),), min(most, room), seed, inputs=inputs, sampling=sampling)
-
-    def refuse_marks(self, asked: Conversation) -> None:
-        """Text that would be taken for a picture, or for the end of a turn."""
-        marks = {getattr(self.processor, name, None) for name in ("image_token", "video_token")}
-        marks |= set(self.words.convert_ids_to_tokens(self.placeholders))
-        means = dict.fromkeys(self.words.all_special_tokens, "steers the model") | dict.fromkeys(
-            filter(None, marks), "stands for a picture"
-        )
-        for turn in asked.messages:
-            for part in turn["content"]:
-                found = next((mark for mark in means if mark in part.get("text", "")), None)
-                if found is not None:
-                    raise PromptError(
-                        f"the text says {found!r}, which {means[found]}; leave it out, pictures and turns are given "
-                        "apart."
-                    )
 
 
 __all__ = ["ChatResult", "ChatRun", "ChatStep", "ChatStream", "VLMPipeline", "chat"]

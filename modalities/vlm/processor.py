@@ -7,13 +7,15 @@ depend on what else is installed.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.auto.auto_mappings import PROCESSOR_MAPPING_NAMES
 from transformers.processing_utils import ProcessorMixin
+
+from polydraft.core.errors import WeightsError
+from polydraft.modalities.hub import said
 
 SAID_IN = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 
@@ -44,22 +46,23 @@ class PixtralProcessor(ProcessorMixin):
 
 def load_processor(folder: Path, model_type: str) -> Any:
     """The processor of the model in `folder`; raises what transformers raises."""
-    name = next(filter(None, map(class_name, (folder / file for file in SAID_IN))), None)
-    return still(name or PROCESSOR_MAPPING_NAMES[model_type]).from_pretrained(folder, **SAFELY)
+    name = next(filter(None, (said(folder / file).get("processor_class") for file in SAID_IN)), None)
+    return still(name or str(PROCESSOR_MAPPING_NAMES.get(model_type)), folder).from_pretrained(folder, **SAFELY)
 
 
 SAFELY: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
-def class_name(file: Path) -> str | None:
-    return json.loads(file.read_text()).get("processor_class") if file.is_file() else None
-
-
-def still(name: str) -> Any:
-    """The processor class `name`, for pictures that do not move."""
+def still(name: str, folder: Path) -> Any:
+    """The processor class `name`, for pictures that do not move; raises WeightsError if there is none."""
     import transformers
 
-    kind: Any = PixtralProcessor if name == PixtralProcessor.__name__ else getattr(transformers, name)
+    kind: Any = PixtralProcessor if name == PixtralProcessor.__name__ else getattr(transformers, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, ProcessorMixin):
+        raise WeightsError(
+            f"the model in {folder} asks for the processor {name!r}, which transformers {transformers.__version__} "
+            "does not have; install a transformers that has it, or correct processor_class in processor_config.json."
+        )
 
     class Still(kind):
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:

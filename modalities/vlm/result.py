@@ -14,8 +14,8 @@ class ChatResult:
     """Answers of one call, one a question; `text`, `tokens`, `passes`, `runs` and `finish_reason` are the first's.
 
     all_tokens: `[T]` int64 of every row, its end included; all_passes: `[T]` int64, which target pass (from 1) had
-    each of them; all_runs: what each pass added to the text. finish_reasons: "eos"; "length" where an answer was cut,
-    "cancelled" where answering was stopped.
+    each of them; all_runs: what each pass added to the text. finish_reasons: "eos"; "stop" at a string that was to end
+    the answer, which is in the tokens and not in the text; "length" where an answer was cut; "cancelled".
     """
 
     texts: list[str]

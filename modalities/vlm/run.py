@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from polydraft.core.decode import Method, Step
 from polydraft.core.stats import DecodeStats
@@ -55,24 +56,30 @@ class ChatNews:
 
 
 class ChatRun(Run[ChatNews, ChatResult]):
-    """Questions of one call; each is a prompt."""
+    """Questions of one call; each is a prompt. stops: strings that end an answer."""
 
-    def __init__(self, pipe: VLMPipeline, method: Method, prompts: list[Prompt]) -> None:
+    def __init__(self, pipe: VLMPipeline, method: Method, prompts: list[Prompt], stops: Sequence[str] = ()) -> None:
         super().__init__(method, prompts)
         self.pipe = pipe
-        self.spellings = [Spelling(pipe.words) for _ in prompts]
+        self.spellings = [Spelling(pipe.words, stops) for _ in prompts]
         self.committed_at: list[list[int]] = [[] for _ in prompts]
         self.runs: list[list[str]] = [[] for _ in prompts]
         self.pieces = [""] * len(prompts)
+        self.ends: list[int | None] = [None] * len(prompts)  # tokens of answers that a string ended
         self.budget = sum(prompt.budget for prompt in prompts)
 
     def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, str]:
+        stopped = {}
         for row, (_, tokens) in committed.items():
-            piece = self.spellings[row].piece(self.rows[row].ids, row in ended)
+            spelling, ids = self.spellings[row], self.rows[row].ids
+            if (end := spelling.end(ids)) is not None:
+                self.ends[row] = end
+                stopped[row] = "stop"
+            piece = spelling.piece(ids, row in ended or row in stopped)
             self.committed_at[row] += [self.passes] * len(tokens)
             self.runs[row].append(piece)
             self.pieces[row] += piece
-        return {}
+        return {row: reason for row, reason in stopped.items() if row not in ended}
 
     def news(self) -> list[ChatNews]:
         pieces, self.pieces = self.pieces, [""] * len(self.prompts)
@@ -83,11 +90,15 @@ class ChatRun(Run[ChatNews, ChatResult]):
         rows = self.stats()
         texts = [spelling.text(row.ids) for spelling, row in zip(self.spellings, self.rows, strict=True)]
         return ChatResult(
-            texts, [torch.tensor(row.ids, dtype=torch.long) for row in self.rows],
-            [torch.tensor(row, dtype=torch.long) for row in self.committed_at], [list(row) for row in self.runs],
+            texts, self.said([row.ids for row in self.rows]), self.said(self.committed_at),
+            [list(row) for row in self.runs],
             DecodeStats.total(rows), rows, [row.finish for row in self.rows], [prompt.seed for prompt in self.prompts],
             self.pipe.card.name, self.method.name,
         )  # fmt: skip
+
+    def said(self, rows: list[list[int]]) -> list[Tensor]:
+        """Numbers of every answer's tokens, as far as it goes."""
+        return [torch.tensor(row[:end], dtype=torch.long) for row, end in zip(rows, self.ends, strict=True)]
 
 
 class ChatStream(Stream[ChatRun], Iterator[ChatStep]):

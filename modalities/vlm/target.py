@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
@@ -36,19 +37,36 @@ class VisionTarget(CausalTarget):
         features = torch.zeros(*ids.shape, self.config.hidden_size, dtype=self.model.dtype, device=self.device)
         embeddings, shifts = torch.zeros_like(features), torch.zeros(len(ids), dtype=torch.long, device=self.device)
         encoded: list[tuple[Mapping[str, Tensor], Any]] = []
-        for row, (prompt, length) in enumerate(zip(prompts, lengths[:, 0].tolist(), strict=True)):
-            own = {name: self.at_home(value) for name, value in prompt.inputs.items()}
-            pictures = {name: value for name, value in own.items() if name not in PER_TOKEN}
-            text: dict[str, Any] = {name: value for name, value in own.items() if name in PER_TOKEN}
+        for row, length in enumerate(lengths.flatten().tolist()):
+            own, read = ids[row, :length], self.inputs_of(prompts[row // self.branches], row % self.branches)
+            pictures = {name: value for name, value in read.items() if name not in PER_TOKEN}
+            text: dict[str, Any] = {  # what follows a processor's prompt is text
+                name: pad(value, (0, length - value.shape[1])) for name, value in read.items() if name in PER_TOKEN
+            }
             if pictures:
                 text["mm_encoder_outputs"] = {"image": self.encoded(pictures, encoded)}
-            text |= self.coordinates(ids[row : row + 1, :length], pictures, shifts[row : row + 1])
-            features[row, :length], embeddings[row, :length] = self.read_row(
-                ids[row, :length], text, rows.start + row, cache
-            )
+            text |= self.coordinates(own[None], pictures, shifts[row : row + 1])
+            features[row, :length], embeddings[row, :length] = self.read_row(own, text, rows.start + row, cache)
         if self.shifts:
             cache.shifts = shifts if cache.shifts is None else torch.cat([cache.shifts, shifts])
         return Prefill(ids, lengths, features.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape))
+
+    def inputs_of(self, prompt: Prompt, branch: int) -> dict[str, Tensor]:
+        """What one branch is read with; one that shows nothing, as an unconditional one may, without the pictures."""
+        given = {name: self.at_home(value) for name, value in prompt.inputs.items()}
+        if not branch or not given:
+            return given
+        ids = torch.tensor([prompt.branches[branch]], device=self.device)
+        places = (ids == self.model.config.image_token_id).long()
+        if not places.any():
+            given = {name: value for name, value in given.items() if name in PER_TOKEN}
+        return given | {name: places for name in PER_TOKEN if name in given}
+
+    def own_logits(self, prompt: Prompt, path: list[int]) -> Tensor:
+        ids = torch.tensor([[*prompt.branches[0], *path]], device=self.device)
+        own = self.inputs_of(prompt, 0)
+        own |= {name: pad(own[name], (0, len(path))) for name in PER_TOKEN if name in own}
+        return self.model(input_ids=ids, **own, use_cache=False).logits[0, -len(path) - 1 :]
 
     def read_row(self, ids: Tensor, inputs: dict[str, Any], row: int, cache: SlotCache) -> tuple[Tensor, Tensor]:
         """Features and embeddings `[L, D]` of one prompt, ids `[L]`; its keys and values go to `row` of the cache."""

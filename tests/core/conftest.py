@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from polydraft.core.constraints import Constraints
 from polydraft.core.decode import Batch, Method, decode, start
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.block import BlockNetwork
@@ -30,7 +31,7 @@ from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, 
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.drafters.plans import Dynamic, Rank, Static
+from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
@@ -46,6 +47,11 @@ SIZES: dict[str, Any] = {
     "vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3, "intermediate_size": 48, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 2048, "initializer_range": 0.4,
 }  # fmt: skip
+
+
+def fewer(rows: int) -> int:
+    """Nodes where so many rows share a pass."""
+    return max(1, 6 - rows)
 
 
 def llama(**fields: Any) -> PreTrainedModel:
@@ -91,14 +97,15 @@ class Lab:
 
     def method(
         self, drafter: Any = None, guided: bool = False, verifier: Any = None, *,
-        eos: frozenset[int] = frozenset(), mask: Tensor | None = None,
+        eos: frozenset[int] = frozenset(), mask: Tensor | None = None, constraints: Constraints | None = None,
     ) -> Method:  # fmt: skip
         """Plain decoding unless a drafter (or how to make one from the target) is given."""
         target = self.target(guided)
         made = NoDrafter() if drafter is None else drafter(target) if callable(drafter) else drafter
         ends = torch.zeros(VOCAB, dtype=torch.bool)
         ends[list(eos)] = True
-        return Method("tested", target, made, verifier or TapeVerifier(), Sampler(mask, ends if eos else None))
+        sampler = Sampler(mask, ends if eos else None, constraints)
+        return Method("tested", target, made, verifier or TapeVerifier(), sampler)
 
     def drafters(self, recorded: list[Tensor], device: torch.device | str = "cpu") -> dict[str, Any]:
         """Every drafter there is; oracles replay `recorded` with errors planted at every depth and branch."""
@@ -120,7 +127,7 @@ class Lab:
             "hydra tree": lambda target: HydraDrafter(self.hydra, target, Dynamic(3, 3, 8), Rank()),
             "early exit": lambda target: EarlyExitDrafter(shallow(self.model, 1), target, Dynamic(3), Rank()),
             "kangaroo tree": lambda target: EarlyExitDrafter(self.kangaroo.backbone, target, Dynamic(3, 3, 8), Rank()),
-            "block tree": lambda target: MultiTokenDrafter(self.block, target, Static(3, 9), Rank()),
+            "block crowded": lambda target: MultiTokenDrafter(self.block, target, Crowded(3, 9, sized=fewer), Rank()),
         }
 
     def judged(self, device: torch.device | str = "cpu") -> dict[str, tuple[Any, Any]]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+from transformers import PreTrainedModel
 
+from polydraft.core.constraints import Constraints
 from polydraft.core.decode import Batch, Method, join, leave, start, step
 from polydraft.core.sampling import Sampling
 
 from . import conftest
-from .conftest import NETWORKS, Lab, chosen
+from .conftest import NETWORKS, VOCAB, Lab, chosen
 from .far_device import DEVICE, Far, far_device, move
 
 DRAFTERS = list(Lab(None, None, None, None, None, None, None, []).drafters([]))  # type: ignore[arg-type]
@@ -50,20 +55,26 @@ def ragged(method: Method, prompts: list, reads: list[str]) -> tuple[Batch, list
     return batch, waits
 
 
-def same_and_prompt(lab: Callable[..., Lab], pick: Callable[[Lab, str, list], tuple], setting: str, guidance: float):
-    """What `pick` picks gives equal tokens here and there, with one read a pass there."""
+def same_and_prompt(
+    lab: Callable[..., Lab], pick: Callable[[Lab, str, list], tuple], setting: str, guidance: float, **asked: Any
+):
+    """What `pick` picks gives equal tokens here and there, with one read a pass there; asked: constraints."""
+
+    def rules(device: str | torch.device) -> Constraints | None:
+        return Constraints.of(VOCAB, device, **asked)
+
     here, there, guided = lab(), lab(), guidance != 1
+    prompts = sampled(here, setting, guidance)
+    plain, _ = ragged(here.method(None, guided, constraints=rules("cpu")), prompts, [])
+    recorded = [torch.tensor(request.ids) for request in plain.in_order()]
+    recorded[1] = torch.cat([recorded[1], recorded[1].new_zeros(9)])  # it left; the rest is never reached
+    drafter, verifier = pick(here, "cpu", recorded)
+    expected, _ = ragged(here.method(drafter, guided, verifier, constraints=rules("cpu")), prompts, [])
     with far_device() as reads:
         for part in (there.model, there.student, *(getattr(there, kind.kind) for kind in NETWORKS)):
             move(part)
-        prompts = sampled(here, setting, guidance)
-        plain = here.method(None, guided)
-        recorded = [torch.tensor(request.ids) for request in ragged(plain, prompts, reads)[0].in_order()]
-        recorded[1] = torch.cat([recorded[1], recorded[1].new_zeros(9)])  # it left; the rest is never reached
-        drafter, verifier = pick(here, "cpu", recorded)
-        expected, _ = ragged(here.method(drafter, guided, verifier), prompts, reads)
         drafter, verifier = pick(there, DEVICE, recorded)
-        method = there.method(drafter, guided, verifier)
+        method = there.method(drafter, guided, verifier, constraints=rules(DEVICE))
         assert isinstance(there.model.lm_head.weight, Far)
         reads.clear()
         found, waits = ragged(method, prompts, reads)
@@ -84,7 +95,7 @@ def test_every_drafter(lab, name):
     same_and_prompt(lab, lambda made, device, recorded: (made.drafters(recorded, device)[name], None), "alike", 1.0)
 
 
-@pytest.mark.parametrize("name", ["oracle tree", "lm tree", "jacobi left-law", "eagle tree", "block tree"])
+@pytest.mark.parametrize("name", ["oracle tree", "lm tree", "jacobi left-law", "eagle tree", "block crowded"])
 def test_drafters_of_guided_rows_that_are_sampled_differently(lab, name):
     same_and_prompt(lab, lambda made, device, recorded: (made.drafters(recorded, device)[name], None), "mixed", 2.5)
 
@@ -92,6 +103,42 @@ def test_drafters_of_guided_rows_that_are_sampled_differently(lab, name):
 @pytest.mark.parametrize("name", JUDGED)
 def test_every_verifier(lab, name):
     same_and_prompt(lab, lambda made, device, recorded: made.judged(device)[name], "mixed", 1.0)
+
+
+@pytest.mark.parametrize("name", ["oracle tree", "lm tree", "jacobi left-law"])
+def test_what_a_checkpoint_asks_for(lab, name):
+    asked = {"ngram": 2, "words": [[7, 8], [3, 4, 5]], "forced": [9], "suppressed": [11], "first": [12]}
+    same_and_prompt(
+        lab, lambda made, device, recorded: (made.drafters(recorded, device)[name], None), "mixed", 1, **asked
+    )
+
+
+def spread(model: PreTrainedModel) -> None:
+    """Later layers, norm and vocabulary are far; what they read is carried there, as accelerate's hooks do."""
+
+    def carry(module: nn.Module, args: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        return tree_map(lambda value: value.to(DEVICE) if isinstance(value, Tensor) else value, (args, named))
+
+    for part in (*model.model.layers[1:], model.model.norm, model.lm_head):
+        move(part)
+        part._hf_hook = part.register_forward_pre_hook(carry, with_kwargs=True)
+
+
+@pytest.mark.parametrize("name", ["oracle tree", "lm tree", "eagle tree"])
+def test_a_target_spread_over_devices_says_the_same(lab, name):
+    """Drafts, trees that are moved in its cache, rows that join and leave; nothing meets what is elsewhere."""
+    here, there = lab(), lab()
+    prompts = sampled(here, "alike", 1.0)
+    plain, _ = ragged(here.method(), prompts, [])
+    recorded = [torch.tensor(request.ids) for request in plain.in_order()]
+    recorded[1] = torch.cat([recorded[1], recorded[1].new_zeros(9)])
+    expected, _ = ragged(here.method(here.drafters(recorded)[name]), prompts, [])
+    with far_device() as reads:
+        spread(there.model)
+        found, _ = ragged(there.method(there.drafters(recorded)[name]), prompts, reads)
+        places = {type(layer.keys) for layer in found.state.cache.layers}
+        assert places == {Tensor, Far} and not isinstance(found.state.tokens, Far)
+    assert [row.ids for row in found.in_order()] == [row.ids for row in expected.in_order()]
 
 
 def test_tensors_of_two_devices_do_not_mix():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.training.distill import collect, distil, divergence, shallow_copy_of
 from polydraft.core.training.eagle import continuation
-from polydraft.core.training.examples import Examples
+from polydraft.core.training.examples import Examples, read
 
 
 def test_a_student_comes_closer_and_a_stopped_run_resumes(lab, tmp_path):
@@ -23,18 +24,18 @@ def test_a_student_comes_closer_and_a_stopped_run_resumes(lab, tmp_path):
     assert int(examples.judged.sum()) == sum(map(len, outputs))
     torch.manual_seed(1)
     student = shallow_copy_of(made.model, 2)
-    before = divergence(made.model, student, examples).item()
-    distil(partial(divergence, made.model), student, itertools.repeat(examples), minutes=0.06, folder=tmp_path)
-    after = divergence(made.model, student, examples).item()
+    before = divergence(made.target(), student, examples).item()
+    distil(partial(divergence, made.target()), student, itertools.repeat(examples), minutes=0.06, folder=tmp_path)
+    after = divergence(made.target(), student, examples).item()
     assert after < before
     stopped = load_file(tmp_path / "training.safetensors")
     again = shallow_copy_of(made.model, 2)
     distil(
-        partial(divergence, made.model), again, itertools.repeat(examples), minutes=0.06, folder=tmp_path
+        partial(divergence, made.target()), again, itertools.repeat(examples), minutes=0.06, folder=tmp_path
     )  # its time is over
     for name, parameter in again.named_parameters():
         assert torch.equal(parameter, stopped[f"master.{name}"])
-    assert divergence(made.model, again, examples).item() <= after + 1e-3
+    assert divergence(made.target(), again, examples).item() <= after + 1e-3
 
 
 def test_an_eagle_head_learns_to_draft_and_stays_identical(lab, run, tmp_path):
@@ -43,11 +44,12 @@ def test_an_eagle_head_learns_to_draft_and_stays_identical(lab, run, tmp_path):
     plain = run(made.method(), made.prompts)
     examples = Examples.join([prompt.branches[0] for prompt in made.prompts], plain.outputs)
     torch.manual_seed(1)
-    head = EagleNetwork(made.model.config)
+    head, target = EagleNetwork(made.model.config), made.target()
+    examples = replace(examples, seen=read(target, examples))
     optimiser = torch.optim.AdamW(head.parameters(), lr=5e-3)
     for _ in range(150):
         optimiser.zero_grad()
-        continuation(made.model, head, examples).backward()
+        continuation(target, head, examples).backward()
         optimiser.step()
     head.save_pretrained(tmp_path)
     made.eagle = EagleNetwork.from_folder(tmp_path, made.model)

@@ -10,8 +10,10 @@ import torch
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.sampling import RepetitionAware, Sampling
 
+from ..covering import every_pair
 from .conftest import VOCAB, chosen
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SETTINGS = {
     "greedy": Sampling(temperature=0),
     "sampled": Sampling(),
@@ -19,12 +21,10 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("guidance", [1.0, 2.5])
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("dtype", "setting", "guidance"), every_pair(DTYPES, SETTINGS, (1.0, 2.5)))
 def test_every_drafter_equals_plain_decoding(lab, run, dtype, setting, guidance):
-    made, sampling = lab(dtype), SETTINGS[setting]
-    for rows in (1, 2, 5):
+    made, sampling = lab(DTYPES[dtype]), SETTINGS[setting]
+    for rows in (1, 5):
         prompts, guided = chosen(made.prompts[-rows:], sampling, guidance), guidance != 1
         plain = run(made.method(None, guided), prompts)
         assert plain.tau == 1
@@ -37,12 +37,13 @@ def test_every_drafter_equals_plain_decoding(lab, run, dtype, setting, guidance)
                 assert drafted.tau > 1.5, f"{name} accepted too little for equality to mean anything"
 
 
-@pytest.mark.parametrize("again", [RepetitionAware(), RepetitionAware(6, 0.15, banned=True)], ids=["redraw", "ban"])
-@pytest.mark.parametrize("penalty", [1.0, 1.3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("dtype", "penalty", "again"),
+    every_pair(DTYPES, (1.0, 1.3), (RepetitionAware(), RepetitionAware(6, 0.15, banned=True))),
+)
 def test_redrawing_repeats_is_part_of_the_law(lab, run, dtype, penalty, again):
     """Every node is judged by the recent tokens of its own path; few likely ids make repeats frequent."""
-    made = lab(dtype)
+    made = lab(DTYPES[dtype])
     sampling = Sampling(top_k=3, repetition_penalty=penalty, repetition_aware=again, min_tokens=8)
     prompts = chosen(made.prompts, sampling)
     plain = run(made.method(), prompts)
@@ -55,8 +56,7 @@ def test_redrawing_repeats_is_part_of_the_law(lab, run, dtype, penalty, again):
             assert drafted.tau > 1.5 or name.startswith(("heads", "block")), name
 
 
-@pytest.mark.parametrize("family", ["mistral", "gemma"])
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(("family", "setting"), every_pair(("mistral", "gemma"), SETTINGS))
 def test_sliding_layers_see_what_they_see_in_plain_decoding(lab, run, family, setting):
     made = lab(torch.float32, family)
     prompts = chosen(made.prompts, SETTINGS[setting])

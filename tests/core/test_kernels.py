@@ -143,3 +143,13 @@ def test_weights_that_are_trained_or_tied_are_kept():
         prepare(model)
     assert not trained.weight.is_meta and not tied[1].weight.is_meta
     assert weight_of(tied[1]).data_ptr() == tied[0].weight.data_ptr()
+
+
+def test_layers_that_do_more_than_their_class_says_are_left_alone():
+    """Quantisers put another forward on plain layers, or take their weight away."""
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)).requires_grad_(False)
+    model[0].forward = lambda given: given + 1  # type: ignore[method-assign]
+    del model[1].weight
+    prepare(model)
+    assert [type(layer) for layer in model] == [nn.Linear, nn.Linear, InferenceLinear]
+    assert torch.equal(model[0](torch.zeros(1, 16)), torch.ones(1, 16))

@@ -11,7 +11,8 @@ from scipy import stats
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
-from polydraft.core.sampling import History, Sampler, Sampling, Settings
+from polydraft.core.history import History
+from polydraft.core.sampling import Sampler, Sampling, Settings
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
 
@@ -34,7 +35,7 @@ def enumerate_law(model, sampling: Sampling, prompt: tuple[int, ...]) -> torch.T
             seen = torch.tensor([ids])
             root = History(
                 seen, torch.ones_like(seen, dtype=torch.bool), seen[:, -1:], torch.ones(1, 1, 1, dtype=torch.bool),
-                torch.zeros(1, 1, dtype=torch.long),
+                torch.zeros(1, 1, dtype=torch.long), torch.tensor([9]),
             )  # fmt: skip
             probability *= Sampler()(logits, settings, root).p[0, 0, token].item()
             ids.append(token)

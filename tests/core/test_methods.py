@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from polydraft.core.drafters.lm import IndependentLM
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
-from polydraft.core.fit import best_window, pass_seconds
+from polydraft.core.fit import ByRows, best_nodes, expected, pass_seconds
 from polydraft.core.methods import MethodContext
 from polydraft.core.registry import build, choices, parse
 from polydraft.core.stats import DecodeStats, Stopwatch
@@ -48,9 +49,54 @@ def test_given_parameters_beat_fitted_ones_which_beat_defaults(lab):
     assert build(parse("jacobi"), MethodContext("m", lab().target(), everything))[0].window == 16
 
 
+def test_rows_that_share_a_pass_draft_less_where_results_do_not_show_it(lab):
+    """Columns are free up to 10 and cost a millisecond each from there on."""
+    committed = {nodes: 1 + nodes**0.7 for nodes in range(1, 9)}
+    seconds = {0: 0.01, 10: 0.01, 20: 0.02}
+    sized = ByRows(committed, lambda: {0: 0.01, 10: 0.01}, lambda: seconds)
+    sizes = [sized(rows) for rows in (1, 2, 4, 8, 64)]
+    assert sizes == [8, 4, 2, 1, 1]
+    made = lab()
+    context = MethodContext(
+        "m", made.target(), torch.ones(61, dtype=torch.bool), fitted=lambda method: {
+            "window": sized, "nodes": sized, "shares": [[0.5, 0.2]] * 3
+        }, drafters={"heads": lambda: made.heads},
+    )  # fmt: skip
+    assert build(parse("jacobi"), context)[0].window == 8
+    assert build(parse("jacobi+typical"), context)[0].window == 16  # the default: its result would depend on other rows
+    plan = build(parse("vadusa"), context)[0].plan
+    assert (plan.nodes, plan.among(1).nodes, plan.among(64).nodes) == (8, 8, sizes[-1])
+    plan = build(parse("vadusa+typical"), context)[0].plan
+    assert plan.nodes == plan.among(64).nodes == 16  # the default, whatever the machine
+    assert build(parse("vadusa(nodes=5)"), context)[0].plan.among(64).nodes == 5
+
+
+def test_tokens_a_pass_are_one_and_the_chances_of_all_nodes():
+    # 0: .5, 00: .45, 1: .4, 10: .36
+    assert expected([[0.5, 0.4], [0.9, 0.0]], 2, 4) == pytest.approx({1: 1.5, 2: 1.95, 3: 2.35, 4: 2.71})
+
+
+def test_a_fit_does_not_make_a_tree_of_what_is_judged_as_a_chain(lab):
+    """`width` is fitted to the walk on the tape; a ratio test of chains keeps its chain, and the rest of the fit."""
+    made = lab()
+    everything, loaders = torch.ones(61, dtype=torch.bool), {"lm": lambda: IndependentLM(made.student)}
+    fit = {"depth": 2, "width": 4, "total": 8}
+    context = MethodContext("m", made.target(), everything, drafters=loaders, fitted=lambda method: dict(fit))
+    plans = {name: build(parse(name), context)[0].plan for name in ("draft", "draft+sps", "draft(width=2)", "block")}
+    assert [(plan.depth, plan.width) for plan in plans.values()] == [(2, 4), (2, 1), (2, 2), (2, 1)]
+
+
 def test_a_method_without_its_drafter_says_which_can_be_used(lab):
     with pytest.raises(UnsupportedMethod, match="use one of ar, pld, jacobi, sjd"):
         build(parse("draft"), MethodContext("m", lab().target(), torch.ones(61, dtype=torch.bool)))
+
+
+@pytest.mark.parametrize("name", ["medusa", "vadusa"])
+def test_heads_say_what_is_published_and_what_is_ours(name):
+    """The published rule is named by a method that can be asked for, and it is not the one that judges here."""
+    choice = parse(name)
+    published = re.search(rf"published: .* judged as ({name}\+\w+); ours: ", choice.drafter.ours)
+    assert published is not None and choice.guarantee == "identical" and parse(published[1]).guarantee == "lossy"
 
 
 def test_every_method_states_its_guarantee_and_a_paper():
@@ -115,11 +161,11 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
 
 def test_the_window_balances_tokens_against_time():
     committed = {4: 2.0, 8: 3.0, 16: 3.5}
-    assert best_window(committed, {4: 1.0, 8: 1.1, 16: 1.2}) == 16
-    assert best_window(committed, {4: 1.0, 8: 1.2, 16: 2.0}) == 8
-    assert best_window(committed, {4: 1.0, 8: 2.0, 16: 4.0}) == 4
+    assert best_nodes(committed, {4: 1.0, 8: 1.1, 16: 1.2}) == 16
+    assert best_nodes(committed, {4: 1.0, 8: 1.2, 16: 2.0}) == 8
+    assert best_nodes(committed, {4: 1.0, 8: 2.0, 16: 4.0}) == 4
     alike = {size: tau / committed[16] for size, tau in committed.items()}
-    assert best_window(committed, alike) == 4  # equal rates: the shorter window
+    assert best_nodes(committed, alike) == 4  # equal rates: the shorter window
 
 
 def test_a_pass_is_timed_for_every_size(lab):

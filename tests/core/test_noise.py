@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -105,11 +107,14 @@ def test_the_second_stream_is_fresh_for_every_pass_draw_and_place():
     assert torch.equal(drawn.uniform(2)[3], late.uniform(2)[0])
 
 
-def test_further_tapes_are_independent_of_the_first():
-    tape, t = noise(40, 64, on_tape=True), torch.arange(8).expand(40, -1)
-    first, second, third = (tape.tape(t, further) for further in range(3))
-    for one, other in ((first, second), (first, third), (second, third)):
+def test_further_draws_are_independent_of_each_other_and_of_the_tape():
+    tape, t = noise(400, 8, on_tape=True), torch.arange(40).expand(400, -1)
+    seen = [tape.spots(t, 1), tape.spots(t, 2), *tape.tape(t).double().unbind(-1)[:2]]
+    assert all(spots.min() > 0 and spots.max() < 1 for spots in seen[:2])
+    for one, other in itertools.combinations(seen, 2):
         assert abs(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]) < 4 / one.numel() ** 0.5
+    assert torch.equal(tape.spots(t[:, 7:9], 1), seen[0][:, 7:9]), "tied to places"
+    assert not noise(2, 8, greedy=True).spots(t[:2], 1).any()
 
 
 def test_uniforms_stay_inside():

@@ -42,7 +42,7 @@ def test_noise_reused_at_two_positions(lab, run, monkeypatch):
     pairs = 4 * sum(prompt.budget - 1 for prompt in lab().prompts)
     assert repeats() < 3 * pairs / VOCAB + 10
     honest = Noise.tape
-    monkeypatch.setattr(Noise, "tape", lambda self, t, further=0: honest(self, t // 2, further))
+    monkeypatch.setattr(Noise, "tape", lambda self, t: honest(self, t // 2))
     assert repeats() > pairs / 3
 
 
@@ -51,7 +51,7 @@ def test_noise_tied_to_the_window_slot(lab, run, monkeypatch, drafter):
     honest = Noise.tape
 
     def plant():
-        monkeypatch.setattr(Noise, "tape", lambda self, t, further=0: honest(self, t - t[:, :1], further))
+        monkeypatch.setattr(Noise, "tape", lambda self, t: honest(self, t - t[:, :1]))
 
     assert drafted_equals_plain(lab, run, drafter)
     assert not drafted_equals_plain(lab, run, drafter, plant=plant)

@@ -21,7 +21,7 @@ from .conftest import VOCAB, chosen
 
 NAMES = [
     "oracle chain", "oracle tree", "lookup", "jacobi left-law", "jacobi random", "lm chain", "lm tree", "eagle tree",
-    "hydra chain", "heads tree", "block tree", "kangaroo tree",
+    "hydra chain", "heads tree", "block crowded", "kangaroo tree",
 ]  # fmt: skip
 SAMPLINGS = [
     Sampling(temperature=0), Sampling(), Sampling(temperature=0.7, top_k=5), Sampling(top_p=0.8),

@@ -144,6 +144,22 @@ def test_tolerance_follows_a_child_found_among_its_draws():
     assert close(first_tokens(TapeVerifier(rules.Tolerant(1)), draft, drawn), p)
 
 
+@pytest.mark.parametrize("vocab", [5, 64, 65, 1000])
+def test_a_draw_by_place_is_the_inverse_of_the_running_sum(vocab):
+    p = torch.randn(3, vocab, generator=torch.Generator().manual_seed(vocab)).mul(3).softmax(-1)
+    p[:, ::3] = 0
+    p[:, -1] = 0
+    mass = p.double().cumsum(-1)
+    spots = torch.cat([torch.linspace(0, 1, 500, dtype=torch.double)[:-1], torch.tensor([1 - 2.0**-53]).double()])
+    found = rules.drawn(p[:, None].expand(-1, len(spots), -1), spots.expand(3, -1))
+    assert (p.gather(1, found) > 0).all(), "what cannot be drawn is not"
+    ends, begins = mass.gather(1, found), mass.gather(1, found) - p.gather(1, found)
+    sought = spots * mass[:, -1:]
+    assert ((begins - 1e-6 <= sought) & (sought <= ends + 1e-6)).all()
+    for nothing in (0.0, torch.nan):  # a law with nothing possible is named later
+        assert rules.drawn(torch.full((1, vocab), nothing), spots[:1]).item() < vocab
+
+
 @pytest.mark.parametrize("name", MATCHES)
 def test_rigid_ids_match_only_themselves_on_the_tape(name):
     rule, rigid = MATCHES[name][0], torch.zeros(VOCAB, dtype=torch.bool)

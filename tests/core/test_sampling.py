@@ -11,7 +11,8 @@ from hypothesis import strategies as some
 
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.sampling import History, Law, RepetitionAware, Sampler, Sampling, Settings
+from polydraft.core.history import History
+from polydraft.core.sampling import Law, RepetitionAware, Sampler, Sampling, Settings
 
 from .test_trees import ancestors, trees
 
@@ -39,7 +40,8 @@ def histories(draw) -> tuple[History, list[list[list[int]]]]:
         said = committed[row, lengths[row] - generated[row] : lengths[row]].tolist()
         lines = [ancestors(draft, row, node)[::-1] for node in range(-1, draft.size)]
         paths.append([said + draft.tokens[row, line].tolist() for line in lines])
-    return History(committed, valid, torch.cat([roots, draft.tokens], 1), draft.lineage, t), paths
+    nodes, budget = torch.cat([roots, draft.tokens], 1), torch.tensor(generated) + 3
+    return History(committed, valid, nodes, draft.lineage, t, budget), paths
 
 
 def redrawn(n: list[float], whole: list[float], said: list[int], rule: RepetitionAware) -> list[float]:

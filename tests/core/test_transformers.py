@@ -15,7 +15,8 @@ from transformers import (
 )
 
 from polydraft.core.draft import Draft
-from polydraft.core.sampling import History, Sampler, Sampling, Settings
+from polydraft.core.history import History
+from polydraft.core.sampling import Sampler, Sampling, Settings
 
 from .conftest import VOCAB, chosen
 
@@ -62,7 +63,7 @@ def history(ids: torch.Tensor) -> History:
     root = ids[:, -1:]
     return History(
         ids, torch.ones_like(ids, dtype=torch.bool), root, torch.ones(rows, 1, 1, dtype=torch.bool),
-        torch.zeros(rows, 1, dtype=torch.long),
+        torch.zeros(rows, 1, dtype=torch.long), torch.full((rows,), 9),
     )  # fmt: skip
 
 

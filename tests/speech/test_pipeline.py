@@ -16,6 +16,7 @@ from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.result import FORMATS, pcm, wav_header
 from polydraft.modalities.speech.spoken import Pace, Spoken
+from polydraft.modalities.speech.text.markup import check_text
 
 TEXT = "Yes. We will meet again tomorrow! Is that right?"
 
@@ -92,6 +93,16 @@ def test_no_loop_in_what_only_resembles_one(pipe: SpeechPipeline):
         ("hello", {"voice": "queen"}, InvalidArgument, "slt, rms"),
         ("hello", {"speed": 0.2}, InvalidArgument, "0.25"),
         ("hello", {"speed": float("nan")}, InvalidArgument, "0.25"),
+        ("hello", {"speed": "fast"}, InvalidArgument, "speed='fast'"),
+        ("hello", {"speed": None}, InvalidArgument, "0.25"),
+        ("hello", {"seed": 1.5}, InvalidArgument, "seed"),
+        ("hello", {"temperature": "hot"}, InvalidArgument, "a number"),
+        ("hello", {"top_k": 2.5}, InvalidArgument, "a whole number"),
+        (["hello", "you"], {}, PromptError, "is a list; give one string"),
+        (None, {}, PromptError, "is a NoneType"),
+        ("<speak>Hello <break time='1s'/> you.</speak>", {}, PromptError, "the SSML tag '<speak>'"),
+        ("Hello <break time='1s'/> you.", {}, PromptError, "SSML"),
+        ("I <emphasis level='strong'>will</emphasis>.", {}, PromptError, "SSML"),
         ("hello", {"seed": -1}, InvalidArgument, "seed"),
         ("hello", {"temperature": -1.0}, InvalidArgument, "temperature"),
         ("hello", {"speculative": False, "method": "pld"}, InvalidArgument, "plain"),
@@ -101,6 +112,11 @@ def test_what_cannot_be_said_is_one_sentence(pipe: SpeechPipeline, text: str, op
     with pytest.raises(error, match=word) as caught:
         pipe(text, **options)
     assert str(caught.value).endswith(".") and len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["<laugh> Yes.", "a < b and c > d", "<b>Yes</b>", "speak <up>", "I <3 breaks>"])
+def test_other_tags_are_text(text: str):
+    assert check_text(text) == text
 
 
 def test_a_model_of_another_modality_is_refused():
@@ -121,7 +137,7 @@ def test_every_format_is_written_and_says_what_made_it(pipe: SpeechPipeline, tmp
     assert [other.name for other in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("name", ["hello.aac", "missing/hello.wav", "."])
+@pytest.mark.parametrize("name", ["hello.aac", "missing/hello.wav", ".", "a\0b.wav"])
 def test_what_cannot_be_written_leaves_nothing(pipe: SpeechPipeline, tmp_path: Path, name: str):
     with pytest.raises(OutputUnwritable):
         pipe("Yes.", seed=2).save(tmp_path / name)

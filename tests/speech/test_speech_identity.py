@@ -6,6 +6,7 @@ Runs are cut to the first codes of a sentence; the core's own tests go through e
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 import torch
@@ -18,15 +19,16 @@ from polydraft.modalities.loading import load
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
+from ..covering import every_pair
 from ..decoding import run, same
 
 TEXTS = [
     "Yes.", "Thank you very much for coming today.", "Would you like another cup of coffee?",
     "The price of oil went up again this week.",
 ]  # fmt: skip
-CODES = 24
+CODES = 18
 METHODS = (
-    "jacobi(window=9)", "pld", "draft(depth=5)", "draft(depth=4,width=2)", "vadusa(nodes=12)",
+    "jacobi(window=9)", "pld", "draft(depth=5,width=1)", "draft", "vadusa(nodes=12)",
     "vadusa(nodes=6,width=1)", "hydra(nodes=12)", "hydra(nodes=3,width=1)", "speechspec(nodes=12)",
 )  # fmt: skip
 PENALTIES = {
@@ -36,9 +38,30 @@ PENALTIES = {
 }
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def pipe(request: pytest.FixtureRequest) -> SpeechPipeline:
-    return load("tiny-speech", dtype=request.param)
+@lru_cache
+def loaded(dtype: str) -> SpeechPipeline:
+    return load("tiny-speech", dtype=dtype)
+
+
+def test_trees_are_fitted_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where columns cost little the heads' trees are wide, with many rows less so; a machine is timed once."""
+    pipe = load("tiny-speech", dtype="float32")
+    wanted = {1.0: (1, 1), 0.02: (6, 2), 0.0: (20, 16)}
+    for cost, sizes in wanted.items():
+        timed: list[int] = []
+
+        def seconds(target, asked, nodes, repeats, cost=cost, timed=timed):
+            timed.append(len(asked))
+            return {count: 1 + cost * count for count in nodes}
+
+        monkeypatch.setattr("polydraft.modalities.pipeline.pass_seconds", seconds)
+        for known in ("near", "far"):
+            pipe.__dict__.pop(known, None)
+        pipe._sizes.clear()
+        for method in ("vadusa", "medusa", "vadusa"):
+            fitted = pipe.fitted(method)
+            assert (fitted["nodes"](1), fitted["nodes"](8)) == sizes and fitted["depth"] == 4
+        assert timed == [1, 1]
 
 
 def prompts(pipe: SpeechPipeline, sampling: Sampling, rows: int) -> list[Prompt]:
@@ -49,11 +72,11 @@ def prompts(pipe: SpeechPipeline, sampling: Sampling, rows: int) -> list[Prompt]
     return [replace(prompt, budget=CODES) for prompt in asked]
 
 
-@pytest.mark.parametrize("penalty", PENALTIES)
-@pytest.mark.parametrize("temperature", [0.0, None])
-def test_every_method_says_what_plain_decoding_says(
-    pipe: SpeechPipeline, temperature: float | None, penalty: str
-) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "temperature", "penalty"), every_pair(("float32", "bfloat16"), (0.0, None), PENALTIES)
+)
+def test_every_method_says_what_plain_decoding_says(dtype: str, temperature: float | None, penalty: str) -> None:
+    pipe = loaded(dtype)
     usual = pipe.sampling(temperature=temperature, top_k=None, top_p=None)
     sampling = replace(usual, **PENALTIES[penalty])
     for rows in (1, 4):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers as hf
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from polydraft.core.decode import Batch, Method, decode, start
 from polydraft.core.drafters.base import NoDrafter
@@ -42,14 +42,24 @@ TEMPLATE = (
 ROLES = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>"]
 
 
-def tokenizer(folder: Path, special: list[str], **named: str) -> Any:
-    """A byte-level tokenizer; named: special tokens that processors ask it for by name."""
+def plain(vision: dict[str, Any]) -> dict[str, Any]:
+    """What SigLIP takes."""
+    return {name: value for name, value in vision.items() if name != "initializer_range"}
+
+
+def tokenizer(folder: Path, special: list[str], bos: str | None = None, **named: str) -> Any:
+    """A byte-level tokenizer; bos: what it writes first; named: special tokens that processors ask it for by name."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([*ROLES, *special])
-    wrapped = hf.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>", extra_special_tokens=named)
+    made.add_special_tokens([*ROLES, *special, *filter(None, [bos])])
+    if bos is not None:
+        first = [(bos, made.token_to_id(bos))]
+        made.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=first)
+    wrapped = hf.PreTrainedTokenizerFast(
+        tokenizer_object=made, eos_token="<|end|>", bos_token=bos, extra_special_tokens=named
+    )
     wrapped.save_pretrained(folder)
     return wrapped
 
@@ -63,20 +73,20 @@ def finish_folder(folder: Path, mark: str, processor: dict[str, Any], images: An
     model.save_pretrained(folder)
 
 
-def llava(folder: Path) -> None:
+def llava(folder: Path, text: Mapping[str, Any] = TEXT, vision: Mapping[str, Any] = VISION) -> None:
     words = tokenizer(folder, ["<image>"])
     config = hf.LlavaConfig(
-        text_config=hf.LlamaConfig(vocab_size=len(words), **TEXT), vision_config=hf.CLIPVisionConfig(**VISION),
+        text_config=hf.LlamaConfig(vocab_size=len(words), **text), vision_config=hf.CLIPVisionConfig(**vision),
         image_token_id=words.convert_tokens_to_ids("<image>"),
     )  # fmt: skip
     images = hf.CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56})
-    said = {"processor_class": "LlavaProcessor", "patch_size": 14, "vision_feature_select_strategy": "default",
-            "num_additional_image_tokens": 1}  # fmt: skip
+    said = {"processor_class": "LlavaProcessor", "patch_size": vision["patch_size"],
+            "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}  # fmt: skip
     finish_folder(folder, "<image>", said, images, hf.LlavaForConditionalGeneration(config))
 
 
 def llava_next(folder: Path) -> None:
-    words, shapes = tokenizer(folder, ["<image>"]), [[56, 112], [112, 56], [112, 112]]
+    words, shapes = tokenizer(folder, ["<image>"], "<s>"), [[56, 112], [112, 56], [112, 112]]
     config = hf.LlavaNextConfig(
         text_config=hf.MistralConfig(vocab_size=len(words), **TEXT | {"sliding_window": None}),
         vision_config=hf.CLIPVisionConfig(**VISION), image_grid_pinpoints=shapes,
@@ -91,7 +101,7 @@ def llava_next(folder: Path) -> None:
 
 
 def pixtral(folder: Path) -> None:
-    words = tokenizer(folder, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"])
+    words = tokenizer(folder, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], "<s>")
     config = hf.LlavaConfig(
         text_config=hf.MistralConfig(vocab_size=len(words), **TEXT | {"sliding_window": None}),
         vision_config=hf.PixtralVisionConfig(head_dim=8, **VISION), vision_feature_layer=-1,
@@ -102,11 +112,11 @@ def pixtral(folder: Path) -> None:
     finish_folder(folder, "[IMG]", said, images, hf.LlavaForConditionalGeneration(config))
 
 
-def smolvlm(folder: Path) -> None:
+def smolvlm(folder: Path, scale: int = 2) -> None:
     special = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
-    words = tokenizer(folder, [*special, *(f"<row_{i}_col_{j}>" for i in range(1, 4) for j in range(1, 4))])
+    words = tokenizer(folder, [*special, *(f"<row_{i}_col_{j}>" for i in range(1, 5) for j in range(1, 5))])
     config = hf.SmolVLMConfig(
-        text_config=hf.LlamaConfig(vocab_size=len(words), **TEXT).to_dict(), vision_config=VISION, scale_factor=2,
+        text_config=hf.LlamaConfig(vocab_size=len(words), **TEXT).to_dict(), vision_config=VISION, scale_factor=scale,
         image_token_id=words.convert_tokens_to_ids("<image>"), pad_token_id=None,
     )  # fmt: skip
     images = hf.SmolVLMImageProcessorPil(size={"longest_edge": 112}, max_image_size={"longest_edge": 56})
@@ -115,15 +125,16 @@ def smolvlm(folder: Path) -> None:
 
 
 def gemma3(folder: Path) -> None:
-    named = {"boi_token": "<boi>", "image_token": "<image>", "eoi_token": "<eoi>"}
-    words = tokenizer(folder, list(named.values()), **named)
+    marks = "<start_of_image>", "<image_soft_token>", "<end_of_image>"
+    named = dict(zip(("boi_token", "image_token", "eoi_token"), marks, strict=True))
+    words = tokenizer(folder, list(marks), "<bos>", **named)
     ids = dict(zip(named, words.convert_tokens_to_ids(list(named.values())), strict=True))
     types = ["full_attention", "sliding_attention", "full_attention"]
     config = hf.Gemma3Config(
         text_config=hf.Gemma3TextConfig(
             vocab_size=len(words), **TEXT, sliding_window=12, layer_types=types, query_pre_attn_scalar=16
         ),
-        vision_config=hf.SiglipVisionConfig(**{k: v for k, v in VISION.items() if k != "initializer_range"}),
+        vision_config=hf.SiglipVisionConfig(**plain(VISION)),
         mm_tokens_per_image=16, boi_token_index=ids["boi_token"], eoi_token_index=ids["eoi_token"],
         image_token_index=ids["image_token"], tie_word_embeddings=False,
     )  # fmt: skip
@@ -131,10 +142,10 @@ def gemma3(folder: Path) -> None:
     said = {"processor_class": "Gemma3Processor", "image_seq_length": 16}
     model = hf.Gemma3ForConditionalGeneration(config)
     torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight)  # zeros show no picture
-    finish_folder(folder, "<boi>", said, images, model)
+    finish_folder(folder, marks[0], said, images, model)
 
 
-def qwen(folder: Path, kind: Any, config: Any, processor: str, patch: int, vision: dict[str, Any]) -> None:
+def qwen(folder: Path, kind: Any, config: Any, processor: str, patch: int, vision: dict[str, Any], **text: Any) -> None:
     special = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
     words = tokenizer(folder, special)
     names = ("vision_start_token_id", "vision_end_token_id", "image_token_id", "video_token_id")
@@ -143,7 +154,7 @@ def qwen(folder: Path, kind: Any, config: Any, processor: str, patch: int, visio
     vision = {"depth": 2, "num_heads": 2, "intermediate_size": 24, "hidden_size": 16, "out_hidden_size": WIDTH,
               "patch_size": patch, "spatial_merge_size": 2, "temporal_patch_size": 2,
               "initializer_range": 0.4} | vision  # fmt: skip
-    text = {"vocab_size": len(words), **TEXT, "rope_parameters": rope}
+    text = {"vocab_size": len(words), **TEXT, "rope_parameters": rope, **text}
     made = kind(config(text_config=text, vision_config=vision, **ids, tie_word_embeddings=False))
     side = 2 * patch
     images = hf.Qwen2VLImageProcessorPil(
@@ -174,13 +185,15 @@ MAKERS: dict[str, Callable[[Path], None]] = {
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a family, made once."""
+    from . import more_families  # which is written with what stands here
+
     made: dict[str, Path] = {}
 
     def folder(family: str) -> Path:
         if family not in made:
             torch.manual_seed(3)
             made[family] = tmp_path_factory.mktemp(family)
-            MAKERS[family](made[family])
+            (MAKERS | more_families.MORE)[family](made[family])
         return made[family]
 
     return folder
@@ -226,7 +239,7 @@ def method(pipe: VLMPipeline, drafter: Any = None, eos: frozenset[int] = frozens
     target = pipe.target()
     made = NoDrafter() if drafter is None else drafter(target) if callable(drafter) else drafter
     ends = torch.isin(torch.arange(target.vocab), torch.tensor(sorted(eos)))
-    return Method("tested", target, made, TapeVerifier(), Sampler(pipe.mask, ends))
+    return Method("tested", target, made, TapeVerifier(), Sampler(pipe.mask, ends, pipe.sampler.constraints))
 
 
 def run(how: Method, prompts: list[Prompt]) -> tuple[list[list[int]], list[str], float]:

@@ -101,6 +101,25 @@ def test_mistakes_are_one_sentence(scene: Path, model: Path, tmp_path: Path, wor
     assert_refused(run("chat", *given, "--model", model), says)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(("missing.png", "Why?"), "missing.png"), (("{scene}", " "), "question"), (("-", "Why?"), "input")],
+)
+def test_what_is_asked_is_checked_before_a_model_is_loaded(
+    scene: Path, model: Path, words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("polydraft.modalities.loading.load", lambda *args, **named: pytest.fail("a model was loaded"))
+    assert_refused(run("chat", *(word.format(scene=scene) for word in words), "--model", model), says)
+
+
+def test_large_pictures_are_made_smaller_where_asked(folder_of: Callable[[str], Path], tmp_path: Path):
+    picture(400, 300).save(tmp_path / "a.png")
+    words = ("chat", tmp_path / "a.png", "What?", "--model", folder_of("qwen2_5_vl"), *FEW, "--temperature", "0")
+    whole, bounded = (run(*words, *more) for more in ((), ("--max-pixels", "1000")))
+    assert whole.exit_code == bounded.exit_code == 0 and whole.stdout != bounded.stdout
+    assert_refused(run(*words, "--max-pixels", "5"), "max_pixels=5")
+
+
 def test_a_speech_model_cannot_chat(scene: Path):
     assert_refused(run("chat", scene, "Why?", "--model", "tiny-speech"), "speech")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.nn.functional import pad
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydraft.core.decode import decode, join, start, step
+from polydraft.core.decode import Method, decode, join, start, step
+from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
@@ -16,10 +19,14 @@ from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.plans import Dynamic, Rank, Static
-from polydraft.core.sampling import Sampling
+from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.target import Prompt
+from polydraft.core.verify.tape import TapeVerifier
+from polydraft.modalities.vlm.conversation import conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline
+from polydraft.modalities.vlm.target import PER_TOKEN, target_of
 
-from .conftest import MAKERS, TEXT, asked, generated, method, oracle, run
+from .conftest import MAKERS, SHAPES, TEXT, asked, generated, method, oracle, picture, run
 
 SETTINGS = {"greedy": Sampling(temperature=0), "sampled": Sampling(top_k=50, repetition_penalty=1.2)}
 
@@ -120,3 +127,43 @@ def test_a_drafter_without_eyes_drops_pictures(pipe_of):
         text = [token for token in prompt.branches[0] if token not in pipe.placeholders]
         assert len(text) < len(prompt.branches[0]) and read[row, : len(text)].tolist() == text
         assert entries[row].item() == len(text) - 1
+
+
+@pytest.mark.parametrize("shown", [True, False])
+@pytest.mark.parametrize("family", ["llava", "gemma3", "qwen3_vl"])
+def test_guidance_reads_every_branch_by_itself(pipe_of, family, shown):
+    """Whether or not the unconditional branch sees the picture; greedy tokens are those of two whole forwards."""
+    pipe, sampling = pipe_of(family, "float64"), Sampling(temperature=0, guidance_scale=3.0)
+    asked = [(SHAPES[0], "What is this?", "Hm."), (SHAPES[1], "Why?", "And what is that?")]
+    target = target_of(pipe.target_model, guided=True, context=pipe.context)
+    prompts, apart = [], []
+    for seed, (shape, question, other) in enumerate(asked):
+        about = picture(*shape, seed)
+        texts = [(about, question), (about if shown else None, other)]
+        apart.append([pipe.prompts(conversations(*text, None), [0], 8, sampling)[0] for text in texts])
+        prompts.append(replace(apart[-1][0], branches=tuple(prompt.branches[0] for prompt in apart[-1])))
+    plain, _, _ = run(Method("tested", target, NoDrafter(), TapeVerifier(), Sampler(pipe.mask)), prompts)
+    assert plain == [two_forwards(pipe, *branches) for branches in apart]
+    replayed = Method("tested", target, oracle(plain, target.vocab, 3), TapeVerifier(), Sampler(pipe.mask))
+    drafted, _, tau = run(replayed, prompts)
+    assert drafted == plain and tau > 1.5
+
+
+def two_forwards(pipe: VLMPipeline, conditional: Prompt, unconditional: Prompt) -> list[int]:
+    """Guided greedy decoding by the model's own forward, which reads everything again for every token."""
+    said: list[int] = []
+    while len(said) < conditional.budget:
+        logits = []
+        for prompt in (conditional, unconditional):
+            inputs = {
+                name: value.to(pipe.dtype) if value.is_floating_point() else value
+                for name, value in prompt.inputs.items()
+            }
+            for name in inputs.keys() & set(PER_TOKEN):
+                inputs[name] = pad(inputs[name], (0, len(said)))
+            ids = torch.tensor([[*prompt.branches[0], *said]])
+            with torch.inference_mode():
+                logits.append(pipe.target_model(input_ids=ids, **inputs, use_cache=False).logits[0, -1].float())
+        mixed = logits[1] + conditional.sampling.guidance_scale * (logits[0] - logits[1])
+        said.append(int(mixed.masked_fill(~pipe.mask[0], -torch.inf).argmax()))
+    return said

@@ -11,7 +11,14 @@ import torch
 from PIL import Image
 
 import polydraft
-from polydraft.core.errors import PolydraftError, PromptError, UnknownModel, UnsupportedMethod, WeightsError
+from polydraft.core.errors import (
+    InvalidArgument,
+    PolydraftError,
+    PromptError,
+    UnknownModel,
+    UnsupportedMethod,
+    WeightsError,
+)
 from polydraft.modalities.loading import card, load
 from polydraft.modalities.vlm import target as target_module
 from polydraft.modalities.vlm.conversation import conversations
@@ -96,6 +103,29 @@ def test_a_character_is_told_when_its_last_byte_is_there(pipe_of):
     assert Spelling(tokenizer).piece(ids[:2], True).endswith("\N{REPLACEMENT CHARACTER}")
 
 
+def test_a_string_ends_the_answer_and_is_not_in_it(pipe_of):
+    """Wherever it stands over tokens and passes; the same tokens drafted and plain, and the other row goes on."""
+    pipe: VLMPipeline = pipe_of("llava")
+    asked = {"question": ["What is this?", "And that?"], "temperature": 1, "max_new_tokens": 40, "method": "jacobi"}
+    whole = pipe(picture(60, 40), **asked)
+    stop = whole.texts[0][5:8]
+    cut = whole.texts[0].index(stop)
+    results = []
+    for method in ("jacobi", "ar"):
+        stream = pipe.stream(picture(60, 40), **asked | {"method": method}, stop=["never said", stop])
+        pieces = "".join(step.text for step in stream)
+        results.append(stream.result())
+        assert pieces == results[-1].text == whole.texts[0][:cut]
+    drafted, plain = results
+    assert drafted.finish_reason == plain.finish_reason == "stop" and len(drafted.passes) == len(drafted.tokens)
+    assert torch.equal(drafted.tokens, plain.tokens) and len(plain.tokens) < len(whole.tokens)
+    assert torch.equal(drafted.tokens, whole.tokens[: len(plain.tokens)])
+    assert drafted.texts[1] == whole.texts[1] or stop in whole.texts[1]
+    for wrong in ("", [3], ["fine", ""]):
+        with pytest.raises(InvalidArgument, match="stop="):
+            pipe(picture(60, 40), "What?", stop=wrong)
+
+
 def test_stream_can_be_left_in_the_middle(pipe_of):
     pipe: VLMPipeline = pipe_of("llava")
     stream = pipe.stream(None, "Tell me.", max_new_tokens=30, speculative=False)
@@ -145,10 +175,14 @@ BAD_CALLS = {
     "no file": ({"image": "nowhere.png", "question": "?"}, "cannot be read"),
     "an array": ({"image": 3, "question": "?"}, "PIL image"),
     "pictures and questions": ({"image": [None, None], "question": ["a", "b", "c"]}, "2 pictures and 3 questions"),
-    "placeholder": ({"image": None, "question": "what is <image> ?"}, "stands for a picture"),
-    "control": ({"image": None, "question": "what <|end|> is this?"}, "steers the model"),
+    "an address": ({"image": "https://x.org/a.png", "question": "?"}, "nothing is fetched"),
+    "a part elsewhere": (
+        {"image": None, "messages": [{"role": "user", "content": [{"type": "image", "url": "a.png"}]}]}, "the key 'url'"
+    ),
+    "no pixels": ({"image": picture(8, 8), "question": "?", "max_pixels": 0}, "max_pixels=0"),
+    "system": ({"image": None, "question": "?", "messages": [{"role": "a", "content": 3}]}, "no content"),
     "too short": ({"image": None, "question": "?", "max_new_tokens": 4, "min_new_tokens": 5}, "min_new_tokens=5"),
-    "too long": ({"image": None, "question": "long " * 200}, "fewer or smaller pictures"),
+    "too long": ({"image": None, "question": "long " * 200}, "max_pixels, fewer or smaller pictures"),
     "no budget": ({"image": None, "question": "?", "max_new_tokens": 0}, "max_new_tokens=0"),
     "last word": ({"image": None, "messages": [{"role": "assistant", "content": "x"}]}, "end with a question"),
     "no role": ({"image": None, "messages": [{"content": "x"}]}, "no role"),

@@ -4,25 +4,52 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from polydraft.apps.cli import app
 from polydraft.apps.train import drafter
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.image.data import to_pixels
+from polydraft.apps.train.kinds import KINDS as RECIPES
+from polydraft.apps.train.samples import Samples
 from polydraft.apps.train.vlm import processor, target
 from polydraft.apps.train.vlm.data import ID, IMAGE, NOTHING, PATCHES, Conversations, covered, drawn, learn_words
-from polydraft.core.errors import PolydraftError
+from polydraft.core.draft import Draft
+from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError
+from polydraft.core.training.distill import collect, shallow_copy_of
+from polydraft.core.training.examples import Examples, read
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import RELATIONS, Placed, Scene
 
+from .conftest import MAKERS, asked, picture
+
 METHODS = {"lm": "draft", "eagle": "eagle2", "heads": "medusa", "hydra": "hydra", "kangaroo": "kangaroo"}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few prompts and short answers."""
+    for name, value in {"lessons.ROWS": 4, "lessons.MOST": 12, "own.lessons.MOST": 6, "trial.LONGEST": 12}.items():
+        monkeypatch.setattr(f"polydraft.apps.train.{name}", value)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten pictures of one's own."""
+    folder = tmp_path_factory.mktemp("photos")
+    for place in range(10):
+        picture(60 + 8 * place, 118 - 4 * place, place).save(folder / f"{place}.png")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +117,8 @@ def test_training_and_answering_see_the_same(model: Path):
 
 
 @pytest.mark.parametrize("kind", METHODS)
-def test_a_trained_drafter_says_what_plain_decoding_says(
-    model: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(drafter, "ROWS", 4)
-    monkeypatch.setattr("polydraft.apps.train.lessons.MOST", 12)
-    drafter.run(str(model), kind, tmp_path / kind, minutes=0.02)
+def test_a_trained_drafter_says_what_plain_decoding_says(model: Path, tmp_path: Path, kind: str):
+    drafter.run(str(model), kind, tmp_path / kind, minutes=0.005)
     pipe = load(str(model), drafter=tmp_path / kind, dtype="float32")
     from PIL import Image
 
@@ -116,37 +139,155 @@ def test_settings_that_do_not_fit_are_told_before_anything_is_drawn(
     model: Path, tmp_path: Path, kind: str, settings: dict[str, Any], says: str
 ):
     with pytest.raises(PolydraftError, match=says):
-        drafter.run(str(model), kind, tmp_path / kind, minutes=0.02, **settings)
+        drafter.run(str(model), kind, tmp_path / kind, minutes=0.005, **settings)
     assert not (tmp_path / kind).exists()
 
 
-def test_heads_see_as_far_as_they_are_told(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(drafter, "ROWS", 4)
-    monkeypatch.setattr("polydraft.apps.train.lessons.MOST", 12)
-    drafter.run(str(model), "heads", tmp_path / "heads", minutes=0.02, places=2)
+def test_heads_see_as_far_as_they_are_told(model: Path, tmp_path: Path):
+    drafter.run(str(model), "heads", tmp_path / "heads", minutes=0.005, places=2)
     assert load(str(model), drafter=tmp_path / "heads").drafter("heads").places == 2
 
 
-def test_an_eagle_head_learns_which_words_are_said_most(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(drafter, "ROWS", 4)
-    monkeypatch.setattr("polydraft.apps.train.lessons.MOST", 12)
-    drafter.run(str(model), "eagle", tmp_path / "eagle", minutes=0.02, words=16)
-    said = torch.cat(drafter.found(sorted((tmp_path / "eagle" / "samples").glob("*.json"))).outputs)
-    words = load(str(model), drafter=tmp_path / "eagle").drafter("eagle").words
+def test_an_eagle_head_learns_which_words_are_said_most(model: Path, tmp_path: Path):
+    drafter.run(str(model), "eagle", tmp_path / "eagle", minutes=0.005, words=16)
+    pipe = load(str(model), drafter=tmp_path / "eagle")
+    drawn = Samples(pipe.target(), tmp_path / "eagle" / "samples")
+    for file in drawn.folder.glob("*.safetensors"):
+        drawn.take(file)
+    said, words = torch.cat(drawn.outputs), pipe.drafter("eagle").words
     times = [int((said == word).sum()) for word in words]
     assert len(words) == 16 and times == sorted(times, reverse=True)
     assert times[-1] >= max(int((said == word).sum()) for word in set(said.tolist()) - set(words))
 
 
+@pytest.mark.parametrize("family", MAKERS)
+def test_a_drafter_learns_from_pictures_of_ones_own(
+    folder_of: Any, photos: Path, tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+):
+    """All families: trained on a folder of pictures, loaded as users load it, identical; the card says what it is."""
+    target = str(folder_of(family))
+    for kind in ("eagle", "lm"):
+        report = drafter.run(target, kind, tmp_path / kind, minutes=0.001, data=str(photos))
+        pipe = load(target, drafter=tmp_path / kind, dtype="float32")
+        asked: dict[str, Any] = {"image": photos / "0.png", "question": "What is it?", "max_new_tokens": 12}
+        plain = pipe(**asked, speculative=False, seed=1, temperature=1.0)
+        drafted = pipe(**asked, method=METHODS[kind], seed=1, temperature=1.0)
+        assert drafted.tokens.equal(plain.tokens) and drafted.stats.drafter_passes > 0
+        assert report.trial.same and report.trial.tau >= 1 and report.steps >= 1 and report.answers and report.held_out
+        card = (tmp_path / kind / "README.md").read_text()
+        assert all(said in card for said in (target, str(photos), f"{report.trial.tau:.2f} (", report.load)), card
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_training_sees_what_drafting_sees(pipe_of: Any, family: str):
+    """Prompts of several sizes, two pictures in one, read in one batch with answers behind them."""
+    pipe = pipe_of(family, "float64")
+    target, prompts = pipe.target(), asked(pipe)
+    outputs = [torch.arange(3, 3 + 2 * length) for length in (1, 4, 2)]
+    ids, inputs = [prompt.branches[0] for prompt in prompts], [prompt.inputs for prompt in prompts]
+    features, embeddings = read(target, Examples.join(ids, outputs, inputs))
+    for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+        last, end = len(prompt.branches[0]) - 1, len(prompt.branches[0]) + len(output)
+        with torch.inference_mode():
+            state = target.empty()
+            seen = target.prefill(state, [prompt]).features[0, 0]
+            drafted = target.score(state, Draft.of_chain(output[None])).features[0, 0]
+        torch.testing.assert_close(features[row, :last], seen[:last], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(features[row, last:end], drafted, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(embeddings[row, last + 1 : end], target.embed(output))
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_a_language_model_of_all_layers_is_its_target_without_eyes(pipe_of: Any, family: str):
+    """A shallow copy of full depth says of text what the target says, whatever its rotary coordinates are."""
+    model = pipe_of(family).target_model
+    whole = shallow_copy_of(model, 3).double()
+    ids = torch.arange(5, 25)[None]
+    types = {"token_type_ids": torch.zeros_like(ids)} if family == "gemma3" else {}
+    with torch.inference_mode():
+        theirs = model(input_ids=ids, **types).logits
+        mine = whole(input_ids=ids).logits
+    torch.testing.assert_close(mine.float(), theirs, atol=1e-3, rtol=1e-3)
+
+
+def test_what_is_wrong_is_told_before_a_model_is_loaded(folder_of: Any, photos: Path, tmp_path: Path):
+    target, out = str(folder_of("llava")), tmp_path / "out"
+    (tmp_path / "bad").mkdir()
+    shutil.copy(photos / "0.png", tmp_path / "bad" / "0.png")
+    (tmp_path / "bad" / "1.png").write_bytes((photos / "1.png").read_bytes()[:60])  # the rest is missing
+    with pytest.raises(DataUnavailable, match="there is no data at"):
+        drafter.run(target, "eagle", out, 0.001, data=str(tmp_path / "gone"))
+    assert not out.exists()
+    with pytest.raises(DataUnavailable, match="1.png has a picture that cannot be used"):
+        drafter.run(target, "eagle", out, 0.001, data=str(tmp_path / "bad"))
+    with pytest.raises(InvalidArgument, match="keeps what was drawn with data"):
+        drafter.run(target, "eagle", out, 0.001, data=str(photos))
+
+
+def test_prompts_that_do_not_fit_are_left_out_and_told(
+    folder_of: Any, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "long.jsonl"
+    shown = [str(photos / f"{place}.png") for place in range(4)]
+    fits = [{"image": path, "question": "What?"} for path in shown[:3]]
+    file.write_text("\n".join(json.dumps(value) for value in (*fits, {"image": shown[3], "question": "why " * 500})))
+    report = drafter.run(str(folder_of("llava")), "heads", tmp_path / "out", 0.001, data=str(file), held_out=0.3)
+    assert report.answers and capsys.readouterr().err.count("line 4 of") == 1
+
+
+def test_a_run_that_is_stopped_leaves_what_it_says(
+    folder_of: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """While drawing: answers; in a step: a drafter that loads; the same command goes on with either."""
+    target, out = str(folder_of("qwen3_vl")), tmp_path / "out"
+    calls = {"collect": 2, "continuation": 2}
+
+    def stopping(name: str, real: Any) -> Any:
+        def stop(*given: Any) -> Any:
+            calls[name] -= 1
+            if not calls[name]:
+                raise KeyboardInterrupt
+            return real(*given)
+
+        return stop
+
+    monkeypatch.setattr("polydraft.apps.train.samples.collect", stopping("collect", collect))
+    recipe = RECIPES["eagle"]
+    loss = stopping("continuation", recipe.loss)
+    monkeypatch.setitem(RECIPES, "eagle", replace(recipe, loss=loss))
+    for says in ("no drafter yet, and the same command goes on with what was drawn", "a drafter that can be"):
+        with pytest.raises(KeyboardInterrupt):
+            drafter.run(target, "eagle", out, 0.01, data=str(photos))
+        assert says in capsys.readouterr().err
+        assert not list(out.rglob("*.part")) and not list(out.glob(".saving*"))
+        assert (out / "model.safetensors").exists() == ("can be" in says)
+    drawn = {file.name: file.stat().st_mtime_ns for file in (out / "samples").glob("*.safetensors")}
+    assert load(target, drafter=out, dtype="float32").drafter("eagle") is not None
+    report = drafter.run(target, "eagle", out, 0.01, data=str(photos))
+    assert report.steps >= 1 and not (out / "samples" / "features").exists()
+    assert all((out / "samples" / name).stat().st_mtime_ns == told for name, told in drawn.items())
+
+
+def test_machines_get_the_report_as_json(folder_of: Any, photos: Path, tmp_path: Path):
+    command = ["train", "drafter", "--target", str(folder_of("pixtral")), "--kind", "hydra", "--data", str(photos)]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path), "--minutes", "0.01", "--cache-gb", "0", "--json"])
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["trial"]["identical"] and report["trial"]["tau"] >= 1 and report["peak_bytes"]["cpu"] > 1 << 20
+    assert report["features"] == "read anew in every step" and "distil" in done.stderr
+
+
 def test_drafters_become_part_of_the_model(runs: Path, tmp_path: Path):
     whole = shutil.copytree(runs, tmp_path / "runs")
-    network = drafter.on_features(drafter.EagleNetwork, load_target(runs))
+    network = EagleNetwork(load_target(runs).config.get_text_config())
     (whole / "drafter-eagle").mkdir()
     network.save_pretrained(whole / "drafter-eagle")
     (whole / "drafter-eagle" / "fitted.json").write_text('{"spread": 0.5}')
     assemble(whole, tmp_path / "model")
     manifest = json.loads((tmp_path / "model" / "polydraft.json").read_text())
-    assert manifest["defaults"]["method"] == "eagle2" and manifest["fitted"] == {"eagle2": {"spread": 0.5}}
+    chosen = {"depth": 16, "width": 2, "total": 18, "stop": 0.4}
+    assert manifest["defaults"]["method"] == "eagle2" and manifest["fitted"]["eagle2"] == chosen | {"spread": 0.5}
+    assert manifest["fitted"]["eagle2-published"] == chosen
     assert load(str(tmp_path / "model")).default_method.name == "eagle2"
 
 

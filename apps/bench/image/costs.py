@@ -66,7 +66,7 @@ def milliseconds(pipe: Pipeline, scale: float) -> dict[int, float]:
 
 def committed(pipe: Pipeline, windows: Sequence[int], prompts: int) -> dict[int, float]:
     """τ of the model's Jacobi settings by window, at its default sampling, over that many training prompts."""
-    asked = LESSONS[pipe.card.modality](pipe).prompts(np.random.default_rng(SEED), prompts, first=0)
+    asked = LESSONS[pipe.card.modality](pipe, SEED).some(np.random.default_rng(SEED), prompts, first=0)
     asked, taus = [replace(prompt, sampling=pipe.sampling()) for prompt in asked], {}
     for window in windows:
         stats = draw(pipe, f"jacobi(window={window})", asked, prompts).stats

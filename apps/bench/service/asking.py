@@ -11,10 +11,14 @@ import io
 import json
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
+import numpy as np
 from PIL import Image
+
+from polydraft.modalities.world.scene import place, random_composition
 
 SCENES = (
     "two frogs on a blue background", "a cat above a star on a navy background", "a rocket on a yellow background",
@@ -47,13 +51,15 @@ def body(modality: str, seed: int, plain: bool) -> dict[str, Any]:
     if modality == "speech":
         return more | {"input": LINES[seed % len(LINES)], "response_format": "pcm"}
     question = {"type": "text", "text": QUESTIONS[seed % len(QUESTIONS)]}
-    shown = {"type": "image_url", "image_url": {"url": plain_picture()}}
+    shown = {"type": "image_url", "image_url": {"url": scene(seed % len(SCENES))}}
     return more | {"messages": [{"role": "user", "content": [shown, question]}], "stream": True}
 
 
-def plain_picture() -> str:
-    file = io.BytesIO()
-    Image.new("RGB", (128, 128), "teal").save(file, "png")
+@cache
+def scene(seed: int) -> str:
+    """A picture of the kind that the embedded model answers about."""
+    rng, file = np.random.default_rng(seed), io.BytesIO()
+    Image.fromarray(place(random_composition(rng), rng).render()).save(file, "png")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 

@@ -4,13 +4,16 @@
     rows = open_rows(task, Path("data"))     # data/chartqa/*.parquet, or data/*.parquet
     chosen(rows, count=200)                  # which of them are asked
 
-A folder holds files as the set ships them: parquet (needs `datasets` too), TSV, JSON lines or JSON.
+A folder holds files as the set ships them: parquet (needs `datasets` too), TSV, JSON lines or JSON. It may be what
+`huggingface-cli download` leaves: the repository in a folder of its own name (HuggingFaceM4/ChartQA, ChartQA) or of the
+task's, or the hub's cache (datasets--HuggingFaceM4--ChartQA/snapshots/…), or any one of these itself.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +26,8 @@ from polydraft.core.errors import DataUnavailable, PolydraftError
 
 ORDER_SEED = 2024  # everyone who asks 200 questions of a set asks the same ones
 ENDINGS = (".parquet", ".tsv", ".jsonl", ".json")
+SPLITS = {"train", "val", "valid", "validation", "dev", "test", "testmini"}
+POINTER = b"version https://git-lfs"
 
 
 def open_rows(task: Task, folder: Path | None) -> Sequence[Row]:
@@ -32,33 +37,83 @@ def open_rows(task: Task, folder: Path | None) -> Sequence[Row]:
         return made
     assert task.source is not None
     if folder is not None:
-        return from_folder(task.name, task.source, folder)
+        return from_folder(task, folder)
     return from_hub(task.name, task.source)
 
 
-def place_of(name: str, folder: Path) -> Path:
-    """A set's own subfolder if there is one."""
-    return folder / name if (folder / name).is_dir() else folder
+def place_of(task: Task, folder: Path) -> Path:
+    """Where the set's files are: the folder itself, or the one in it that is named after the set."""
+    names = [task.name]
+    if task.source is not None:
+        names += [
+            task.source.hub,
+            task.source.hub.rpartition("/")[2],
+            f"datasets--{task.source.hub.replace('/', '--')}",
+        ]
+    wanted = {name.lower() for name in names}
+    inside = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir())
+    named = (path for path in inside if path.relative_to(folder).as_posix().lower() in wanted)
+    return snapshot(next(named, folder))
 
 
-def from_folder(name: str, source: Source, folder: Path) -> Sequence[Row]:
+def snapshot(folder: Path) -> Path:
+    """Of a repository in the hub's cache the revision it names as main, or else the newest."""
+    revisions = [path for path in folder.glob("snapshots/*") if path.is_dir()]
+    if not revisions:
+        return folder
+    main = folder / "refs" / "main"
+    named = folder / "snapshots" / main.read_text().strip() if main.is_file() else None
+    return named if named in revisions else max(revisions, key=lambda path: (path.stat().st_mtime, path.name))
+
+
+def from_folder(task: Task, folder: Path) -> Sequence[Row]:
     """The files of the set's split, all of the first format that is there."""
-    place = place_of(name, folder)
+    assert task.source is not None
+    place, split = place_of(task, folder), task.source.split
     for ending in ENDINGS:
-        files = sorted(place.rglob(f"*{ending}")) if place.is_dir() else []
-        files = [file for file in files if source.split in file.name.lower()] or files
+        files = sorted(path for path in place.rglob(f"*{ending}") if is_data(path.relative_to(place)))
+        told = {file: splits_of(file.relative_to(place)) for file in files}
+        of_split = [file for file in files if split in told[file]]
+        if files and not of_split and all(told.values()):
+            raise DataUnavailable(
+                f"{place} has files of {', '.join(sorted(set().union(*told.values())))} and none of {split}, which "
+                f"{task.name} asks; fetch those of {split} too."
+            )
         if files:
-            return read_files(name, ending, files)
+            return read_files(task.name, ending, of_split or [file for file in files if not told[file]])
     raise DataUnavailable(
-        f"{place} has no file of {name} ({', '.join(ENDINGS)}); put the set's files there, or leave out --data to "
-        f"fetch {source.hub}."
+        f"{place} has no file of {task.name} ({', '.join(ENDINGS)}); put the set's files there, or leave out --data to "
+        f"fetch {task.source.hub}."
     )
 
 
+def is_data(path: Path) -> bool:
+    """Whether a file may hold rows: not what tools keep in hidden folders and beside the data."""
+    return not any(part.startswith(".") for part in path.parts) and not path.name.startswith("dataset_info")
+
+
+def splits_of(path: Path) -> set[str]:
+    """Splits that a file's name or folders speak of."""
+    return set(re.split(r"[^a-z]+", path.as_posix().lower())) & SPLITS
+
+
 def read_files(name: str, ending: str, files: list[Path]) -> Sequence[Row]:
+    for file in files:
+        if file.open("rb").read(len(POINTER)) == POINTER:
+            raise DataUnavailable(
+                f"{file} is a pointer of Git LFS and not the data; run `git lfs pull`, or fetch it with "
+                "`huggingface-cli download`."
+            )
     try:
         if ending == ".parquet":
-            found: Sequence[Row] = needed(name).Dataset.from_parquet([str(file) for file in files])
+            needed(name)
+            from datasets import Dataset
+            from datasets.exceptions import DatasetsError
+
+            try:
+                found: Sequence[Row] = Dataset.from_parquet([str(file) for file in files])
+            except DatasetsError as error:
+                raise ValueError(str(error.__cause__ or error)) from error
             return found
         return [row for file in files for row in parsed(file, ending)]
     except PolydraftError:
@@ -91,15 +146,11 @@ def shared(rows: list[Row]) -> list[Row]:
 def from_hub(name: str, source: Source) -> Sequence[Row]:
     """Fetched once, then from the hub's cache."""
     try:
-        if source.file is not None:
-            from huggingface_hub import hf_hub_download
-
-            return parsed(Path(hf_hub_download(source.hub, source.file, repo_type="dataset")), ".tsv")
         found: Sequence[Row] = needed(name).load_dataset(source.hub, split=source.split)
         return found
     except PolydraftError:
         raise
-    except (OSError, ValueError, RuntimeError, csv.Error) as error:  # of the connection, and of what came
+    except (OSError, ValueError, RuntimeError) as error:  # of the connection, and of what came
         raise DataUnavailable(
             f"{name} ({source.hub}) is neither in the hub's cache nor to be fetched ({one_line(error)}); check the "
             "connection, or give a folder with --data."

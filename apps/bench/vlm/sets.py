@@ -29,7 +29,7 @@ from polydraft.apps.bench.vlm import data, summary
 from polydraft.apps.bench.vlm.registry import wanted
 from polydraft.apps.bench.vlm.task import Row, Sample, Task, pictures
 from polydraft.apps.commands.terminal import note, print_json, print_table, progress
-from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError
+from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError, PromptError
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import load
 
@@ -173,7 +173,7 @@ def pieces_of(asked: list[tuple[Task, int | None]], folder: Path | None, limit: 
         rows = data.open_rows(task, folder)
         count = min(filter(None, (count, limit)), default=None)
         needs = task.source.needs if task.source is not None else None
-        place = None if folder is None else data.place_of(task.name, folder)
+        place = None if folder is None else data.place_of(task, folder)
         for index in data.chosen(rows, needs, count):
             yield Piece(task, rows, index, place)
 
@@ -238,6 +238,7 @@ class Asking:
             answers = {
                 name: settings.ask(self.pipe, name, sample, piece.task.longest, piece.place) for name in order
             }  # fmt: skip
+            refuse_cut(answers[PLAIN], settings.most or piece.task.longest)
         except PolydraftError as error:
             return record | {"error": {"type": type(error).__name__, "message": str(error)}}
         kept = told(answers, settings, piece, sample)
@@ -248,6 +249,15 @@ def warm_up(pipe: Answerer, settings: Settings, sample: Sample) -> None:
     """A few tokens of every method, so that none pays for the first use of a kernel."""
     for name in settings.methods:
         Settings(**asdict(settings) | {"most": WARM_UP, "least": 0}).ask(pipe, name, sample, WARM_UP, 0)
+
+
+def refuse_cut(answer: Answer, most: int) -> None:
+    """An answer that ran out of positions before it had the tokens it was asked for says nothing about the model."""
+    if answer.finish_reason == "length" and len(answer.tokens) < most:
+        raise PromptError(
+            f"the prompt left room for {len(answer.tokens)} of {most} tokens and the answer was cut; make pictures "
+            "smaller, or take a model with more positions."
+        )
 
 
 def told(answers: dict[str, Answer], settings: Settings, piece: Piece, sample: Sample) -> dict[str, Any]:
@@ -277,21 +287,22 @@ def summarise(out: Path, settings: Settings, json: bool) -> None:
         note("there is nothing to ask: this part of the sets has no questions")
         return
     found = summary.lines(records, settings.methods, settings.least)
-    failed = sum("error" in record for record in records)
+    failed, top = sum("error" in record for record in records), summary.errors(records)
     notes = [
         f"{settings.model}, {settings.mode}, temperature {settings.temperature:g}, seed {settings.seed}; S and τ over "
         f"answers of at least {settings.least} tokens, prefill apart."
     ]
-    if failed:
-        notes.append(f"{failed} of {len(records)} samples failed and count as wrong.")
-    value = {"settings": asdict(settings), "failed": failed, "rows": [asdict(line) for line in found]}
+    rows = [asdict(line) for line in found]
+    value = {"failed": failed, "errors": top, "settings": asdict(settings), "rows": rows}
+    for text in top:
+        note(text)
     if json:
         print_json(value)
     else:
         print_table(summary.HEADERS, [line.cells() for line in found])
         for text in notes:
             note(text)
-    report.save(out, "vlm", value, summary.markdown(found, notes), summary.panels(found), summary.as_csv(found))
+    report.save(out, "vlm", value, summary.markdown(found, top, notes), summary.panels(found), summary.as_csv(found))
     report.check_promises(
         (line.method for line in found if line.guarantee == "identical" and line.same != 1),
         (line.method for line in found if line.speedup and line.tau and beyond(line.speedup / line.tau)),

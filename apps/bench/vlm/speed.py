@@ -42,6 +42,8 @@ def run(
     names = asked_for(methods, pipe)
     taken_on = timed_on(pipe.device, pipe.dtype)
     shown, blocks = scenes(pipe, prompts, max_new_tokens), []
+    if cut := [prompt.budget for prompt in shown if prompt.budget < max_new_tokens]:
+        note(f"note: {len(cut)} of {prompts} answers have room for {min(cut)} tokens and not for {max_new_tokens}")
     for heat in heats:
         sampling = replace(pipe.sampling(temperature=heat), top_k=0, top_p=1.0)
         asked = [replace(prompt, sampling=sampling) for prompt in shown]
@@ -51,7 +53,7 @@ def run(
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
         blocks.append(table.Block.of(f"temperature {heat:g}", {name: turns for name, turns in runs.items() if turns}))
     value: dict[str, Any] = {
-        "model": pipe.card.name, "prompts": prompts, "repeats": repeats, "environment": taken_on,
+        "model": pipe.card.name, "cut": len(cut), "prompts": prompts, "repeats": repeats, "environment": taken_on,
         "sampling": asdict(replace(sampling, temperature=0.0)) | {"temperature": heats},
         "blocks": [
             {"temperature": heat, "rows": [row.to_dict() for row in block.rows]}

@@ -1,14 +1,16 @@
 """What the samples of a run come to: score, S and τ by set and method, as surveys print them.
 
 S is plain decoding's seconds a token over the method's, both summed over the same answers; τ is tokens a target pass.
-Answers shorter than asked for are not timed.
+Answers shorter than asked for are not timed. What was refused or cut is counted as an error and is in no other figure.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,13 +22,26 @@ from polydraft.apps.bench.measure import plots
 from polydraft.apps.bench.measure.table import PLAIN, figure, sheet_of
 
 Record = dict[str, Any]
-HEADERS = ["task", "method", "guarantee", "samples", "score", "S", "τ", "tokens/s", "prefill ms", "timed", "same"]
+HEADERS = [
+    "task",
+    "method",
+    "guarantee",
+    "samples",
+    "errors",
+    "score",
+    "S",
+    "τ",
+    "tokens/s",
+    "prefill ms",
+    "timed",
+    "same",
+]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method on one set. score: 0 to 1, None where answers were free. same: share with plain decoding's tokens.
-    timed: answers that count for S and τ."""
+    """One method on one set. failed: samples without an answer; score: 0 to 1 of the others, None where answers were
+    free. same: share with plain decoding's tokens. timed: answers that count for S and τ."""
 
     task: str
     method: str
@@ -47,8 +62,8 @@ class Line:
         prefill = "" if self.prefill_ms is None else f"{self.prefill_ms:.0f}"
         same = "" if self.same is None else f"{100 * self.same:.0f} %"
         return [
-            self.task, self.method, self.guarantee, str(self.samples), score, figure(self.speedup), figure(self.tau),
-            rate, prefill, str(self.timed), same,
+            self.task, self.method, self.guarantee, str(self.samples), str(self.failed), score, figure(self.speedup),
+            figure(self.tau), rate, prefill, str(self.timed), same,
         ]  # fmt: skip
 
 
@@ -66,11 +81,9 @@ def line_of(task: str, records: list[Record], method: str, least: int) -> Line:
     pairs = [(answers[PLAIN], answers[method]) for answers in answered]
     timed = [(plain, own) for plain, own in pairs if min(plain["tokens"], own["tokens"]) >= max(1, least)]
     scores = [own["score"] for own in ours if own["score"] is not None]
-    failed = len(records) - len(answered)
     return Line(
-        task=task, method=method, guarantee=ours[0]["guarantee"] if ours else "", samples=len(records), failed=failed,
-        timed=len(timed),
-        score=sum(scores) / (len(scores) + failed) if scores else None,
+        task=task, method=method, guarantee=ours[0]["guarantee"] if ours else "", samples=len(records),
+        failed=len(records) - len(answered), timed=len(timed), score=mean(scores),
         speedup=ratio(pace(plain for plain, _ in timed), pace(own for _, own in timed)),
         tau=ratio(total(timed, "tokens"), total(timed, "target_passes")),
         tokens_per_second=ratio(total(timed, "tokens"), total(timed, "decode_seconds")),
@@ -100,6 +113,24 @@ def mean(values: Iterable[float | None]) -> float | None:
     return sum(there) / len(there) if there else None
 
 
+def errors(records: Iterable[Record]) -> list[str]:
+    """A sentence a set on what was refused or cut: why, and how often."""
+    reasons: dict[str, dict[str, list[str]]] = {}
+    asked: Counter[str] = Counter()
+    for record in records:
+        asked[record["task"]] += 1
+        if "error" in record:
+            said = record["error"]["message"].rstrip(".")
+            alike = re.sub(r"\d+", "N", said)  # one reason, whatever the figures in it
+            reasons.setdefault(record["task"], {}).setdefault(alike, []).append(said)
+    return [
+        f"{task}: {sum(map(len, found.values()))} of {asked[task]} samples are errors and in no figure: "
+        + "; ".join(said[0] + (f" (and {len(said) - 1} like it)" if len(said) > 1 else "") for said in found.values())
+        + "."
+        for task, found in sorted(reasons.items())
+    ]
+
+
 def survey(found: list[Line]) -> str:
     """A markdown table with a row a method and S and τ of every set, and of all on average."""
     tasks = list(dict.fromkeys(line.task for line in found))
@@ -113,9 +144,10 @@ def survey(found: list[Line]) -> str:
     return sheet_of(headers, rows)
 
 
-def markdown(found: list[Line], notes: list[str]) -> str:
+def markdown(found: list[Line], top: list[str], notes: list[str]) -> str:
+    """top: what must be read before any figure."""
     tables = [survey(found), sheet_of(HEADERS, [line.cells() for line in found])]
-    return "\n\n".join([*tables, *notes]) + "\n"
+    return "\n\n".join([*top, *tables, *notes]) + "\n"
 
 
 def as_csv(found: list[Line]) -> str:

@@ -29,12 +29,10 @@ EXPLAIN = "Look at the picture, then answer in full sentences and explain in det
 
 @dataclass(frozen=True)
 class Source:
-    """A set on the hub. file: the one to read where a repository is no `datasets` one. needs: a column that a row
-    must have a value in to be asked."""
+    """A set on the hub. needs: a column that a row must have a value in to be asked."""
 
     hub: str
     split: str
-    file: str | None = None
     needs: str | None = None
 
 

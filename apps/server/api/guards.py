@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse
@@ -100,9 +100,11 @@ class Guards:
         return envelope.answer(413, f"the body has more than {self.most} bytes; send less.", "body_too_large")
 
     def entered(self, scope: Scope) -> str:
-        """The page that is opened with the key in its address, as browsers must; empty where none is."""
-        shown = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("key", [""])[0]
-        return scope["path"] if scope["path"].startswith(PAGE) and same(shown, self.key) else ""
+        """The page that is opened with the key in its address, as browsers must, without it; empty where none is."""
+        asked = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        if not scope["path"].startswith(PAGE) or not same(asked.pop("key", [""])[0], self.key):
+            return ""
+        return scope["path"] + ("?" + urlencode(asked, doseq=True) if asked else "")
 
     def let_in(self, page: str) -> ASGIApp:
         """A cookie instead of the key in the address."""

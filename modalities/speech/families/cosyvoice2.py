@@ -1,7 +1,9 @@
 """The language model of CosyVoice 2 as a plain Qwen2 (yuekai/cosyvoice2_llm, Apache-2.0): 25 speech tokens a second.
 
-A prompt is `<|sos|>text<|task_id|>`, after pretrained_to_huggingface.py of CosyVoice's grpo example. Flow and vocoder,
-which make sound of the tokens and give it a voice, are in no library used here: tokens are what comes back.
+A prompt is `<|sos|>text<|task_id|>`, after pretrained_to_huggingface.py of CosyVoice's grpo example; speech has from 2
+to 20 codes a text token, after `inference` of CosyVoice's cosyvoice/llm/llm.py (min_token_text_ratio and
+max_token_text_ratio). Flow and vocoder, which make sound of the tokens and give it a voice, are in no library used
+here: tokens are what comes back.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Voice, c
 from polydraft.modalities.speech.text.splitting import LONGEST_PART
 
 LEVELS, AXES = 3, 8  # of the finite scalar quantiser
+FEWEST, MOST = 2, 20  # codes a text token
 
 
 class CosyVoice2(TokenFamily):
@@ -42,6 +45,12 @@ class CosyVoice2(TokenFamily):
 
     def prompt(self, sentence: str, voice: Voice) -> list[int]:
         return [self.id("<|sos|>"), *self.text(sentence), self.id("<|task_id|>")]
+
+    def least(self, sentence: str) -> int:
+        return FEWEST * len(self.text(sentence))
+
+    def most(self, sentence: str) -> int:
+        return min(MOST * len(self.text(sentence)), super().most(sentence))
 
     def stream(self, voice: Voice, speed: float) -> Silence:
         return Silence()

@@ -51,6 +51,16 @@ def test_no_usage_unless_asked_and_a_cut_answer_says_so(client: openai.OpenAI, f
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
+def test_a_string_ends_the_answer(live: Live, client: openai.OpenAI, frogs: Image.Image) -> None:
+    whole = live.alone("vlm", image=frogs, question=QUESTION, seed=3).text
+    stop = whole.split()[2]
+    answer = client.chat.completions.create(model="tiny-vlm", messages=asked(frogs), seed=3, stop=[stop, "\n\n\n"])
+    said = answer.choices[0].message.content
+    assert said == whole[: whole.index(stop)] and answer.choices[0].finish_reason == "stop"
+    chunks = client.chat.completions.create(model="tiny-vlm", messages=asked(frogs), seed=3, stop=stop, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == said
+
+
 def test_turns_and_pictures_stand_where_they_were_shown(live: Live, client: openai.OpenAI, frogs: Image.Image) -> None:
     plain = Image.new("RGB", (128, 128), "navy")
     messages = [

@@ -52,6 +52,8 @@ def test_a_browser_shows_the_key_once_and_gets_a_cookie() -> None:
     assert answer.status_code == 303 and answer.headers["location"] == "/ui"
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith("polydraft_key=sesame") and "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+    linked = fetch(KEYED, "/ui/?tab=speak&key=sesame&text=a%26b")
+    assert linked.headers["location"] == "/ui/?tab=speak&text=a%26b"  # what a shared link restores, without the key
     assert fetch(KEYED, "/ui?key=guess").status_code == 401 == fetch(KEYED, "/v1/models?key=sesame").status_code
 
 

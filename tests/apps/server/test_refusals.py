@@ -72,7 +72,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"max_tokens": 4, "min_tokens": 5}, "min_tokens"),
     (CHAT, {"stream_options": {"include_usage": True}}, "stream"),
     (CHAT, {"messages": asked(None, "y" * 19_000)}, "positions"),
-    (CHAT, {"messages": asked(None, "<image> hi")}, "picture"),
     (CHAT, shown("https://example.org/cat.png"), "data:"), (CHAT, shown("file:///etc/passwd"), "data:"),
     (CHAT, shown("http://127.0.0.1:22/"), "data:"), (CHAT, shown("/etc/passwd"), "data:"),
     (CHAT, shown("data:text/html;base64,AAAA"), "data:"), (CHAT, shown(WHOLE[:-400]), "whole PNG"),

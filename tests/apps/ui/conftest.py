@@ -19,11 +19,15 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before anything imports Grad
 PATIENCE = 60  # seconds for anything on a slow machine
 
 
+KEY = "sesame"
+
+
 @dataclass
 class Live:
-    """The page's address, and the engine behind it with the loop it lives in."""
+    """The page's address, the same page behind KEY, and the engine behind both with the loop it lives in."""
 
     address: str
+    keyed: str
     engine: Any
     loop: asyncio.AbstractEventLoop
 
@@ -54,19 +58,19 @@ def live() -> Iterator[Live]:
     from polydraft.apps.server.run import choices
     from polydraft.apps.server.settings import settings
 
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     up, servers, found = threading.Event(), [], {}
 
     async def serve() -> None:
-        chosen = settings({"port": 0})
-        engine = create_engine(chosen)
-        await engine.start(choices(chosen))
-        app = guarded(create_app(chosen, engine), chosen)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-        servers.append(server)
+        ways = [settings({"port": 0}), settings({"port": 0, "api_key": KEY})]
+        engine = create_engine(ways[0])
+        await engine.start(choices(ways[0]))
+        for chosen in ways:
+            app = guarded(create_app(chosen, engine), chosen)
+            servers.append(uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)))
         found.update(engine=engine, loop=asyncio.get_running_loop())
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        while not server.started and not serving.done():
+        serving = asyncio.gather(*(server.serve([at]) for server, at in zip(servers, listening, strict=True)))
+        while not all(server.started for server in servers) and not serving.done():
             await asyncio.sleep(0.02)
         up.set()
         await serving
@@ -75,10 +79,12 @@ def live() -> Iterator[Live]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert up.wait(4 * PATIENCE), "the page did not start"
-    yield Live(f"http://127.0.0.1:{listening.getsockname()[1]}/ui/", **found)
-    servers[0].should_exit = True
+    yield Live(*(f"http://127.0.0.1:{at.getsockname()[1]}/ui/" for at in listening), **found)
+    for server in servers:
+        server.should_exit = True
     thread.join(PATIENCE)
-    listening.close()
+    for at in listening:
+        at.close()
 
 
 @pytest.fixture(scope="session")
@@ -107,9 +113,11 @@ class Watched:
 def opened(live: Live, browser: Any) -> Iterator[Callable[..., Any]]:
     """Open the page; at the end no error may have been told, and no other host asked."""
     watched, contexts = Watched(), []
-    own = (live.address.removesuffix("ui/"), "data:", "blob:", "about:")
+    own = (live.address.removesuffix("ui/"), live.keyed.removesuffix("ui/"), "data:", "blob:", "about:")
 
-    def opener(query: str = "", width: int = 1280, height: int = 900, dark: bool = False) -> Any:
+    def opener(
+        query: str = "", width: int = 1280, height: int = 900, dark: bool = False, address: str = live.address
+    ) -> Any:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light",
             permissions=["clipboard-read", "clipboard-write"],
@@ -120,7 +128,7 @@ def opened(live: Live, browser: Any) -> Iterator[Callable[..., Any]]:
         page.on("console", lambda said: said.type == "error" and watched.errors.append(said.text))
         page.on("pageerror", lambda error: watched.errors.append(str(error)))
         page.on("request", lambda asked: asked.url.startswith(own) or watched.elsewhere.append(asked.url))
-        page.goto(live.address + query)
+        page.goto(address + query)
         page.get_by_role("tab", name="Draw", exact=True).wait_for()
         return page
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageChops
 
-from .conftest import Live, until
+from .conftest import KEY, Live, until
 
 PROMPT = "a tiger on a green background"
 WATCH_RUNS = """() => {
@@ -54,6 +54,15 @@ def test_a_prompt_becomes_a_picture_that_fills_in(opened: Any, live: Live) -> No
     assert ImageChops.difference(drawn.convert("RGB"), plain.image).getbbox() is None  # the very picture
     assert page.get_by_label(f"Drawing: {PROMPT}").is_visible()
     assert page.locator("#draw-stage .bar.drafted .value").inner_text() == f"{seen[-1]} passes"
+
+
+def test_behind_a_key_a_shared_link_is_restored_and_speaks(opened: Any, live: Live) -> None:
+    """Everything the page fetches later (its stream, the sound) is let in by the cookie it got."""
+    page = opened(f"?tab=speak&text=It+is+late.&key={KEY}", address=live.keyed)
+    assert "key" not in page.url and page.get_by_label("Text").locator("visible=true").input_value() == "It is late."
+    page.get_by_role("button", name="Speak", exact=True).click()
+    page.wait_for_function("document.querySelector('audio').readyState === 4")
+    page.get_by_role("link", name="Save WAV").wait_for()
 
 
 def test_runs_are_coloured_if_wanted(opened: Any) -> None:
@@ -109,13 +118,16 @@ def test_an_uploaded_picture_is_asked_about(opened: Any, tmp_path: Any) -> None:
     assert "two" in page.locator("#ask-stage .answer").last.inner_text()
 
 
-@pytest.mark.parametrize(("kind", "prompt"), [("Speech", "It is late."), ("Answer", "Describe the picture.")])
+@pytest.mark.parametrize(
+    ("kind", "prompt"), [("Picture", PROMPT), ("Speech", "It is late."), ("Answer", "Describe the picture.")]
+)
 def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -> None:
     page = opened("?tab=compare")
     box = page.locator("#compare-prompt textarea")
     before = box.input_value()
-    page.locator("#compare-kind").get_by_text(kind, exact=True).click()
-    page.wait_for_function("(was) => document.querySelector('#compare-prompt textarea')?.value !== was", arg=before)
+    if kind != "Picture":  # chosen when the page opens
+        page.locator("#compare-kind").get_by_text(kind, exact=True).click()
+        page.wait_for_function("(was) => document.querySelector('#compare-prompt textarea')?.value !== was", arg=before)
     box.fill(prompt)
     page.get_by_role("button", name="Race", exact=True).click()
     verdict = page.locator("#compare-stage .verdict")
@@ -135,6 +147,12 @@ def test_stop_frees_the_row(opened: Any, live: Live) -> None:
     page.locator("#draw-stop").click()
     until(lambda: live.cancelled() > before and not live.engine.tickets, "the request was cancelled")
     page.locator("#draw-stage").get_by_text("Stopped.").wait_for()
+    # a frame that was on its way comes after all
+    page.evaluate("document.querySelector('#draw-stage .notes').parentElement.outerHTML = '<p data-going></p>'")
+    page.locator("#draw-stage").get_by_text("Stopped.").wait_for()
+    page.get_by_role("button", name="Draw", exact=True).click()
+    page.locator("#draw-stage [data-going] .run").first.wait_for(state="attached")
+    page.locator("#draw-stop").click()
 
 
 def test_leaving_frees_the_row(opened: Any, live: Live) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from polydraft.core.decode import decode, start
 from polydraft.core.registry import available, parse
+from polydraft.modalities.speech.families import tokens
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.spoken import Pace
@@ -95,6 +98,25 @@ def test_text_can_write_no_control_token(speaker: Any):
     plain, attacked = family.prompt("a b", who), family.prompt(f"a {evil} b", who)
     control = [id_ for id_ in plain if id_ in family.control]
     assert [id_ for id_ in attacked if id_ in family.control] == control
+
+
+def test_cosyvoice_says_2_to_20_codes_a_text_token(pipes: dict[str, SpeechPipeline], monkeypatch: pytest.MonkeyPatch):
+    """However likely an end is before that; drafted as plain."""
+    pipe, text = pipes["cosyvoice2"], "Yes, we can!"
+    monkeypatch.setattr(tokens, "LEAST", 12.0)
+    words, few = len(pipe.family.text(text)), pipe.mask.clone()
+    few[:, pipe.family.first + 4 : pipe.family.first + pipe.family.size] = False  # three ends among seven ids
+    said = {}
+    for name in ("ar", "pld", "jacobi(window=6)"):
+        method = replace(pipe.method(parse(name)), sampler=replace(pipe.sampler, mask=few))
+        prompts = [pipe.stream(text, seed=seed, temperature=50.0, top_k=0, top_p=1.0).prompts[0] for seed in range(4)]
+        assert {(prompt.sampling.min_tokens, prompt.budget) for prompt in prompts} == {(2 * words, 20 * words)}
+        batch = start(method, prompts)
+        for _ in decode(method, batch):
+            pass
+        said[name] = [output.tolist() for output in batch.outputs()]
+    assert words == 12 and all(24 < len(row) < 60 for row in said["ar"]), [len(row) for row in said["ar"]]
+    assert said["pld"] == said["jacobi(window=6)"] == said["ar"]
 
 
 def test_voices_are_those_the_makers_name(pipes: dict[str, SpeechPipeline]):

@@ -1,8 +1,8 @@
 """ChartQA: questions about charts (test, 2,500; half of them by people, half by machine).
 
 Score: relaxed accuracy as defined at the end of section 5.1 of arXiv 2203.10244 and coded in Qwen-VL and lmms-eval
-(tasks/chartqa): numbers may be 5 % off, "%" divides by 100, anything else, and a target of 0, must be equal but for
-case. Right if it agrees with one of the labels.
+(tasks/chartqa): |said - target| / |target| may be 0.05, "%" divides by 100, anything else, and a target of 0, must be
+equal but for case. Right if it agrees with one of the labels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def agrees(answer: str, label: str) -> bool:
     said, wanted = number(answer), number(label)
     if said is None or not wanted:
         return answer.lower() == label.lower()
-    return abs(said - wanted) <= TOLERANCE * abs(wanted)
+    return abs(said - wanted) / abs(wanted) <= TOLERANCE  # as a ratio: a product rounds otherwise at the edge
 
 
 def number(text: str) -> float | None:

@@ -3,7 +3,9 @@
 Score: as in the set's own evaluation (lupantech/MathVista, extract_answer.py and calculate_score.py): the answer is
 extracted, brought to the type of the question (an option by its letter or, failing that, by edit distance; a whole
 number; a number rounded to the asked places; a list) and must then be equal. The official extraction of free text asks
-a language model; here rules do it, which can only miss some: published figures may be a little higher.
+a language model; here rules do it: the number right behind "answer is", else the last one that is no aside in
+parentheses; an option that is named; every number of a text that should be a list. They get the examples of the
+official prompt right and can only miss some: published figures may be a little higher.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ from PIL import Image
 from polydraft.apps.bench.vlm.task import Row, Sample, Source, Task, explained
 
 NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|(?<![\w.])-?\.\d+")
+CONCLUDED = re.compile(
+    r"(?i:answer)(?i:\s+is|\s*[:=])(?i:\s+(?:about|approximately|roughly))?[\s:*$£€(\[\"']*(?=[-.\d])"
+)
+ASIDE = re.compile(r"\([^()]*\)")
 CONCLUSION = re.compile(r"(?i:answer|option|choice)(?i:\s+is|\s*:)?\s*\W*([A-Z])\b")
 
 
@@ -62,7 +68,8 @@ def extracted(gold: Gold, answer: str) -> str | None:
         return option(gold.choices, answer)
     if gold.kind == "list":
         lists = re.findall(r"\[[^\[\]]*\]", answer)
-        return normalised(gold, lists[-1] if lists else answer)
+        said = ", ".join(match[0].replace(",", "") for match in numbers(answer))
+        return normalised(gold, lists[-1] if lists else f"[{said}]")
     return normalised(gold, last_number(answer, gold.unit))
 
 
@@ -82,19 +89,32 @@ def normalised(gold: Gold, answer: str | None) -> str | None:
     return answer.strip()
 
 
-def last_number(answer: str, unit: str) -> str | None:
-    """The number an answer ends on, of those with the unit if any has it; "1,200" is one number."""
+def numbers(answer: str) -> list[re.Match[str]]:
+    """Numbers of a text in order, without those of asides unless there are no others; "1,200" is one number."""
+    asides = [aside.span() for aside in ASIDE.finditer(answer)]
     found = list(NUMBER.finditer(answer))
+    outside = [match for match in found if not any(first < match.start() < last for first, last in asides)]
+    return outside or found
+
+
+def last_number(answer: str, unit: str) -> str | None:
+    """The number an answer states, or else ends on, of those with the unit if any has it."""
+    found = numbers(answer)
     with_unit = [
         match for match in found
         if unit and (answer[match.end() :].lstrip().startswith(unit) or answer[: match.start()].rstrip().endswith(unit))
     ]  # fmt: skip
-    chosen = (with_unit or found)[-1:]
+    ends = [concluded.end() for concluded in CONCLUDED.finditer(answer)]
+    stated = [
+        match for match in NUMBER.finditer(answer)
+        if match.start() in ends and not re.match(r"\s*[-+*/×÷^=]", answer[match.end() :])  # a term of a sum
+    ]  # fmt: skip
+    chosen = (with_unit or stated or found)[-1:]
     return chosen[0].group().replace(",", "") if chosen else None
 
 
 def option(choices: list[str], answer: str) -> str:
-    """The option an answer names: the text itself, a letter, else the most similar text."""
+    """The option an answer names: the text itself, a letter, the only text that occurs, else the most similar one."""
     letters = ascii_uppercase[: len(choices)]
     if answer in choices:
         return choices[choices.index(answer)]
@@ -102,6 +122,9 @@ def option(choices: list[str], answer: str) -> str:
     named = named or CONCLUSION.findall(answer)
     if named and named[-1].upper() in letters:
         return choices[letters.index(named[-1].upper())]
+    there = [choice for choice in choices if re.search(rf"(?<!\w){re.escape(choice)}(?!\w)", answer)]
+    if len(there) == 1:
+        return there[0]
     return min(choices, key=lambda choice: distance(answer, choice))
 
 
@@ -115,4 +138,4 @@ def distance(first: str, second: str) -> int:
     return row[-1]
 
 
-TASK = Task("mathvista", Source("AI4Math/MathVista", "testmini"), read, score, longest=256)
+TASK = Task("mathvista", Source("AI4Math/MathVista", "testmini"), read, score, longest=1024)

@@ -1,8 +1,9 @@
-"""MMT-Bench: 32 sorts of multiple-choice tasks with up to nine options (VAL, 3,127).
+"""MMT-Bench: 32 sorts of multiple-choice tasks with up to nine options, about one picture or several (val, 3,127).
 
-Prompt and score as in lmms-eval (tasks/mmt): a letter in parentheses, else one that stands alone, else one before a
-full stop; of several the last. Where it finds none lmms-eval draws one by lot; here that is wrong, so that the same
-answers have the same score.
+Rows are those of lmms-lab/MMT-Benchmark, whose `image` is a list, or of the set's own TSV in a folder. Prompt and score
+as in lmms-eval (tasks/mmt): a letter in parentheses, else one that stands alone, else one before a full stop; of
+several the last. Where it finds none lmms-eval draws one by lot; here that is wrong, so that the same answers have the
+same score.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from PIL import Image
 from polydraft.apps.bench.vlm.task import Row, Sample, Source, Task, explained, lettered
 
 LETTERS = "ABCDEFGHI"
+PLACE = "<image>"  # where a picture stands; pictures go before the text here
 MARKS = ",.!?;:'"
 
 
@@ -27,7 +29,8 @@ class Gold:
 
 def read(row: Row, pictures: Callable[[Any], list[Image.Image]]) -> Sample:
     options = [str(row[letter]).strip() for letter in LETTERS if str(row.get(letter) or "").strip() not in ("", "nan")]
-    question = f"Question: {row['question'].strip()}\n{lettered(options, ':')}"
+    asked = row["question"].replace(PLACE, "").strip()
+    question = f"Question: {asked}\n{lettered(options, ':')}"
     return Sample(
         str(row.get("index", row["place"])), pictures(row["image"]),
         f"{question}\nAnswer the question using a single character from the given options.", explained(question),
@@ -52,4 +55,4 @@ def chosen_letter(answer: str, letters: Sequence[str]) -> str | None:
     return None
 
 
-TASK = Task("mmt-bench", Source("OpenGVLab/MMT-Bench", "val", file="MMT-Bench_VAL.tsv"), read, score, longest=8)
+TASK = Task("mmt-bench", Source("lmms-lab/MMT-Benchmark", "val"), read, score, longest=8)

@@ -48,6 +48,7 @@ async def complete(asked: ChatRequest, request: Request, engine: TheEngine, sett
     arguments = asked.drawing() | {
         "image": None, "messages": await asyncio.to_thread(turns, asked.messages, settings.max_pixels),
         "max_new_tokens": most, "min_new_tokens": asked.min_tokens, "repetition_penalty": asked.repetition_penalty,
+        "stop": asked.stop or (),
     }  # fmt: skip
     seed = arguments["seed"]
     ticket = noted(request, engine.submit(served.name, "vlm", arguments, news=asked.stream), seed)
@@ -107,5 +108,5 @@ def reason(result: ChatResult) -> Literal["stop", "length"]:
 
 
 def usage(ticket: Ticket, result: ChatResult) -> ChatUsage:
-    read, made = ticket.prompt_tokens, result.stats.tokens
+    read, made = ticket.prompt_tokens, sum(map(len, result.all_tokens))
     return ChatUsage(prompt_tokens=read, completion_tokens=made, total_tokens=read + made)

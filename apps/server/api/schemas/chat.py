@@ -10,6 +10,7 @@ from polydraft.apps.server.api.schemas.common import Asked, Drawn, Metrics, Text
 
 MOST_MESSAGES, MOST_PARTS, LONGEST_TEXT = 64, 32, 20_000
 MOST_TOKENS = 4096
+MOST_STOPS, LONGEST_STOP = 4, 256
 DATA_URL = r"^data:image/(png|jpeg|webp);base64,[A-Za-z0-9+/=\r\n]+$"
 
 
@@ -53,6 +54,11 @@ class ChatRequest(Drawn):
     max_completion_tokens: Annotated[int | None, Field(ge=1, le=MOST_TOKENS, description="The same.")] = None
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
     repetition_penalty: Annotated[float | None, Field(ge=0.1, le=10, description="1 is off.")] = None
+    stop: (
+        Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+        | Annotated[list[Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]], Field(max_length=MOST_STOPS)]
+        | None
+    ) = Field(None, description="Strings that end the answer, which is left without them.")
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=1)] = 1

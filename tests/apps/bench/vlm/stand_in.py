@@ -30,13 +30,15 @@ class Said:
 class StandIn:
     """answer: from a question to its text. A method commits as many tokens a pass as METHODS says, at 10 ms a pass.
 
-    broken: a method that answers otherwise than it promised. fails_on: a word no question may have.
+    broken: a method that answers otherwise than it promised. fails_on: a word no question may have. room: tokens that
+    any answer has room for.
     """
 
     answer: Callable[[str], str]
     broken: str = ""
     fails_on: str = "\0"
     stop_after: int | None = None
+    room: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -54,7 +56,8 @@ class StandIn:
         method = options["method"]
         guarantee, pace = METHODS[method]
         text = self.answer(question)
-        words = text.split()[: options["max_new_tokens"]]
+        most = min(options["max_new_tokens"], self.room or options["max_new_tokens"])
+        words = text.split()[:most]
         if method in (self.broken, "top-k"):
             words = [*words[:-1], "else"]
         tokens = len(words)
@@ -62,4 +65,4 @@ class StandIn:
         stats = DecodeStats(method, guarantee, tokens, passes, accepted_at=Counter())
         stats.prefill_seconds, stats.decode_seconds = 0.1, 0.01 * passes
         ids = torch.tensor([zlib.crc32(word.encode()) for word in words], dtype=torch.long)
-        return Said(" ".join(words), ids, stats)
+        return Said(" ".join(words), ids, stats, "length" if len(text.split()) > most else "eos")

@@ -41,6 +41,7 @@ def sample(task: str, **row: Any) -> Sample:
 CHART = [
     (["14"], "14", 1), (["14"], "14.7", 1), (["14"], "13.3", 1), (["14"], "14.71", 0), (["14"], " 14\n", 1),
     (["0"], "0", 1), (["0"], "0.0", 0), (["0"], "0.01", 0), (["50%"], "0.5", 1), (["0.5"], "51%", 1),
+    (["1.53"], "1.6065", 0), (["3.14"], "2.983", 0), (["2.6"], "2.73", 1), (["1.2"], "1.14", 0), (["43.2"], "45.36", 1),
     (["50"], "50%", 0), (["-3"], "-3.1", 1), (["-3"], "3", 0), (["Yes"], "yes", 1), (["Yes"], "yes.", 0),
     (["blue", "navy"], "Navy", 1), (["14"], "about 14", 0), (["2,000"], "2,000", 1), (["2,000"], "2000", 0),
 ]  # fmt: skip
@@ -78,7 +79,15 @@ MATH = [
     (PRICE, "Luca needs $1.45 to buy 2 candies.", 1), (PRICE, "$1.5", 0), (MathGold("1.50", "float", 2), "1.5", 1),
     (MathGold("5", "integer", 0, "cm"), "5 cm, or 2 inches", 1),
     (YEARS, "[2007, 2008]", 1), (YEARS, "Between the years [2007,2008].", 1), (YEARS, "[2008, 2007]", 0),
-    (YEARS, "2007 and 2008", 0),
+    (YEARS, "2007 and 2008", 1), (YEARS, "The line graph saw its maximum peak between 2007 and 2008.", 1),
+    (YEARS, "2007 to 2009", 0), (MathGold("[0, 2, 0]", "list"), "[0,2,0] (see panel 3)", 1),
+    (MathGold("7", "integer"), "The answer is 7 (see panel 2).", 1), (MathGold("7", "integer"), "7 (panel 2)", 1),
+    (MathGold("7", "integer"), "**Answer:** 7, as rows 2 and 3 show", 1), (MathGold("7", "integer"), "Answer: (7)", 1),
+    (MathGold("7", "integer"), "The answer is the sum of 3 and 4, so 7.", 1), (MathGold("2", "integer"), "7 (2)", 0),
+    (MathGold("7", "integer"), "The answer is 5 + 2 = 7.", 1), (MathGold("7", "integer"), "The answer is -7", 0),
+    (TENTH, "The fraction of females facing the camera is 0.6, which means that six out of ten females in the group "
+     "are facing the camera.", 1), (PRICE, "Luca needs $1.45 to buy a sour apple candy and a butterscotch candy.", 1),
+    (SHAPES, "So 8/11 of the shape is blue.", 1),
     (SHAPES, "B", 1), (SHAPES, "(B)", 1), (SHAPES, "The correct answer is (B) 8/11.", 1), (SHAPES, "8/11", 1),
     (SHAPES, "B. 8/11", 1), (SHAPES, "The answer is B.", 1), (SHAPES, 'The answer is "8/11".', 1), (SHAPES, "8/1", 1),
     (SHAPES, "C", 0), (SHAPES, "6/11", 0), (SHAPES, "", 0),
@@ -194,6 +203,74 @@ def write_rows(folder: Path, ending: str, rows: list[dict[str, Any]]) -> None:
         file.write_text("\n".join(lines) + "\n")
 
 
+HUB = "datasets--HuggingFaceM4--ChartQA/snapshots/0f3c"
+LAYOUTS = {  # what stands where after `huggingface-cli download`, and what is given as --data
+    "local-dir": ("data", ""),
+    "local-dir of the repository's name": ("HuggingFaceM4/ChartQA/data", ""),
+    "local-dir of its last name, itself": ("ChartQA/data", "ChartQA"),
+    "local-dir of the task's name": ("chartqa/data", ""),
+    "the cache": (f"{HUB}/data", ""),
+    "a repository of the cache": (f"{HUB}/data", "datasets--HuggingFaceM4--ChartQA"),
+    "a snapshot": (f"{HUB}/data", HUB),
+    "a folder a split": ("default/test", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_as_the_hubs_own_tools_leave_them(layout: str, tmp_path: Path) -> None:
+    where, given = LAYOUTS[layout]
+    write_rows(tmp_path / where, ".jsonl", [{"query": "now?", "label": ["1"], "image": ""}])
+    file = (tmp_path / where / "test.jsonl").rename(tmp_path / where / "test-00000-of-00001.jsonl")
+    if where.endswith("/test"):
+        file.rename(file.with_name("0000.jsonl"))
+    other = tmp_path / where.replace("0f3c", "77aa").replace("/test", "/train") / "train-00000-of-00001.jsonl"
+    other.parent.mkdir(parents=True, exist_ok=True)
+    other.write_text("never read")
+    top = tmp_path / given
+    (top / ".cache" / "huggingface" / "download").mkdir(parents=True)  # as --local-dir leaves it
+    (top / ".cache" / "huggingface" / "download" / "test-0.jsonl").write_text("never read")
+    (top / "dataset_infos.json").write_text("{}")
+    (top / "README.md").write_text("card")
+    if "snapshots" in where:
+        refs = tmp_path / "datasets--HuggingFaceM4--ChartQA" / "refs"
+        refs.mkdir()
+        (refs / "main").write_text("0f3c")
+    assert [row["query"] for row in data.open_rows(TASKS["chartqa"], top)] == ["now?"]
+
+
+def test_what_is_no_data_of_the_split_is_said(tmp_path: Path) -> None:
+    (tmp_path / "train-00000-of-00001.jsonl").write_text("{}")
+    with pytest.raises(DataUnavailable, match="has files of train and none of test"):
+        data.open_rows(TASKS["chartqa"], tmp_path)
+    (tmp_path / "test-00000-of-00001.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
+    with pytest.raises(DataUnavailable, match="pointer of Git LFS"):
+        data.open_rows(TASKS["chartqa"], tmp_path)
+    (tmp_path / "test-00000-of-00001.parquet").write_text("cut off")
+    with pytest.raises(DataUnavailable, match="cannot be read"):
+        data.open_rows(TASKS["chartqa"], tmp_path)
+
+
+def test_mmt_rows_of_the_hub_have_lists_of_pictures(tmp_path: Path) -> None:
+    """lmms-lab/MMT-Benchmark: `image` is a list, of one or more."""
+    datasets = pytest.importorskip("datasets")
+    rows = {"index": [1, 2], "question": ["Which?", "<image> or <image>?"], "A": ["x", "x"], "B": ["y", "y"],
+            "C": ["", "nan"], "answer": ["A", "B"], "l2-category": ["ocr", "temporal_understanding"],
+            "image": [[PICTURE], [PICTURE, PICTURE, PICTURE]]}  # fmt: skip
+    features = {name: datasets.Value("string") for name in rows} | {
+        "index": datasets.Value("int64"), "image": datasets.List(datasets.Image()),
+    }  # fmt: skip
+    place = tmp_path / "MMT-Benchmark" / "data"
+    place.mkdir(parents=True)
+    made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    made.to_parquet(str(place / "val-00000-of-00001.parquet"))
+    (place / "test-00000-of-00001.parquet").write_bytes(b"never read")
+    found = data.open_rows(TASKS["mmt-bench"], tmp_path)
+    read = [TASKS["mmt-bench"].read(dict(found[place]) | {"place": place}, pictures) for place in range(2)]
+    assert [len(sample.images) for sample in read] == [1, 3] and [sample.gold.letter for sample in read] == ["A", "B"]
+    assert "<image>" not in read[1].prompt and read[1].prompt.startswith("Question: or ?\nA: x\nB: y\n")
+    assert read[1].id == "2" and read[1].group == "temporal_understanding"
+
+
 @pytest.mark.parametrize("ending", [".jsonl", ".json", ".tsv"])
 def test_rows_of_a_folder(ending: str, tmp_path: Path) -> None:
     rows = [{"query": f"{number}?", "label": str(number), "image": as_base64()} for number in range(5)]
@@ -251,8 +328,7 @@ def test_what_cannot_be_had_is_said_in_a_sentence(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(data, "needed", lambda name: Datasets)
     refused("ocrbench", None, "echo840/OCRBench", "no way to the hub", "--data")
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", unreachable)
-    refused("mmt-bench", None, "OpenGVLab/MMT-Bench", "--data")
+    refused("mmt-bench", None, "lmms-lab/MMT-Benchmark", "--data")
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     refused("ocrbench", None, "polydraft[bench]")

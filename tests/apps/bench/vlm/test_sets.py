@@ -103,11 +103,11 @@ def test_figures_by_hand() -> None:
         {"id": "t/0", "task": "t", "answers": {"ar": answer(10, 10, 1.0, 1), "m": answer(10, 4, 0.5, 1)}},
         {"id": "t/1", "task": "t", "answers": {"ar": answer(30, 30, 3.0, 0), "m": answer(30, 6, 0.5, 1)}},
         {"id": "t/2", "task": "t", "answers": {"ar": answer(2, 2, 9.0, 1), "m": answer(2, 1, 0.1, 0)}},  # too short
-        {"id": "t/3", "task": "t", "error": {"type": "PromptError", "message": "…"}},  # counts as wrong
+        {"id": "t/3", "task": "t", "error": {"type": "PromptError", "message": "…"}},  # in no figure
     ]
     plain, method = lines(samples, ["ar", "m"], least=5)
-    assert (plain.speedup, plain.tau, plain.score, plain.samples) == (1, 1, 2 / 4, 4)
-    assert (method.speedup, method.tau, method.score) == (4, 4, 2 / 4)
+    assert (plain.speedup, plain.tau, plain.score, plain.samples) == (1, 1, 2 / 3, 4)
+    assert (method.speedup, method.tau, method.score) == (4, 4, 2 / 3)
     assert (method.tokens_per_second, method.timed, method.failed, method.prefill_ms) == (40, 2, 1, 200)
 
 
@@ -158,11 +158,29 @@ def test_a_failing_sample_is_recorded_and_asked_again(folder: Path, model: Stand
     assert done.exit_code == 1 and json.loads(done.stdout)["failed"] == 1
     (failed,) = [record for record in records(folder) if "error" in record]
     assert failed["error"] == {"type": "PromptError", "message": "the question is too long; ask a shorter one."}
-    assert json.loads(done.stdout)["rows"][0]["score"] == pytest.approx(4 / 6)
+    value, table = json.loads(done.stdout), (folder / "out" / "vlm.md").read_text()
+    assert value["rows"][0]["score"] == pytest.approx(4 / 5) and value["rows"][0]["failed"] == 1, "an error is no zero"
+    told = "chartqa: 1 of 6 samples are errors and in no figure: the question is too long; ask a shorter one."
+    assert value["errors"] == [told] and told in done.stderr and table.startswith(told)
+    assert list(value)[:2] == ["failed", "errors"]
     model.fails_on = "\0"
     again = batch(folder)
     assert again.exit_code == 0 and json.loads(again.stdout)["rows"][0]["score"] == pytest.approx(5 / 6)
     assert len(records(folder)) == 7
+
+
+def test_an_answer_that_was_cut_is_an_error(folder: Path, model: StandIn) -> None:
+    """Where the context ends before the tokens do; where the set's own number of tokens ends it, it is scored."""
+    model.room = 6
+    model.answer = lambda question: FREE
+    done = batch(folder, tasks="chartqa,ocrbench")
+    value = json.loads(done.stdout)
+    assert done.exit_code == 1 and {row["failed"] for row in value["rows"]} == {6}
+    assert {row["score"] for row in value["rows"]} == {None} and "left room for 6 of 16 tokens" in value["errors"][0]
+    assert value["errors"][0].endswith("with more positions (and 5 like it).")
+    model.room = None
+    whole = batch(folder, "--max-new-tokens", "5", out="whole")
+    assert whole.exit_code == 0 and json.loads(whole.stdout)["rows"][0]["score"] == 0
 
 
 def test_rows_of_another_set_are_told(folder: Path, model: StandIn) -> None:

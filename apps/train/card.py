@@ -1,0 +1,108 @@
+"""The card beside a drafter: whose it is, what it learnt from, what it earned on what it did not, how to load it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import polydraft
+from polydraft.apps.train.trial import Trial
+from polydraft.modalities.hub import is_repository
+from polydraft.modalities.output import whole
+
+FILE = "README.md"
+COMMANDS = {
+    "vlm": 'polydraft chat picture.jpg "What is in the picture?"', "speech": 'polydraft speech "Good morning."',
+    "image": 'polydraft image "two frogs on a blue background"',
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Report:
+    """answers, held_out: sequences of the target's that were trained on, and that were not; tokens: of the first.
+
+    steps, minutes: of training, runs before included; held_out_loss: in nats. features: where they were. peak_bytes:
+    the most memory that the process held, by device.
+    """
+
+    target: str
+    modality: str
+    kind: str
+    drafter: str
+    data: str | None
+    answers: int
+    held_out: int
+    tokens: int
+    steps: int
+    minutes: float
+    held_out_loss: float
+    features: str
+    peak_bytes: dict[str, int]
+    trial: Trial
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"trial": self.trial.to_dict()}
+
+    @property
+    def line(self) -> str:
+        """The result in one."""
+        trial = self.trial
+        said = "the same tokens as plain decoding" if trial.same else "other tokens than plain decoding"
+        return (
+            f"{self.drafter}: {self.kind}, {self.steps} steps on {self.answers} answers; on {trial.prompts} held-out "
+            f"prompts τ {trial.tau:.2f}, S {trial.speedup.median:.2f} ({trial.speedup.low:.2f} to "
+            f"{trial.speedup.high:.2f}), {said}{trial.doubt}"
+        )
+
+    @property
+    def load(self) -> str:
+        """A command that uses it."""
+        command = f"{COMMANDS[self.modality]} --model {self.target}"
+        return f"{command} --drafter {self.drafter} --method {self.trial.method}"
+
+
+def write(report: Report, folder: Path) -> None:
+    """`README.md`, whole or not at all."""
+    trial = report.trial
+    peak = ", ".join(f"{size / 1e9:.2f} GB ({name})" for name, size in report.peak_bytes.items())
+    table = {
+        "target": f"`{report.target}`", "kind": report.kind,
+        "data": f"`{report.data}`" if report.data else "what polydraft renders",
+        "examples": f"{report.answers} answers of the target, {report.tokens} tokens; {report.held_out} held out",
+        "steps": f"{report.steps} in {report.minutes:.1f} minutes; loss {report.held_out_loss:.3f} nats held out",
+        "τ on held-out prompts": f"{trial.tau:.2f} ({trial.prompts} prompts, {trial.tokens} tokens, `{trial.method}`)",
+        "S on held-out prompts": (
+            f"{trial.speedup.median:.2f}, from {trial.speedup.low:.2f} to {trial.speedup.high:.2f}, against plain "
+            f"decoding of the same target in the same process, prefill apart{trial.doubt}"
+        ),
+        "tokens": f"{'the same as' if trial.same else 'other than'} plain decoding's ({trial.guarantee})",
+        "peak memory": f"{peak}; the target's features were {report.features}",
+        "made by": f"polydraft {polydraft.__version__}",
+    }  # fmt: skip
+    base = [f"base_model: {report.target}"] if is_repository(report.target) else []
+    lines = [
+        "---", "library_name: polydraft", *base, f"tags: [speculative-decoding, polydraft-{report.kind}]", "---", "",
+        f"# Drafter ({report.kind}) for {Path(report.target).name}", "",
+        "It guesses what its target says next; the target checks, so answers stay the target's own.", "",
+        "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in table.items()), "",
+        "```bash", report.load, "```", "",
+    ]  # fmt: skip
+    with whole(folder / FILE) as file:
+        file.write("\n".join(lines).encode())
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """The most that this process has held so far, bytes by device; nothing where the system does not tell."""
+    found = {}
+    if sys.platform != "win32":
+        import resource
+
+        size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found["cpu"] = size if sys.platform == "darwin" else 1024 * size
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.max_memory_allocated(device)
+    return found

@@ -1,0 +1,90 @@
+"""The kinds of drafter that can be trained, and how each is made.
+
+recipe, settings = checked("eagle", {"pictures": "dropped", "places": None})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from polydraft.core.drafters.block import BlockNetwork
+from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.heads import MedusaHeads
+from polydraft.core.drafters.hydra import HydraHeads
+from polydraft.core.drafters.kangaroo import KangarooAdapter
+from polydraft.core.drafters.network import FeatureNetwork
+from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.fit import best_shares, best_spread
+from polydraft.core.target import CausalTarget
+from polydraft.core.training import distill, eagle, parallel
+from polydraft.core.training import exit as early
+from polydraft.core.training.distill import shallow_copy_of
+from polydraft.core.training.examples import Examples
+
+LM_LAYERS = 2
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a kind of drafter is made.
+
+    method: what it is tried with. student: untrained, of (target, **settings); settings: which it takes. fit: what is
+    read off laws, as `laws` gives them of (target, student, examples).
+    """
+
+    method: str
+    student: Callable[..., Any]
+    loss: Callable[[CausalTarget, Any, Examples], Tensor]
+    laws: Callable[[CausalTarget, Any, Examples], tuple[Tensor, ...]]
+    fit: Callable[..., dict[str, Any]]
+    settings: tuple[str, ...] = ()
+
+
+def spread(p: Tensor, q: Tensor) -> dict[str, Any]:
+    return {"spread": round(best_spread(p, q), 3)}
+
+
+def shares(p: Tensor, q: Tensor, place: Tensor) -> dict[str, Any]:
+    return {"shares": [[round(share, 4) for share in row] for row in best_shares(p, q, place)]}
+
+
+def on_features(network: type[FeatureNetwork], target: CausalTarget, **settings: Any) -> FeatureNetwork:
+    """A network on the features of `target`."""
+    return network(target.config, **settings)
+
+
+def language_model(target: CausalTarget) -> Any:
+    return shallow_copy_of(target.model, LM_LAYERS)
+
+
+def adapter(target: CausalTarget) -> KangarooAdapter:
+    return KangarooAdapter(target.config).behind(target.model)
+
+
+EAGLE, MEDUSA, HYDRA, BLOCK = (
+    partial(on_features, network) for network in (EagleNetwork, MedusaHeads, HydraHeads, BlockNetwork)
+)
+KINDS = {
+    "lm": Recipe("draft", language_model, distill.divergence, distill.laws, spread),
+    "eagle": Recipe("eagle2", EAGLE, eagle.continuation, eagle.laws, spread, ("pictures", "words")),
+    "heads": Recipe("medusa", MEDUSA, parallel.divergence, parallel.laws, shares, ("places",)),
+    "kangaroo": Recipe("kangaroo", adapter, early.divergence, early.laws, spread),
+    "hydra": Recipe("hydra", HYDRA, parallel.divergence, parallel.laws, shares, ("places",)),
+    "block": Recipe("speechspec", BLOCK, parallel.overlap, parallel.laws, shares, ("places",)),
+}
+
+
+def checked(kind: str, settings: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
+    """How `kind` is made, and those of `settings` that were given; raises UnsupportedMethod where they do not fit."""
+    if kind not in KINDS:
+        raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name in given.keys() - set(KINDS[kind].settings):
+        fitting = ", ".join(other for other, its in KINDS.items() if name in its.settings)
+        raise UnsupportedMethod(f"drafters of kind {kind!r} have no {name}; leave it out, or train one of {fitting}.")
+    return KINDS[kind], given

@@ -1,0 +1,89 @@
+"""What a conversation is to a model: ids as its own template and processor write them, and its pictures as pixels.
+
+reader = Reader(processor, name)
+ids, inputs = reader.read(conversation, max_pixels=1_000_000)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import pad
+
+from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
+from polydraft.modalities.vlm.conversation import Conversation
+from polydraft.modalities.vlm.target import PER_TOKEN
+from polydraft.modalities.vlm.template import REFUSES, SET_APART, Template
+
+LEAST = 28 * 28  # pixels; fewer are less than a patch of some model
+
+
+class Reader:
+    """name: the model's, in errors."""
+
+    def __init__(self, processor: Any, name: str) -> None:
+        self.processor, self.words, self.name = processor, processor.tokenizer, name
+        text = processor.chat_template or self.words.chat_template
+        text = text.get("default") if isinstance(text, dict) else text
+        if not text:
+            raise WeightsError(f"the model {name} has no chat template; put its chat_template.jinja into its folder.")
+        self.template = Template(self.words, text)
+
+    def read(self, asked: Conversation, max_pixels: int | None = None) -> tuple[list[int], dict[str, Tensor]]:
+        """Ids, and whatever else the model's own forward reads them with.
+
+        max_pixels: larger pictures are made smaller, by the processor itself where it counts pixels.
+        """
+        if max_pixels is not None and (not isinstance(max_pixels, int) or max_pixels < LEAST):
+            raise InvalidArgument(f"max_pixels={max_pixels} is not possible; it must be a whole number from {LEAST}.")
+        text = ""
+        try:
+            text = self.template.write(asked.messages)
+            made = self.made(text, asked.pictures, max_pixels)
+        except (*REFUSES, IndexError, KeyError) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")[:160] or type(error).__name__
+            what = "the mark of its own in the text" if SET_APART in text else f"this ({reason})"
+            raise PromptError(f"{self.name} cannot read {what}; change the pictures or the messages.") from error
+        ids = made.pop("input_ids")[0].tolist()
+        if SET_APART in text and SET_APART in self.words.decode(ids):  # a processor that does not know of it
+            raise PromptError(f"{self.name} cannot read the mark of its own in the text; change the messages.")
+        return ids, {name: value for name, value in made.items() if name != "attention_mask"}
+
+    def made(self, text: str, pictures: list[Image.Image], max_pixels: int | None) -> dict[str, Tensor]:
+        """What the processor says."""
+        begun = self.words.bos_token is not None and text.startswith(self.words.bos_token)
+        options: dict[str, Any] = {"add_special_tokens": False} if begun else {}
+        if apart := SET_APART in text:
+            options = {"add_special_tokens": False, "sanitize_control_tokens": True}
+        if pictures and max_pixels is not None:
+            if counts_pixels(self.processor.image_processor):
+                own = dict(self.processor.image_processor.size)
+                least, most = (min(own[edge], max_pixels) for edge in ("shortest_edge", "longest_edge"))
+                options["images_kwargs"] = {"size": {"shortest_edge": least, "longest_edge": most}}
+            else:
+                pictures = [smaller(picture, max_pixels) for picture in pictures]
+        images = [pictures] if pictures else None
+        made = dict(self.processor(text=[text], images=images, return_tensors="pt", **options))
+        if apart and not begun:  # what the tokenizer writes in front of every text is left out of such ones
+            first = self.words("", return_tensors="pt")["input_ids"].long()
+            made["input_ids"] = torch.cat([first, made["input_ids"]], 1)
+            made |= {name: pad(made[name], (first.shape[1], 0)) for name in PER_TOKEN if name in made}
+        return made
+
+
+def counts_pixels(image_processor: Any) -> bool:
+    """Whether its sizes are numbers of pixels and not lengths."""
+    return "max_pixels" in getattr(image_processor.valid_kwargs, "__annotations__", {})
+
+
+def smaller(picture: Image.Image, most: int) -> Image.Image:
+    """The picture with at most so many pixels, as wide for its height as before."""
+    width, height = picture.size
+    if width * height <= most:
+        return picture
+    share = math.sqrt(most / (width * height))
+    return picture.resize((max(1, int(width * share)), max(1, int(height * share))), Image.Resampling.BICUBIC)

@@ -1,0 +1,192 @@
+"""Data of one's own: every form people keep it in asks the same, and what is wrong is told with file and line."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from polydraft.apps.train.own import rows as tables
+from polydraft.apps.train.own.forms import GENERAL, questions
+from polydraft.apps.train.own.lessons import asks
+from polydraft.apps.train.own.rows import PICTURES, TEXTS, rows
+from polydraft.core.errors import DataUnavailable, PolydraftError
+
+
+def png(colour: str) -> bytes:
+    made = io.BytesIO()
+    Image.new("RGB", (8, 8), colour).save(made, "PNG")
+    return made.getvalue()
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.png").write_bytes(png("red"))
+    (tmp_path / "sub" / "b.png").write_bytes(png("blue"))
+    (tmp_path / ".hidden.png").write_bytes(b"nobody's")
+    return tmp_path
+
+
+def lines(folder: Path, *values: Any) -> Path:
+    file = folder / "data.jsonl"
+    file.write_text("\n".join(value if isinstance(value, str) else json.dumps(value) for value in values))
+    return file
+
+
+def told(messages: list[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """Roles, and what stands in turns: text, or the first letter of a picture's name."""
+    return [
+        (turn["role"], [part.get("text") or Path(part["image"]).name[0] for part in turn["content"]])
+        for turn in messages
+    ]
+
+
+def only(file: Path) -> list[list[tuple[str, list[Any]]]]:
+    (row,) = rows(str(file), PICTURES)
+    return [told(messages) for messages in questions(row)]
+
+
+DATA_URL = "data:image/png;base64," + base64.b64encode(png("red")).decode()
+SEEN, SECOND = {"type": "image_url", "image_url": {"url": "a.png"}}, {"type": "text", "text": "Why?"}
+FORMS: dict[str, dict[str, Any]] = {
+    "OpenAI": {
+        "messages": [
+            {"role": "user", "content": [SEEN, {"type": "text", "text": "What?"}]},
+            {"role": "assistant", "content": "A cat."},
+            {"role": "user", "content": [SECOND]},
+            {"role": "assistant", "content": "It is."},
+        ]
+    },
+    "messages and pictures apart": {
+        "images": ["a.png"],
+        "messages": [
+            {"role": "user", "content": "<image>What?"}, {"role": "assistant", "content": "A cat."},
+            {"role": "user", "content": "Why?"},
+        ],
+    },
+    "LLaVA": {
+        "image": "a.png",
+        "conversations": [
+            {"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A cat."},
+            {"from": "human", "value": "Why?"}, {"from": "gpt", "value": "It is."},
+        ],
+    },
+    "texts": {
+        "images": ["a.png"],
+        "texts": [{"user": "What?", "assistant": "A cat."}, {"user": "Why?", "assistant": "It is."}],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_asks_once_for_every_question_of_the_users(photos: Path, form: str):
+    first = [("user", ["a", "What?"])]
+    assert only(lines(photos, FORMS[form])) == [first, [*first, ("assistant", ["A cat."]), ("user", ["Why?"])]]
+
+
+def test_pictures_alone_get_questions_of_ours(photos: Path):
+    asked = [questions(row) for row in rows(str(photos), PICTURES)]
+    assert [told(messages[0]) for messages in asked] == [[("user", [name, GENERAL[0]])] for name in "ab"]
+    assert [len(each) for each in asked] == [len(GENERAL)] * 2
+    assert only(lines(photos, {"image": "sub/b.png", "question": "Where?"})) == [[("user", ["b", "Where?"])]]
+
+
+def test_a_table_in_a_folder_comes_before_its_pictures(photos: Path):
+    lines(photos, {"file_name": "a.png", "question": "What?"})
+    (row,) = rows(str(photos), PICTURES)
+    assert told(questions(row)[0]) == [("user", ["a", "What?"])]
+
+
+def test_pictures_may_stand_in_the_data_itself(photos: Path):
+    (row,) = rows(str(lines(photos, {"image": DATA_URL, "question": "What?"})), PICTURES)
+    assert questions(row)[0][0]["content"][0]["image"] == png("red")
+
+
+def test_a_list_in_one_file_is_read_as_lines_are(photos: Path):
+    file = photos / "llava.json"
+    file.write_text(json.dumps([FORMS["LLaVA"], FORMS["texts"]]))
+    assert [len(questions(row)) for row in rows(str(file), PICTURES)] == [2, 2]
+
+
+def test_a_set_of_the_hub_is_read_with_its_pictures_undecoded(photos: Path, monkeypatch: pytest.MonkeyPatch):
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_dict(
+        {"image": [{"bytes": png(name), "path": None} for name in ("red", "blue")], "question": ["What?", "Why?"]},
+        features=datasets.Features({"image": datasets.Image(), "question": datasets.Value("string")}),
+    )
+    made.to_parquet(photos / "train-00000.parquet")
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, split: made)
+    for name in ("me/photos", str(photos)):
+        found = [questions(row)[0][0]["content"] for row in rows(name, PICTURES)]
+        assert [parts[0]["image"].read()["bytes"] for parts in found] == [png("red"), png("blue")]
+        assert [parts[1]["text"] for parts in found] == ["What?", "Why?"]
+
+
+def test_a_set_that_cannot_be_fetched_is_told(monkeypatch: pytest.MonkeyPatch):
+    def offline(name: str) -> Any:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(tables, "from_hub", offline)
+    with pytest.raises(DataUnavailable, match="the set me/photos cannot be read .no route"):
+        list(rows("me/photos", PICTURES))
+
+
+def test_texts_are_lines_or_fields(tmp_path: Path):
+    (tmp_path / "said.txt").write_text("Good morning.\n\nHow are you?\n")
+    assert [ask.content["text"] for ask in asks(str(tmp_path), "speech")] == ["Good morning.", "How are you?"]
+    file = lines(tmp_path, {"prompt": "a cat"}, {"caption": "a dog"})
+    assert [ask.content["text"] for ask in asks(str(file), "image")] == ["a cat", "a dog"]
+    assert [row.place for row in rows(str(tmp_path / "said.txt"), TEXTS)][1] == f"line 3 of {tmp_path / 'said.txt'}"
+
+
+GOOD = {"image": "a.png", "question": "What?"}
+WRONG: dict[str, tuple[Any, str]] = {
+    "broken": ('{"image": "a.png", "ques', "line 2 of .*data.jsonl is no JSON"),
+    "no object": ("[1]", "line 2 of .*data.jsonl is no object"),
+    "nothing asked": ({"id": 3}, "line 2 of .*data.jsonl asks nothing"),
+    "no file": ({"image": "gone.png"}, "line 2 of .*data.jsonl names the picture .*gone.png, which is not there"),
+    "no picture": ({"image": "data.jsonl"}, "line 2 of .*data.jsonl has the picture .*data.jsonl, which is no pict"),
+    "remote": ({"image": "https://example.org/a.png"}, "line 2 of .*nothing is fetched"),
+    "no base64": ({"image": "data:image/png;base64,%%"}, "line 2 of .*no base64"),
+    "role": ({"messages": [{"role": "judge", "content": "No."}]}, "line 2 of .*a turn of 'judge'"),
+    "no role": ({"messages": [{"content": "No."}]}, "line 2 of .*a turn without role"),
+    "no list": ({"conversations": "What?"}, "line 2 of .*conversations that are no list"),
+    "no content": ({"messages": [{"role": "user"}]}, "line 2 of .*a turn without content"),
+    "part": ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "line 2 of .*the part"),
+    "places": ({"image": "a.png", "conversations": [{"from": "human", "value": "<image> <image>?"}]}, "2 places"),
+    "no question": ({"messages": [{"role": "system", "content": "Be brief."}]}, "line 2 of .*has no question"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_one_sentence_with_file_and_line(photos: Path, case: str):
+    value, says = WRONG[case]
+    with pytest.raises(DataUnavailable, match=says) as caught:
+        asks(str(lines(photos, GOOD, value)), "vlm")
+    assert isinstance(caught.value, PolydraftError) and "\n" not in str(caught.value) and str(caught.value)[-1] == "."
+
+
+def test_folders_and_files_that_teach_nothing_are_told(photos: Path, tmp_path: Path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataUnavailable, match="empty has no file to learn from .*.png"):
+        asks(str(empty), "vlm")
+    with pytest.raises(DataUnavailable, match="there is no data at"):
+        asks(str(tmp_path / "nowhere" / "at" / "all"), "vlm")
+    (empty / "a.png").write_bytes(b"no picture at all")
+    with pytest.raises(DataUnavailable, match="a.png is no picture"):
+        asks(str(empty), "vlm")
+    (empty / "a.png").write_bytes(png("red"))
+    with pytest.raises(DataUnavailable, match="give two at least"):
+        asks(str(empty), "vlm")
+    (empty / "b.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataUnavailable, match="b.txt cannot be read"):
+        asks(str(empty / "b.txt"), "speech")
+    with pytest.raises(DataUnavailable, match="line 1 of .*has no text"):
+        asks(str(lines(empty, {"id": 1})), "image")

@@ -1,0 +1,67 @@
+"""Tiny models of families that are not among the first seven, and of ones that are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import transformers as hf
+
+from .conftest import TEXT, VISION, finish_folder, plain, qwen, tokenizer
+
+
+def qwen2_vl(folder: Path) -> None:
+    vision = {"embed_dim": 16, "hidden_size": 32, "mlp_ratio": 2}
+    qwen(folder, hf.Qwen2VLForConditionalGeneration, hf.Qwen2VLConfig, "Qwen2VLProcessor", 14, vision)
+
+
+def qwen3_vl_moe(folder: Path) -> None:
+    vision = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1]}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    qwen(
+        folder, hf.Qwen3VLMoeForConditionalGeneration, hf.Qwen3VLMoeConfig, "Qwen3VLProcessor", 16, vision, **experts
+    )  # fmt: skip
+
+
+def llava_onevision(folder: Path) -> None:
+    words, shapes = tokenizer(folder, ["<image>", "<video>"]), [[56, 112], [112, 56], [112, 112]]
+    config = hf.LlavaOnevisionConfig(
+        text_config=hf.Qwen2Config(vocab_size=len(words), **TEXT), vision_config=hf.SiglipVisionConfig(**plain(VISION)),
+        image_grid_pinpoints=shapes, image_token_index=words.convert_tokens_to_ids("<image>"),
+        video_token_index=words.convert_tokens_to_ids("<video>"),
+    )  # fmt: skip
+    images = hf.LlavaOnevisionImageProcessorPil(size={"height": 56, "width": 56}, image_grid_pinpoints=shapes)
+    said = {"processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 16,
+            "vision_feature_select_strategy": "full"}  # fmt: skip
+    finish_folder(folder, "<image>", said, images, hf.LlavaOnevisionForConditionalGeneration(config))
+
+
+def internvl(folder: Path) -> None:
+    marks = "<img>", "</img>", "<IMG_CONTEXT>", "<video>"
+    names = "start_image_token", "end_image_token", "context_image_token", "video_token"
+    words = tokenizer(folder, list(marks), **dict(zip(names, marks, strict=True)))
+    config = hf.InternVLConfig(
+        text_config=hf.Qwen2Config(vocab_size=len(words), **TEXT), image_seq_length=4,
+        vision_config=hf.InternVLVisionConfig(**VISION), image_token_id=words.convert_tokens_to_ids("<IMG_CONTEXT>"),
+    )  # fmt: skip
+    images = hf.GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=4)
+    said = {"processor_class": "InternVLProcessor", "image_seq_length": 4}
+    finish_folder(folder, "<IMG_CONTEXT>", said, images, hf.InternVLForConditionalGeneration(config))
+
+
+def mistral3(folder: Path) -> None:
+    words = tokenizer(folder, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], "<s>")
+    config = hf.Mistral3Config(
+        text_config=hf.MistralConfig(vocab_size=len(words), **TEXT | {"sliding_window": None}),
+        vision_config=hf.PixtralVisionConfig(head_dim=8, **VISION), spatial_merge_size=2,
+        image_token_index=words.convert_tokens_to_ids("[IMG]"),
+    )  # fmt: skip
+    images = hf.PixtralImageProcessorPil(size={"longest_edge": 84}, patch_size={"height": 14, "width": 14})
+    said = {"processor_class": "PixtralProcessor", "patch_size": 14, "spatial_merge_size": 2}
+    finish_folder(folder, "[IMG]", said, images, hf.Mistral3ForConditionalGeneration(config))
+
+
+MORE: dict[str, Callable[[Path], None]] = {
+    "qwen2_vl": qwen2_vl, "qwen3_vl_moe": qwen3_vl_moe, "llava_onevision": llava_onevision, "internvl": internvl,
+    "mistral3": mistral3,
+}  # fmt: skip

@@ -1,0 +1,145 @@
+"""Folders as they come: quantised ones, ones that need other packages, and ones with something wrong in them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+
+import polydraft
+from polydraft.core.errors import InvalidArgument, PolydraftError, WeightsError
+from polydraft.modalities import loading
+from polydraft.modalities.loading import card, load, pretrained
+
+from .conftest import TEXT, VISION, asked, llava, method, oracle, picture, run
+
+PACKAGES = {  # what a quantisation is called in config.json, and what transformers asks for
+    "awq": ("gptqmodel", {"bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"}),
+    "gptq": ("optimum", {"bits": 4, "group_size": 16, "desc_act": False}),
+    "fp8": ("accelerate", {"activation_scheme": "dynamic"}),
+    "bitsandbytes": ("accelerate", {"load_in_4bit": True}),
+    "compressed-tensors": ("compressed_tensors", {"format": "pack-quantized", "config_groups": {}}),
+}
+
+
+def changed(folder: Path, to: Path, file: str = "config.json", **settings: Any) -> str:
+    """A copy of a model's folder with other settings."""
+    shutil.copytree(folder, to)
+    (to / file).write_text(json.dumps(json.loads((to / file).read_text()) | settings))
+    return str(to)
+
+
+@pytest.mark.parametrize("stored", PACKAGES)
+def test_a_quantised_folder_says_what_to_install(folder_of, tmp_path: Path, stored):
+    package, settings = PACKAGES[stored]
+    if find_spec(package):
+        pytest.skip(f"{package} is installed")
+    folder = changed(folder_of("llava"), tmp_path / "model", quantization_config={"quant_method": stored} | settings)
+    with pytest.raises(WeightsError, match=f"stored {stored}.*{package.replace('_', '.')}") as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_quantised_folder_loads_where_its_quantiser_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("accelerate")
+    pytest.importorskip("bitsandbytes")
+    for name, value in {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32}.items():  # whole blocks of numbers
+        monkeypatch.setitem(TEXT, name, value)
+        if name in VISION:
+            monkeypatch.setitem(VISION, name, value)
+    llava(tmp_path)
+    how = hf.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=["lm_head"])
+    model = hf.AutoModelForImageTextToText.from_pretrained(tmp_path, quantization_config=how)
+    (tmp_path / "model.safetensors").unlink()
+    model.save_pretrained(tmp_path)
+    pipe = load(str(tmp_path), dtype="bfloat16")
+    prompts = asked(pipe)
+    plain, _, _ = run(method(pipe), prompts)
+    drafted, _, tau = run(method(pipe, oracle(plain, pipe.mask.shape[1], 3)), prompts)
+    assert drafted == plain and tau > 1.5
+
+
+@pytest.fixture
+def placed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What transformers was asked for, with accelerate as good as installed."""
+    asked_for: list[dict[str, Any]] = []
+    honest = hf.AutoModelForImageTextToText.from_pretrained
+
+    def listening(folder: Path, device_map: Any = None, **options: Any) -> Any:
+        asked_for.append(options | {"device_map": device_map})
+        return honest(folder, **options)
+
+    monkeypatch.setattr(hf.AutoModelForImageTextToText, "from_pretrained", listening)
+    monkeypatch.setattr("transformers.utils.import_utils.is_accelerate_available", lambda: True)
+    return asked_for
+
+
+def test_weights_go_straight_to_their_device(folder_of, placed):
+    """In the type that is wanted; transformers does so where it is told the device before it reads."""
+    meta = torch.device("meta")  # any but the CPU, which needs no map
+    model = pretrained(hf.AutoModelForImageTextToText, folder_of("llava"), meta, torch.bfloat16)
+    assert placed == [placed[0] | {"device_map": {"": meta}, "dtype": torch.bfloat16}]
+    assert model.dtype == torch.bfloat16
+    load(str(folder_of("llava")), device="cpu", dtype="float32")
+    assert placed[-1]["device_map"] is None
+
+
+def test_a_device_map_is_handed_on(folder_of, placed):
+    load(str(folder_of("llava")), dtype="float32", device_map="balanced")
+    assert placed[-1]["device_map"] == "balanced"
+
+
+@pytest.mark.skipif(find_spec("accelerate") is not None, reason="accelerate is installed")
+def test_a_device_map_needs_accelerate(folder_of):
+    with pytest.raises(InvalidArgument, match="accelerate"):
+        load(str(folder_of("llava")), device_map="auto")
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "processor class": ("processor_config.json", {"processor_class": "MysteryProcessor"}, "MysteryProcessor"),
+    "end": ("generation_config.json", {"eos_token_id": [5, 10**6]}, "1000000"),
+    "end of another kind": ("generation_config.json", {"eos_token_id": "</s>"}, "</s>"),
+    "another size": ("config.json", {"text_config": {"model_type": "llama", **TEXT, "vocab_size": 9}}, "do not fit"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_in_a_folder_is_a_sentence(folder_of, tmp_path: Path, what):
+    file, settings, said = WRONG[what]
+    with pytest.raises(PolydraftError, match=said) as caught:
+        load(changed(folder_of("llava"), tmp_path / "model", file, **settings), dtype="float32")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "processor_config.json", "tokenizer.json"])
+def test_a_half_written_file_is_a_sentence(folder_of, tmp_path: Path, file):
+    folder = shutil.copytree(folder_of("llava"), tmp_path / "model")
+    (folder / file).write_text((folder / file).read_text()[:20])
+    with pytest.raises(WeightsError) as caught:
+        load(str(folder), dtype="float32")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_that_is_edited_is_read_again(folder_of, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its card, and what `chat` keeps loaded."""
+    folder = changed(folder_of("llava"), tmp_path / "model")
+    assert card(folder).defaults["temperature"] == 1.0
+    loads: list[Callable[..., Any]] = []
+    honest = loading.pretrained
+    monkeypatch.setattr(
+        "polydraft.modalities.vlm.pipeline.pretrained", lambda *given: (loads.append(given[0]), honest(*given))[1]
+    )
+    for count in (1, 1):
+        polydraft.chat(None, "?", model=folder, dtype="float32", max_new_tokens=1)
+        assert len(loads) == count
+    (Path(folder) / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.5}))
+    assert card(folder).defaults["temperature"] == 0.5
+    polydraft.chat(picture(20, 20), "?", model=folder, dtype="float32", max_new_tokens=1)
+    assert len(loads) == 2
