@@ -133,7 +133,7 @@ def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -
     verdict = page.locator("#compare-stage .verdict")
     verdict.wait_for()
     assert "The same tokens" in verdict.inner_text()
-    assert page.locator("#compare-stage .lane.drafted .flag").inner_text() == "first"
+    assert page.locator("#compare-stage .lane .flag").all_inner_texts() == ["first"]  # whose it is, the clock decides
     names, values = verdict.locator("dt").all_inner_texts(), verdict.locator("dd:not(.why)").all_inner_texts()
     figures = dict(zip(names, values, strict=True))
     assert float(figures["τ"]) > 1.2 and int(figures["Passes"]) > 1 and figures["S"].endswith("×"), figures
