@@ -173,7 +173,7 @@ def step(method: Method, batch: Batch) -> Step:
     watch.lap("draft")
     scores = method.target.score(state, draft)
     watch.lap("score")
-    law = method.sampler(scores.logits, state.settings, history(method, state, draft))
+    law = method.sampler(scores.outputs, state.settings, history(method, state, draft))
     verdict = method.verifier.verify(draft, law, batch.noise, state.generated)
     if method.verifier.guarantee == "identical" and not draft.chain:
         verdict = in_place(verdict)

@@ -58,7 +58,7 @@ def distances(target: CausalTarget, prompts: list[Prompt]) -> dict[str, list[flo
     target.prefill(state, prompts)
     found: dict[str, list[float]] = {}
     for what, draft in zip(("a chain", "a tree"), drafts(target, len(prompts)), strict=True):
-        scored, found[what] = target.score(state, draft).logits, []
+        scored, found[what] = target.score(state, draft).outputs, []
         for row, leaf in itertools.product(range(len(prompts)), leaves(draft)):
             line = draft.lineage[row, leaf + 1].nonzero()[:, 0].tolist()
             path = [int(draft.tokens[row, node - 1]) for node in line[1:]]
@@ -91,8 +91,8 @@ def keeps_bits(target: CausalTarget) -> bool:
     """Whether a row's logits are the same in passes of other widths, among other rows, and behind wider views."""
     together, prompts = tried(target, range(len(LENGTHS)))
     chain, tree = drafts(target, len(prompts), 20)
-    whole = target.score(together, chain).logits
-    in_place = target.score(together, tree).logits[:, : PATH + 1]
+    whole = target.score(together, chain).outputs
+    in_place = target.score(together, tree).outputs[:, : PATH + 1]
     if not torch.equal(in_place, whole[:, : PATH + 1]):
         return False
     for row in range(len(prompts)):
@@ -108,7 +108,7 @@ def keeps_bits(target: CausalTarget) -> bool:
 def wider(target: CausalTarget, state: State, draft: Draft, further: int) -> Tensor:
     """Logits of a draft with so many more slots in view than the row needs."""
     state.reached = [state.reached[0] + further]
-    logits = target.score(state, draft).logits
+    logits = target.score(state, draft).outputs
     state.reached = [state.reached[0] - further]
     return logits
 

@@ -54,6 +54,11 @@ class Prefill:
     features: Tensor
     embeddings: Tensor | None = None
 
+    @property
+    def roots(self) -> Tensor:
+        """`[B, 1]`: the last id of every conditional branch."""
+        return self.ids.unflatten(0, self.lengths.shape)[:, 0].gather(1, self.lengths[:, :1] - 1)
+
     def before_root(self) -> Tensor:
         """`[B, R, D]`: the feature that chose the root; zeros where the root is all there is."""
         last = (self.lengths - 2).clamp(min=0)[..., None, None].expand(-1, -1, 1, self.features.shape[-1])
@@ -62,9 +67,12 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Scores:
-    """One pass: logits `[B, N+1, V]` after guidance, features `[B, R, N+1, D]` of the last layer."""
+    """One pass: outputs, what laws are made of, and features `[B, R, N+1, D]` of the last layer.
 
-    logits: Tensor
+    outputs: `[B, N+1, V]` logits after guidance; of a target whose tokens are latents `[B, N+1, R, D]` hidden states.
+    """
+
+    outputs: Tensor
     features: Tensor
 
 
