@@ -135,11 +135,18 @@ PATH = 3  # nodes of the trees' first path, which stand in place
 
 def drafts(target: CausalTarget, rows: int, nodes: int = PATH) -> tuple[Draft, Draft]:
     """A chain, and a tree that begins with the chain's first nodes and has a branch under the root and one below."""
-    ids = (target.vocab // 3 + 5 * torch.arange(nodes + 3, device=target.device)) % target.vocab
-    chain = Draft.of_chain(ids[:nodes].expand(rows, -1))
+    tokens = target.some(nodes + 3)
+    chain = Draft.of_chain(side_by_side(tokens[:nodes], rows))
     parents = torch.tensor([*range(-1, PATH - 1), -1, 0, PATH + 1], device=target.device).expand(rows, -1)
-    tokens = torch.cat([ids[:PATH], ids[-3:]]).expand(rows, -1)
-    return chain, replace(chain, tokens=tokens, parents=parents, valid=tokens >= 0, deepest=PATH, chain=False)
+    tree = side_by_side(torch.cat([tokens[:PATH], tokens[-3:]]), rows)
+    return chain, replace(
+        chain, tokens=tree, parents=parents, valid=torch.ones_like(parents, dtype=torch.bool), deepest=PATH, chain=False
+    )
+
+
+def side_by_side(tokens: Tensor, rows: int) -> Tensor:
+    """Tokens `[N, …]` of one row for `rows` of them."""
+    return tokens.expand(rows, *tokens.shape)
 
 
 def distance(ours: Tensor, own: Tensor) -> float:
