@@ -51,9 +51,7 @@ class Registry:
 
     def parse(self, text: str) -> Choice:
         """`drafter`, `rule`, or `drafter+rule`, each with `(key=value,…)` or without."""
-        # a + that starts a name joins two parts; those of "lantern++" do not
-        pieces = re.split(r"\s*\+\s*(?=[a-z])", text.strip())
-        parts = [split(piece) for piece in pieces]
+        parts = [split(piece) for piece in pieces(text)]
         names = [name for name, _ in parts]
         if len(parts) == 1 and names[0] in self.drafters:
             drafter = self.drafters[names[0]]
@@ -67,6 +65,15 @@ class Registry:
         raise UnknownMethod(
             f"method {text!r} is unknown; use one of {listed(self.names)}, or drafter+rule, see `polydraft methods`."
         )
+
+    def knows(self, text: str) -> bool:
+        """Whether `text` names a method of this table, whatever it asks of it."""
+        names = [split(piece)[0] for piece in pieces(text)]
+        return all(name in self.drafters or name in self.judges for name in names)
+
+    def readers(self, kind: str) -> list[str]:
+        """Methods that draft with a drafter of `kind` and read what was fitted to it: a spread, shares, a depth."""
+        return [part.name for part in self.drafters.values() if part.kind == kind and part.fitted]
 
     def paired(self, choice: Choice) -> Choice:
         """`choice` if its judge can judge what its drafter drafts."""
@@ -83,6 +90,11 @@ class Registry:
 def listed(names: list[str]) -> str:
     """Names for a message; a rule's ratio form goes without saying."""
     return ", ".join(name for name in names if not name.endswith("-ratio"))
+
+
+def pieces(text: str) -> list[str]:
+    """What a + joins that starts a name; those of "lantern++" do not."""
+    return re.split(r"\s*\+\s*(?=[a-z])", text.strip())
 
 
 def split(piece: str) -> tuple[str, str]:

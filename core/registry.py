@@ -186,7 +186,7 @@ DRAFTERS: dict[str, DraftPart] = {
         ),
         DraftPart(
             "eagle", "one layer on the target's features, a fixed tree", "Li et al. 2024, arXiv 2401.15077", eagle,
-            lambda values: "tree", kind="eagle",
+            lambda values: "tree", kind="eagle", fitted=False,
             parameters={"depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 256)},
         ),
         DraftPart(
@@ -197,7 +197,7 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "eagle2-published", "one layer on the target's features, the likeliest paths",
             "Li et al. 2024, arXiv 2406.16858", eagle2, lambda values: "fixed", judge="target-only", kind="eagle",
-            parameters=grown(4, 4),
+            fitted=False, parameters=grown(4, 4),
         ),
         ahead(
             "medusa", "heads", "heads on the target's last feature", "Cai et al. 2024, arXiv 2401.10774",
@@ -224,12 +224,6 @@ DRAFTERS: dict[str, DraftPart] = {
         ),
     )
 }  # fmt: skip
-
-
-def readers(kind: str) -> list[str]:
-    """Methods that draft with a drafter of `kind` and read what was fitted to it: a spread, or shares."""
-    fixed = {"eagle", "eagle2-published"}  # as published: nothing is fitted
-    return [part.name for part in DRAFTERS.values() if part.kind == kind and part.name not in fixed]
 
 
 def on_tape(
@@ -378,4 +372,4 @@ JUDGES: dict[str, JudgePart] = {part.name: part for part in (*EXACT, *(row.judge
 
 
 IDS = Registry("ids", DRAFTERS, JUDGES)
-choices, available, build, parse = IDS.choices, IDS.available, IDS.build, IDS.parse
+choices, available, build, parse, readers = IDS.choices, IDS.available, IDS.build, IDS.parse, IDS.readers

@@ -1,8 +1,8 @@
-"""Tokens of either kind: ids `[B, L]`, or latents `[B, L, C]`. What the loop does with them asks for no more than these.
+"""Tokens of either kind, ids `[B, L]` or latents `[B, L, C]`: what the loop does with them asks for no more than these.
 
-    take(tokens, places)        # the tokens at places [B, K] of every row
-    either(mask, these, those)  # a choice a place
-    same(these, those)          # [B, K] bool
+take(tokens, places)        # the tokens at places [B, K] of every row
+either(mask, these, those)  # a choice a place
+same(these, those)          # [B, K] bool
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from polydraft.core.drafters.network import NetworkDrafter
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.tree import TreeState
 from polydraft.core.latent.law import Chain, LatentSampler, Walk
-from polydraft.core.latent.target import LatentHead, LatentTarget, nothing
+from polydraft.core.latent.target import Head, LatentTarget, nothing
 from polydraft.core.noise import Noise
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
@@ -71,9 +71,7 @@ class LatentChainDrafter:
 class LatentLMDrafter(NetworkDrafter):
     """An independent small model with a head of its own, which reads the target's prompts and latents."""
 
-    def __init__(
-        self, model: PreTrainedModel, head: LatentHead, target: LatentTarget, plan: Plan, rank: Rank
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, head: Head, target: LatentTarget, plan: Plan, rank: Rank) -> None:
         self.own = LatentTarget(model, head, begin=target.begin, guided=target.branches > 1)
         super().__init__(self.own.network, target, plan, rank)
 

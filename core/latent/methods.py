@@ -86,8 +86,9 @@ DRAFTERS: dict[str, DraftPart] = {
             parameters=depth(3),
         ),
         DraftPart(
-            "early-exit", "the target's own first layers and its head, no training", "Liu et al. 2024, arXiv 2404.18911",
-            early_exit, lambda values: "chain", parameters=depth(2) | {"layers": Parameter(6, "of the target", 1, 64)},
+            "early-exit", "the target's own first layers and its head, no training",
+            "Liu et al. 2024, arXiv 2404.18911", early_exit, lambda values: "chain",
+            parameters=depth(2) | {"layers": Parameter(6, "of the target", 1, 64)},
         ),
     )
 }  # fmt: skip

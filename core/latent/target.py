@@ -8,9 +8,10 @@ A prompt is ids, the last of which begins the latents. In place of latents it ha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.cache import blocks
@@ -18,31 +19,21 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.kernels import prepare
 from polydraft.core.latent.law import Chain
 from polydraft.core.rows import places
-from polydraft.core.sampling import OFF, Settings
+from polydraft.core.sampling import OFF, Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 
 IDS_ONLY = ("top_k", "top_p", "min_p", "repetition_penalty", "min_tokens", "repetition_aware")
 
 
-class LatentHead(nn.Module):
-    """A `Chain` with weights, which also says what the backbone reads for a latent."""
-
-    size: int
-    start: float
-    deviations: list[float]
+class Head(Chain, Protocol):
+    """A chain with weights, an `nn.Module`, which also says what the backbone reads for a latent."""
 
     def embed(self, latents: Tensor) -> Tensor:
         """`[..., C]` → `[..., D]`."""
-        raise NotImplementedError
 
-    def condition(self, hidden: Tensor) -> Tensor:
-        """See `Chain`."""
-        raise NotImplementedError
-
-    def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
-        """See `Chain`."""
-        raise NotImplementedError
+    def eval(self) -> Any:
+        """As of `nn.Module`."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +52,11 @@ class LatentTarget(CausalTarget):
     """begin: the id that every prompt ends with. Latents are float32, whatever type the weights have."""
 
     def __init__(
-        self, model: PreTrainedModel, head: LatentHead, *, begin: int, guided: bool = False, context: int | None = None
+        self, model: PreTrainedModel, head: Head, *, begin: int, guided: bool = False, context: int | None = None
     ) -> None:
         super().__init__(model, guided=guided, context=context)
-        prepare(head.eval())
-        self.chain: Chain = head
-        self.latents, self.begin = head, begin
+        prepare(head.eval())  # linear layers, which is all that costs
+        self.chain, self.begin = head, begin
         first = torch.tensor([begin], device=self.device)
         with torch.inference_mode():
             self.first = self.model.get_input_embeddings()(first)  # [1, D]
@@ -76,7 +66,7 @@ class LatentTarget(CausalTarget):
         if not tokens.is_floating_point():
             return super().embed(tokens)
         none = tokens.isnan().any(-1, keepdim=True)
-        return torch.where(none, self.first, self.latents.embed(tokens.masked_fill(none, 0).to(self.model.dtype)))
+        return torch.where(none, self.first, self.chain.embed(tokens.masked_fill(none, 0)))
 
     def inputs(self, tokens: Tensor) -> Tensor:
         return self.embed(tokens).repeat_interleave(self.branches, 0)
@@ -95,16 +85,7 @@ class LatentTarget(CausalTarget):
 
     def refuse(self, prompts: list[Prompt]) -> None:
         for prompt in prompts:
-            if prompt.sampling.greedy:
-                raise InvalidArgument(
-                    "temperature=0 is not possible: a latent has no likeliest value that could be picked; "
-                    "use a temperature above 0."
-                )
-            if asked := [name for name in IDS_ONLY if getattr(prompt.sampling, name) != getattr(OFF, name)]:
-                raise InvalidArgument(
-                    f"{asked[0]} chooses among ids and this model draws latents; leave it out and use temperature or "
-                    "guidance_scale."
-                )
+            check(prompt.sampling)
         super().refuse(prompts)
 
     def written(self, ids: Tensor) -> Tensor:
@@ -113,6 +94,20 @@ class LatentTarget(CausalTarget):
     def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
         seen = super().read(state, prompts, ids, lengths, rows)
         return LatentPrefill(seen.ids, seen.lengths, seen.features, size=self.chain.size)
+
+
+def check(sampling: Sampling) -> None:
+    """Raise InvalidArgument for settings that mean nothing where latents are drawn."""
+    if sampling.greedy:
+        raise InvalidArgument(
+            "temperature=0 is not possible: a latent has no likeliest value that could be picked; use a temperature "
+            "above 0."
+        )
+    if asked := [name for name in IDS_ONLY if getattr(sampling, name) != getattr(OFF, name)]:
+        raise InvalidArgument(
+            f"{asked[0]} chooses among ids and this model draws latents; leave it out, or use temperature or "
+            "guidance_scale."
+        )
 
 
 def nothing(rows: int, length: int, size: int, device: torch.device) -> Tensor:
