@@ -5,7 +5,8 @@ min(1, p/q); otherwise z is reflected at the plane between the two means, and th
 (Bou-Rabee, Eberle and Zimmer 2020, "Coupling and convergence for Hamiltonian Monte Carlo", section 2.3, for the
 coupling; De Bortoli et al. 2025, arXiv 2501.05370, for drafts of diffusion models). Either way the target's x is an
 exact draw of its own chain, so a latent is accepted where the two chains still agree at its end, and elsewhere the
-target's own takes its place. Both steps need the same variance, and one above 0 at the end.
+target's own takes its place. Both steps need the same variance. A step without noise goes where the target's mean is,
+and keeps only what is equal to it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.latent.law import LatentLaw
 from polydraft.core.noise import Noise
+from polydraft.core.tokens import same
 from polydraft.core.verdict import Verdict, follow
 
 
@@ -55,7 +57,9 @@ def walked_on(law: LatentLaw, noise: Noise, draft: Draft) -> Coupled:
     for step in range(law.steps):
         mean, sigma = law.mean(x, step), law.deviation(step)
         on = mean + sigma * alone[1 + step]
-        drafted, kept = coupled(states[:, :, step + 1], means[:, :, step], mean[:, :-1], sigma, noise)
+        y, own = states[:, :, step + 1], mean[:, :-1]
+        noisy = law.chain.deviations[step] > 0
+        drafted, kept = coupled(y, means[:, :, step], own, sigma, noise) if noisy else (own, same(y, own))
         x = torch.cat([torch.where(agrees[..., None], drafted, on[:, :-1]), on[:, -1:]], 1)
         agrees = agrees & kept
     return Coupled(x.float(), agrees)

@@ -6,7 +6,8 @@
 On the tape every step is emitted by layered dither: with a = σ√χ²₃, W = 2a and an offset u in (0, 1) it is the one
 point of the lattice W (Z + u) in (μ - a, μ + a]. A Gaussian is a mixture of such uniforms, so the law is exact; and the
 point depends on μ through an integer alone. Two chains with nearby means therefore emit the very same numbers mostly,
-and verifying a draft is comparing latents. It asks for the same σ > 0 in both chains, at the last step too.
+and verifying a draft is comparing latents. It asks for the same σ in both chains, and for σ > 0 at the last step: where
+a head ends without noise, two latents are equal only if all that led to them was, and no draft is of use.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class LatentLaw:
         begin, widths, offsets = where.latent(self.steps, self.chain.size)
         x = begin * self.chain.start
         for step in range(self.steps):
-            x = dithered(self.mean(x, step), self.deviation(step) * widths[step], offsets[step])
+            mean = self.mean(x, step)
+            ends = not self.chain.deviations[step]  # there is nothing to draw
+            x = mean if ends else dithered(mean, self.deviation(step) * widths[step], offsets[step])
         return x.float()
 
     def normals(self, noise: Noise) -> Tensor:
