@@ -71,3 +71,38 @@ NEXTSTEP = unfold(
     }
     | adaln("image_head.net", 64, 64, 5120, 1536, 12)
 )  # fmt: skip
+
+
+def mar(width: int, depth: int, head_width: int, head_depth: int) -> Shapes:
+    """A MAR of 256 tokens of 16 numbers, 1000 classes and a buffer of 64 places."""
+    shapes: Shapes = {
+        "class_emb.weight": (1000, width), "fake_latent": (1, width), "mask_token": (1, 1, width),
+        "encoder_pos_embed_learned": (1, 320, width), "decoder_pos_embed_learned": (1, 320, width),
+        "diffusion_pos_embed_learned": (1, 256, width), "z_proj.weight": (width, 16), "z_proj.bias": (width,),
+        "decoder_embed.weight": (width, width), "decoder_embed.bias": (width,),
+    }  # fmt: skip
+    for norm in ("z_proj_ln", "encoder_norm", "decoder_norm"):
+        shapes |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)}
+    for half in ("encoder", "decoder"):
+        block = f"{half}_blocks.{{0..{depth}}}"
+        for norm in ("norm1", "norm2"):
+            shapes |= {f"{block}.{norm}.weight": (width,), f"{block}.{norm}.bias": (width,)}
+        linear = {"attn.qkv": (3, 1), "attn.proj": (1, 1), "mlp.fc1": (4, 1), "mlp.fc2": (1, 4)}
+        for name, (rows, columns) in linear.items():
+            shapes |= {
+                f"{block}.{name}.weight": (rows * width, columns * width),
+                f"{block}.{name}.bias": (rows * width,),
+            }
+    return unfold(shapes | adaln("diffloss.net", 16, 32, width, head_width, head_depth))
+
+
+MAR = {
+    "MAR-B": mar(768, 12, 1024, 6),
+    "MAR-L": mar(1024, 16, 1280, 8),
+    "MAR-H": mar(1280, 20, 1536, 12),
+}
+MAR_GIGABYTES = {
+    "MAR-B": 0.832,
+    "MAR-L": 1.91,
+    "MAR-H": 3.77,
+}  # of the files in fp32 at huggingface.co/jadechoghari/mar
