@@ -59,7 +59,7 @@ def test_every_method_draws_what_plain_decoding_draws(
         alone, _ = run(pipe.method(LATENTS.parse("ar"), guided), asked[-1:])
         assert same(alone, plain[-1:]), "a row must not depend on its neighbours"
         taken = {}
-        for name in ("jacobi(window=3)", "jacobi(window=12)", "draft(depth=2)", "eagle(depth=3)", "early-exit(depth=3)"):
+        for name in ("jacobi(window=3)", "jacobi(window=12)", "draft(depth=2)", "eagle", "early-exit(depth=3)"):
             drawn, taken[name] = run(pipe.method(LATENTS.parse(name), guided), asked)
             assert same(drawn, plain), name
         assert taken["jacobi(window=12)"] > 1.5 and taken["early-exit(depth=3)"] > 1.5
