@@ -38,10 +38,13 @@ class Newest:
 
 
 class LatentChainDrafter:
-    """A chain of `depth` latents a pass. chain: what draws from the network's hidden states."""
+    """A chain of `depth` latents a pass.
 
-    def __init__(self, network: NetworkDrafter, chain: Chain, depth: int) -> None:
-        self.network, self.sampler, self.depth = network, LatentSampler(chain), depth
+    chain: what draws from the network's hidden states; looks: at how many steps its head is asked, 0 is all.
+    """
+
+    def __init__(self, network: NetworkDrafter, chain: Chain, depth: int, looks: int = 0) -> None:
+        self.network, self.sampler, self.depth, self.looks = network, LatentSampler(chain), depth, looks
 
     def begin(self, own: TreeState | None, seen: Prefill) -> TreeState:
         return self.network.begin(own, seen)
@@ -60,9 +63,9 @@ class LatentChainDrafter:
             hidden = said.features.unflatten(0, (len(state), -1)).transpose(1, 2)
             law = self.sampler(hidden, state.settings)
             if noise.on_tape:
-                drawn.append(law.drawn(noise.at(state.generated[:, None] + level)))
+                drawn.append(law.drawn(noise.at(state.generated[:, None] + level), self.looks))
             else:
-                walks.append(law.walked(law.normals(noise)))
+                walks.append(law.walked(law.normals(noise), self.looks))
                 drawn.append(walks[-1].latents)
         q = None if noise.on_tape else Walk.behind_each_other(walks)
         return Draft.of_chain(torch.cat(drawn, 1), passes=self.depth, q=q)
@@ -90,6 +93,7 @@ class LeftLaw:
     """Fills a Jacobi window of latents: the law of the place before, with every place's own noise."""
 
     chain: Chain
+    looks: int = 1
 
     def blank(self, seen: Prefill, window: int) -> tuple[Tensor, Tensor]:
         rows, branches, _, width = seen.features.shape
@@ -101,4 +105,4 @@ class LeftLaw:
         """edge: `[B, R, D]`, the hidden state behind the deepest guess."""
         t = state.generated[:, None] + torch.arange(guesses.shape[1], device=guesses.device)
         given = edge[:, None].expand(-1, guesses.shape[1], -1, -1)
-        return LatentSampler(self.chain)(given, state.settings).drawn(noise.at(t))
+        return LatentSampler(self.chain)(given, state.settings).drawn(noise.at(t), self.looks)

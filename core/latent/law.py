@@ -13,7 +13,7 @@ a head ends without noise, two latents are equal only if all that led to them wa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -50,6 +50,12 @@ class Chain(Protocol):
 
         condition: `[B, R, K, W]` of the guidance branches (conditional, then unconditional); scale: `[B]`.
         """
+
+    def denoised(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
+        """`[B, K, C]` fp32: the latent without noise that `mean` goes towards."""
+
+    def towards(self, x: Tensor, step: int, denoised: Tensor) -> Tensor:
+        """`[B, K, C]` fp32: the mean of x after `step`, for whoever has `denoised`."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,19 @@ class LatentLaw:
     def steps(self) -> int:
         return len(self.chain.deviations)
 
-    def drawn(self, where: Places) -> Tensor:
-        """`[B, K, C]` fp32: the latents that the tape draws at these places."""
+    def means(self, looks: int) -> Callable[[Tensor, int], Tensor]:
+        """Means of the steps, in their order. looks: 0, or at how many of them the head is asked, for a cheaper draft.
+
+        A draft is wanted for where its chain ends, and what the head expects there changes little from step to step.
+        """
+        return self.mean if looks in (0, self.steps) else Glances(self, looks).mean
+
+    def drawn(self, where: Places, looks: int = 0) -> Tensor:
+        """`[B, K, C]` fp32: the latents that the tape draws at these places; looks: see `means`."""
         begin, widths, offsets = where.latent(self.steps, self.chain.size)
-        x = begin * self.chain.start
+        x, means = begin * self.chain.start, self.means(looks)
         for step in range(self.steps):
-            mean = self.mean(x, step)
+            mean = means(x, step)
             ends = not self.chain.deviations[step]  # there is nothing to draw
             x = mean if ends else dithered(mean, self.deviation(step) * widths[step], offsets[step])
         return x.float()
@@ -109,11 +122,11 @@ class LatentLaw:
         sizes = 1 + self.steps, self.chain.size
         return noise.normal(self.given.shape[1], math.prod(sizes)).unflatten(2, sizes).movedim(2, 0)
 
-    def walked(self, normals: Tensor) -> Walk:
-        """Chains that draw Gaussian noise."""
-        states, means = [normals[0] * self.chain.start], []
+    def walked(self, normals: Tensor, looks: int = 0) -> Walk:
+        """Chains that draw Gaussian noise; looks: see `means`."""
+        states, means, mean = [normals[0] * self.chain.start], [], self.means(looks)
         for step in range(self.steps):
-            means.append(self.mean(states[-1], step))
+            means.append(mean(states[-1], step))
             states.append(means[-1] + self.deviation(step) * normals[1 + step])
         # the token itself is float32, and what follows it has seen no other
         states[-1] = states[-1].float().double()
@@ -122,6 +135,22 @@ class LatentLaw:
     def possible(self, columns: Tensor, latents: Tensor) -> Tensor:
         """`[B, K]` bool: whether latents `[B, K, C]` are numbers."""
         return latents.isfinite().all(-1)
+
+
+class Glances:
+    """Means of one walk along a law's chain, whose head is asked at `looks` steps, the first among them."""
+
+    def __init__(self, law: LatentLaw, looks: int) -> None:
+        self.law = law
+        self.at = {round(look * (law.steps - 1) / max(1, looks - 1)) for look in range(looks)}
+        self.expected: Tensor | None = None
+
+    def mean(self, x: Tensor, step: int) -> Tensor:
+        """As `LatentLaw.mean`, towards what was expected last."""
+        law, x = self.law, x.float()
+        if step in self.at or self.expected is None:
+            self.expected = law.chain.denoised(x, step, law.condition, law.scale)
+        return law.chain.towards(x, step, self.expected).double()
 
 
 def dithered(mean: Tensor, half: Tensor, offset: Tensor) -> Tensor:

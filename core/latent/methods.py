@@ -37,13 +37,13 @@ def line(values: Values) -> Dynamic:
 
 def chained(context: MethodContext, values: Values, network: NetworkDrafter) -> Drafter:
     """A network whose hidden states are like the target's, and so go into its head."""
-    return LatentChainDrafter(network, target_of(context).chain, values["depth"])
+    return LatentChainDrafter(network, target_of(context).chain, values["depth"], values["looks"])
 
 
 def independent(context: MethodContext, values: Values) -> Drafter:
     model, head = context.drafters["lm"]()
     network = LatentLMDrafter(model, head, target_of(context), line(values), Rank())
-    return LatentChainDrafter(network, head, values["depth"])
+    return LatentChainDrafter(network, head, values["depth"], values["looks"])
 
 
 def eagle(context: MethodContext, values: Values) -> Drafter:
@@ -64,7 +64,8 @@ def jacobi(context: MethodContext, values: Values) -> Drafter:
 
 
 def depth(default: int) -> dict[str, Parameter]:
-    return {"depth": Parameter(default, "latents guessed a pass", 1, 32)}
+    looks = Parameter(2, "steps of a chain at which the drafter's head is asked; 0 is all", 0, 1000)
+    return {"depth": Parameter(default, "latents guessed a pass", 1, 32), "looks": looks}
 
 
 DRAFTERS: dict[str, DraftPart] = {

@@ -32,19 +32,24 @@ class RandomHead(nn.Module):
         ]
 
     def embed(self, latents: Tensor) -> Tensor:
-        return self.inward(latents)
+        return self.inward(latents.to(self.outward.weight.dtype))
 
     def condition(self, hidden: Tensor) -> Tensor:
         return self.outward(hidden).float() * self.spread
 
     def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
+        return self.towards(x, step, self.denoised(x, step, condition, scale))
+
+    def towards(self, x: Tensor, step: int, denoised: Tensor) -> Tensor:
         before, after = self.levels[step : step + 2]
+        return denoised + (after / before) ** 2 * (x - denoised)
+
+    def denoised(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
         guided = condition[:, 0]
         if condition.shape[1] == 2:
             guided = condition[:, 1] + scale[:, None, None] * (condition[:, 0] - condition[:, 1])
-        heard = self.deeper((x / (1 + before**2) ** 0.5).to(self.deeper.weight.dtype)).float()
-        denoised = guided + 0.2 * heard.tanh()
-        return denoised + (after / before) ** 2 * (x - denoised)
+        heard = self.deeper((x / (1 + self.levels[step] ** 2) ** 0.5).to(self.deeper.weight.dtype)).float()
+        return guided + 0.2 * heard.tanh()
 
 
 def backbone(layers: int = 3, seed: int = 0) -> LlamaModel:
