@@ -11,6 +11,7 @@ and keeps only what is equal to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -33,24 +34,18 @@ class CoupledVerifier:
     on_tape = False
 
     def verify(self, draft: Draft, law: LatentLaw, noise: Noise, t: Tensor) -> Verdict:
-        own = walked_on(law, noise, draft)
-        agrees = own.agrees & draft.valid
-        return follow(agrees.cumprod(1).sum(1), draft, own.latents)
+        if not draft.size:
+            return follow(draft.valid.sum(1), draft, law.walked(law.normals(noise)).latents)
+        *_, (latents, agrees) = beside(law, noise, draft)
+        return follow((agrees & draft.valid).cumprod(1).sum(1), draft, latents.float())
 
 
-@dataclass(frozen=True)
-class Coupled:
-    """The target's own latents `[B, N+1, C]`, and which of the first N are the draft's, `[B, N]` bool."""
+def beside(law: LatentLaw, noise: Noise, draft: Draft) -> Iterator[tuple[Tensor, Tensor]]:
+    """The target's chains at every column, coupled with the draft's where there is one, after every step.
 
-    latents: Tensor
-    agrees: Tensor
-
-
-def walked_on(law: LatentLaw, noise: Noise, draft: Draft) -> Coupled:
-    """The target's chains at every column, coupled with the draft's where there is one."""
+    Its own states `[B, N+1, C]`, and which of the first N still are the draft's, `[B, N]` bool.
+    """
     alone = law.normals(noise)  # what a chain draws that nobody drafted, or that has parted
-    if not draft.size:
-        return Coupled(law.walked(alone).latents, draft.valid)
     states, means = draft.q.states, draft.q.means
     agrees = torch.ones_like(draft.valid)
     x = torch.cat([states[:, :, 0], alone[0, :, -1:] * law.chain.start], 1)
@@ -62,7 +57,7 @@ def walked_on(law: LatentLaw, noise: Noise, draft: Draft) -> Coupled:
         drafted, kept = coupled(y, means[:, :, step], own, sigma, noise) if noisy else (own, same(y, own))
         x = torch.cat([torch.where(agrees[..., None], drafted, on[:, :-1]), on[:, -1:]], 1)
         agrees = agrees & kept
-    return Coupled(x.float(), agrees)
+        yield x, agrees
 
 
 def coupled(y: Tensor, drafted: Tensor, mean: Tensor, sigma: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ a head ends without noise, two latents are equal only if all that led to them wa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -109,13 +109,18 @@ class LatentLaw:
 
     def drawn(self, where: Places, looks: int = 0) -> Tensor:
         """`[B, K, C]` fp32: the latents that the tape draws at these places; looks: see `means`."""
+        *_, last = self.taped(where, looks)
+        return last.float()
+
+    def taped(self, where: Places, looks: int = 0) -> Iterator[Tensor]:
+        """`[B, K, C]` float64: what the tape draws, after every step of the chain."""
         begin, widths, offsets = where.latent(self.steps, self.chain.size)
         x, means = begin * self.chain.start, self.means(looks)
         for step in range(self.steps):
             mean = means(x, step)
             ends = not self.chain.deviations[step]  # there is nothing to draw
             x = mean if ends else dithered(mean, self.deviation(step) * widths[step], offsets[step])
-        return x.float()
+            yield x
 
     def normals(self, noise: Noise) -> Tensor:
         """Standard normals `[1 + T, B, K, C]` float64 of the second stream, for `walked`; another draw."""
