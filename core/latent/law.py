@@ -4,7 +4,7 @@
     latents = law.drawn(noise.at(t))                 # the tape's, [B, K, C]
 
 On the tape every step is emitted by layered dither: with a = σ√χ²₃, W = 2a and an offset u in (0, 1) it is the one
-point of the lattice W (Z + u) in (μ - a, μ + a]. A Gaussian is a mixture of such uniforms, so the law is exact; and the
+point of the lattice W (Z + u) in [μ - a, μ + a). A Gaussian is a mixture of such uniforms, so the law is exact; and the
 point depends on μ through an integer alone. Two chains with nearby means therefore emit the very same numbers mostly,
 and verifying a draft is comparing latents. It asks for the same σ > 0 in both chains, at the last step too.
 """
@@ -29,7 +29,7 @@ class Chain(Protocol):
     """A head that denoises, as a chain of Gaussian steps of fixed isotropic variance.
 
     size: coordinates of a latent. start: standard deviation of what the chain begins with. deviations: of every step in
-    order; 0 is a step without noise.
+    order, all above 0.
     """
 
     @property
@@ -122,7 +122,7 @@ class LatentLaw:
 
 
 def dithered(mean: Tensor, half: Tensor, offset: Tensor) -> Tensor:
-    """The point of the lattice `2 half (Z + offset)` in (mean - half, mean + half]."""
+    """The point of the lattice `2 half (Z + offset)` in [mean - half, mean + half)."""
     width = 2 * half
     return width * (((mean - half) / width - offset).ceil() + offset)
 

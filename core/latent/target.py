@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.cache import blocks
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.core.kernels import prepare
 from polydraft.core.latent.law import Chain
 from polydraft.core.rows import places
@@ -55,6 +55,11 @@ class LatentTarget(CausalTarget):
         self, model: PreTrainedModel, head: Head, *, begin: int, guided: bool = False, context: int | None = None
     ) -> None:
         super().__init__(model, guided=guided, context=context)
+        if min(head.deviations) <= 0:
+            raise UnsupportedModel(
+                "a step of this model's chain has no noise, so that nothing could be verified behind it; use a model "
+                "whose deviations are all above 0."
+            )
         prepare(head.eval())  # linear layers, which is all that costs
         self.chain, self.begin = head, begin
         first = torch.tensor([begin], device=self.device)
