@@ -10,6 +10,7 @@ published names.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -95,6 +96,20 @@ class MAR(nn.Module):
             return model.eval().requires_grad_(False)
 
         return read_weights("weights", folder, read)
+
+    def with_fewer_blocks(self, depth: int) -> MAR:
+        """A drafter of the same weights that leaves out blocks, the kept ones evenly spaced. Raises InvalidArgument."""
+        whole = self.config.depth
+        if not 1 <= depth <= whole:
+            raise InvalidArgument(f"depth {depth} is not possible; use 1 to {whole}.")
+        kept = [round(place * (whole - 1) / max(depth - 1, 1)) for place in range(depth)]
+        with torch.device("meta"):
+            made = MAR(replace(self.config, depth=depth))
+        for name, part in (*self.named_children(), *self.named_parameters(recurse=False)):
+            setattr(made, name, part)
+        made.encoder_blocks = nn.ModuleList(self.encoder_blocks[block] for block in kept)
+        made.decoder_blocks = nn.ModuleList(self.decoder_blocks[block] for block in kept)
+        return made.eval()
 
     @property
     def net(self) -> AdaLN:
