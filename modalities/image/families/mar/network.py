@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.families.adaln import AdaLN
-from polydraft.modalities.image.families.mar.config import LATENT_SCALE, MARConfig
+from polydraft.modalities.image.families.mar.config import MARConfig
 from polydraft.modalities.image.families.patches import unpatchify
 from polydraft.modalities.loading import read_weights
 
@@ -123,9 +123,9 @@ class MAR(nn.Module):
         return self.mask_token.device
 
     def latents(self, tokens: Tensor) -> Tensor:
-        """Tokens `[B, T, C]` as what the published autoencoder decodes, `[B, channels, H, W]`."""
+        """Tokens `[B, T, C]` as a picture of latents, `[B, channels, H, W]`, see `autoencoder.pixels`."""
         side = self.config.side
-        return unpatchify(tokens, (side, side), self.config.patch) / LATENT_SCALE
+        return unpatchify(tokens, (side, side), self.config.patch)
 
     def classes(self, labels: Tensor) -> Tensor:
         """Vectors `[B, D]` of labels `[B]`; UNCONDITIONAL is nobody's class. Raises InvalidArgument."""
