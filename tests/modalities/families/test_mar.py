@@ -293,7 +293,7 @@ def test_without_guidance_the_other_branch_is_not_computed(mar: MAR) -> None:
     plain, first = Settings(iterations=4, steps=5), torch.zeros(1, dtype=torch.long)
     for settings, branches in ((plain, 1), (SETTINGS, 2)):
         plan = Plan.of(mar, [1], [7], settings)
-        assert plan.conditions(mar, torch.zeros(1, 9, 4), first, first).shape[1] == branches
+        assert plan.read(mar, torch.zeros(1, 9, 4), first, first)[1].shape == (1, branches, 16)
     assert not whole(mar, [1], [7], plain)[-1].tokens.equal(whole(mar, [1], [7])[-1].tokens)
 
 

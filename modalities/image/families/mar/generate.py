@@ -94,13 +94,16 @@ class Plan:
         pairs, places = (self.turns[rows] == sets[:, None]).nonzero(as_tuple=True)
         return Spots(pairs, rows[pairs], places, self.seeds[rows][pairs], self.scales[sets][pairs])
 
-    def conditions(self, model: MAR, tokens: Tensor, rows: Tensor, sets: Tensor) -> Tensor:
-        """z `[P, R, T, D]` that sets `[P]` of rows `[P]` are drawn from, given tokens `[P, T, C]`; R is 2 if guided."""
-        labels, known = self.labels[rows], self.known(rows, sets)
+    def read(self, model: MAR, tokens: Tensor, rows: Tensor, sets: Tensor) -> tuple[Spots, Tensor]:
+        """The tokens of sets `[P]` of rows `[P]`, and z `[N, R, D]` that they are drawn from; R is 2 if guided.
+
+        tokens: `[B, T, C]`, of which each set is told those of earlier sets.
+        """
+        labels, known, spots = self.labels[rows], self.known(rows, sets), self.spots(rows, sets)
         branches = [labels, torch.full_like(labels, UNCONDITIONAL)] if self.guided else [labels]
         count = len(branches)
-        z = model(tokens.repeat(count, 1, 1), known.repeat(count, 1), model.classes(torch.cat(branches)))
-        return z.unflatten(0, (count, -1)).transpose(0, 1)
+        z = model(tokens[rows].repeat(count, 1, 1), known.repeat(count, 1), model.classes(torch.cat(branches)))
+        return spots, z.unflatten(0, (count, -1))[:, spots.pairs, spots.places].transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,6 @@ class Drawn:
     known: Tensor
 
 
-@torch.inference_mode()
 def generate(model: MAR, labels: list[int], seeds: list[int], settings: Settings) -> Iterator[Drawn]:
     """Draw a picture for every label, set by set. Raises InvalidArgument before anything is drawn."""
     plan, chain = Plan.of(model, labels, seeds, settings), settings.chain(model)
@@ -144,7 +146,8 @@ def generate(model: MAR, labels: list[int], seeds: list[int], settings: Settings
     rows = torch.arange(len(labels), device=model.device)
     for index in range(len(plan.scales)):
         sets = torch.full_like(rows, index)
-        spots, z = plan.spots(rows, sets), plan.conditions(model, tokens, rows, sets)
-        drawn = run(chain, chain.condition(z[spots.pairs, :, spots.places]), spots.scales, spots.dice()).tokens
-        tokens = tokens.index_put((spots.rows, spots.places), drawn)
+        with torch.inference_mode():  # not while others run
+            spots, z = plan.read(model, tokens, rows, sets)
+            drawn = run(chain, chain.condition(z), spots.scales, spots.dice()).tokens
+            tokens = tokens.index_put((spots.rows, spots.places), drawn)
         yield Drawn(tokens, plan.known(rows, sets + 1))

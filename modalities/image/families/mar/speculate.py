@@ -7,7 +7,8 @@ Every known token changes what the target says everywhere, so `ahead` drafted se
 row for each, and saves passes, not work. A set stands where all its tokens agree; one that does not is the target's,
 and later ones are dropped. With the exact rule the law is that of `generate` with the same settings; the tokens of a
 seed are others. Where the chain's last step is silent the target's tokens are hardly ever the drafted ones, so nothing
-is saved: draft with noisy_end.
+is saved: draft with noisy_end. The two chains are coupled step by step, so the drafter's has as many steps; it saves
+blocks of the network alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ class Progress:
     passes: int
 
 
-@torch.inference_mode()
 def speculate(
     target: MAR, drafter: MAR, labels: list[int], seeds: list[int], settings: Settings, *, ahead: int = 4,
     rule: Rule = exact, prefill: int = 0,
@@ -54,21 +54,22 @@ def speculate(
     sets, passes = torch.zeros_like(every), 0
     while bool((sets < len(plan.scales)).any()):
         own, judge = STREAMS * passes, STREAMS * passes + 1
-        if passes < prefill:
-            rows = every[sets < len(plan.scales)]
-            turns, canvas, draft = sets[rows], tokens, None
-        else:
-            rows, turns, canvas, draft = drafted(drafter, cheap, plan, tokens, sets, ahead, own)
-        spots = plan.spots(rows, turns)
-        condition = chain.condition(plan.conditions(target, canvas[rows], rows, turns)[spots.pairs, :, spots.places])
-        if draft is None:
-            drawn, agreed = run(chain, condition, spots.scales, spots.dice(own)).tokens, spots.rows >= 0
-        else:
-            drawn, agreed = rule(chain, condition, spots.scales, draft, spots.dice(own), spots.dice(judge))
-        stands = standing(rows, turns - sets[rows], spots.pairs, agreed)
-        kept = stands[spots.pairs]
-        tokens = tokens.index_put((spots.rows[kept], spots.places[kept]), drawn[kept])
-        sets, passes = sets.index_add(0, rows, stands.long()), passes + 1
+        with torch.inference_mode():  # not while others run
+            if passes < prefill:
+                rows = every[sets < len(plan.scales)]
+                turns, canvas, draft = sets[rows], tokens, None
+            else:
+                rows, turns, canvas, draft = drafted(drafter, cheap, plan, tokens, sets, ahead, own)
+            spots, z = plan.read(target, canvas, rows, turns)
+            condition = chain.condition(z)
+            if draft is None:
+                drawn, agreed = run(chain, condition, spots.scales, spots.dice(own)).tokens, spots.rows >= 0
+            else:
+                drawn, agreed = rule(chain, condition, spots.scales, draft, spots.dice(own), spots.dice(judge))
+            stands = standing(rows, turns - sets[rows], spots.pairs, agreed)
+            kept = stands[spots.pairs]
+            tokens = tokens.index_put((spots.rows[kept], spots.places[kept]), drawn[kept])
+            sets, passes = sets.index_add(0, rows, stands.long()), passes + 1
         yield Progress(tokens, plan.known(every, sets), sets, passes)
 
 
@@ -87,9 +88,8 @@ def drafted(
         if not len(rows):
             break
         turns = sets[rows] + further
-        spots = plan.spots(rows, turns)
-        condition = chain.condition(plan.conditions(drafter, tokens[rows], rows, turns)[spots.pairs, :, spots.places])
-        trails.append(run(chain, condition, spots.scales, spots.dice(stream)))
+        spots, z = plan.read(drafter, tokens, rows, turns)
+        trails.append(run(chain, chain.condition(z), spots.scales, spots.dice(stream)))
         tokens = tokens.index_put((spots.rows, spots.places), trails[-1].tokens)
         pairs.append((rows, turns))
     rows, turns = (torch.cat(part) for part in zip(*pairs, strict=True))
