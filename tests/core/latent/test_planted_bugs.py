@@ -13,7 +13,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.latent import coupled as coupled_module
-from polydraft.core.latent.coupled import CoupledVerifier, walked_on
+from polydraft.core.latent.coupled import CoupledVerifier, beside
 from polydraft.core.latent.law import LatentLaw, LatentSampler, Walk
 from polydraft.core.noise import Noise
 from polydraft.core.verdict import Verdict, follow
@@ -191,18 +191,19 @@ class Keeping(CoupledVerifier):
     """Counts what agrees, wherever it stands."""
 
     def verify(self, draft: Draft, law: LatentLaw, noise: Noise, t: Tensor) -> Verdict:
-        own = walked_on(law, noise, draft)
-        return follow(own.agrees.sum(1), draft, own.latents)
+        *_, (latents, agrees) = beside(law, noise, draft)
+        return follow(agrees.sum(1), draft, latents.float())
 
 
 class Nearly(CoupledVerifier):
     """Emits the target's own latent, and keeps the drafts behind it if the draft's was near: they have seen another."""
 
     def verify(self, draft: Draft, law: LatentLaw, noise: Noise, t: Tensor) -> Verdict:
-        own = walked_on(law, noise, draft)
-        near = own.agrees | ((own.latents[:, :-1] - draft.tokens).abs().amax(-1) < 0.5)
-        kept = near.cumprod(1).sum(1)
-        return follow(kept, replace(draft, tokens=torch.where(near[..., None], own.latents[:, :-1], 0)), own.latents)
+        *_, (latents, agrees) = beside(law, noise, draft)
+        own, latents = latents[:, :-1].float(), latents.float()
+        near = agrees | ((own - draft.tokens).abs().amax(-1) < 0.5)
+        said = replace(draft, tokens=torch.where(near[..., None], own, 0))
+        return follow(near.cumprod(1).sum(1), said, latents)
 
 
 @pytest.mark.parametrize("verifier", [Keeping(), Nearly()], ids=["behind a rejected one", "behind a near one"])
@@ -215,15 +216,8 @@ def test_a_draft_kept_through_a_last_step_without_noise(monkeypatch):
     target = MapTarget(Still())
     drafter = reader(target, Still(shift=0.1))
 
-    def leaking(y, drafted, mean, sigma, noise):
-        return step_of()(y, drafted, mean, sigma, noise) if sigma.all() else (y, noise.uniform(y.shape[1]) < 1)
-
-    def own(y, drafted, mean, sigma, noise):
-        return step_of()(y, drafted, mean, sigma, noise) if sigma.all() else (mean, noise.uniform(y.shape[1]) > 1)
-
-    monkeypatch.setattr(coupled_module, "coupled", own)
     assert fit(drafter, target=target) > GOOD
-    monkeypatch.setattr(coupled_module, "coupled", leaking)
+    monkeypatch.setattr(coupled_module, "same", lambda these, those: torch.ones(these.shape[:2], dtype=torch.bool))
     assert fit(drafter, target=target) < BAD
 
 
@@ -238,7 +232,7 @@ def test_a_draft_that_was_chosen_among_several(monkeypatch):
     """Of two walks the one that ends nearer to its mean: no longer a draw of the law that it is said to be of."""
     honest = LatentLaw.walked
 
-    def better(self: LatentLaw, normals: Tensor) -> Walk:
+    def better(self: LatentLaw, normals: Tensor, *looks: int) -> Walk:
         first, second = honest(self, normals), honest(self, normals.roll(1, 1))
         near = [(walk.states[:, :, -1] - walk.means[:, :, -1]).square().sum(-1) for walk in (first, second)]
         pick = (near[0] < near[1])[..., None, None]
