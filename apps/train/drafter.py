@@ -63,8 +63,8 @@ def run(
     found = loading.card(target)
     if found.latent:
         raise UnsupportedMethod(
-            f"{found.name} generates latents, whose drafters are trained with it; use `polydraft train tiny-latent`, or "
-            "a target of ids."
+            f"{found.name} generates latents, whose drafters are trained with it; use `polydraft train tiny-latent`, "
+            "or a target of ids."
         )
     asked = None if data is None else asks(data, found.modality)
     folder = samples or out / "samples"
