@@ -20,7 +20,20 @@ import typer
 from typer.core import TyperGroup
 
 import polydraft
-from polydraft.apps.commands import batch, bench, chat, doctor, image, methods, models, serve, speech, train, ui
+from polydraft.apps.commands import (
+    batch,
+    bench,
+    chat,
+    convert,
+    doctor,
+    image,
+    methods,
+    models,
+    serve,
+    speech,
+    train,
+    ui,
+)
 from polydraft.core.errors import PolydraftError
 
 STOPPED = 130
@@ -72,6 +85,7 @@ app.command("ui")(ui.ui)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 app.add_typer(batch.app, name="batch")
+app.add_typer(convert.app, name="convert")
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ from polydraft.core.verify.base import Verifier
 class Method:
     """A named way to decode: who drafts, who is drafted for, who judges, under which grammar.
 
+    sampler: laws of the target's outputs; another kind of token has another (`core.latent`).
     guarantee: what results are labelled with; the verifier's, unless this machine does not keep it (`core.proof`).
     """
 
@@ -43,7 +44,7 @@ class Method:
     target: CausalTarget
     drafter: Drafter
     verifier: Verifier
-    sampler: Sampler = Sampler()
+    sampler: Any = Sampler()
     guarantee: str = ""
 
     @property
@@ -63,11 +64,14 @@ class Method:
 
 @dataclass
 class Request:
-    """What became of a request so far, on the host; finish: why it ended, "cancelled" while it has not."""
+    """What became of a request so far, on the host.
+
+    ids: generated tokens, numbers or lists of coordinates. finish: why it ended, "cancelled" while it has not.
+    """
 
     id: int
     stats: DecodeStats
-    ids: list[int] = field(default_factory=list)
+    ids: list[Any] = field(default_factory=list)
     finish: str = "cancelled"
 
 
@@ -95,8 +99,9 @@ class Batch:
         return [self.requests[request] for request in sorted(self.requests)]
 
     def outputs(self) -> list[Tensor]:
-        """Generated ids of every request so far, in the order of their ids."""
-        return [torch.tensor(request.ids, dtype=torch.long) for request in self.in_order()]
+        """Generated tokens of every request so far, `[T]` or `[T, C]`, in the order of their ids."""
+        like = self.state.tokens
+        return [torch.tensor(row.ids, dtype=like.dtype).view(-1, *like.shape[2:]) for row in self.in_order()]
 
     def finish_reasons(self) -> list[str]:
         """Why each request ended: "eos", "length", whatever it was stopped for or, where it has not, "cancelled"."""
@@ -114,7 +119,7 @@ class Step:
 
     requests: list[int]
     generated: list[int]
-    committed: list[list[int]]
+    committed: list[list[Any]]
     accepted: list[int]
     ended: list[int]
 
@@ -173,7 +178,7 @@ def step(method: Method, batch: Batch) -> Step:
     watch.lap("draft")
     scores = method.target.score(state, draft)
     watch.lap("score")
-    law = method.sampler(scores.logits, state.settings, history(method, state, draft))
+    law = method.sampler(scores.outputs, state.settings, history(method, state, draft))
     verdict = method.verifier.verify(draft, law, batch.noise, state.generated)
     if method.verifier.guarantee == "identical" and not draft.chain:
         verdict = in_place(verdict)
@@ -209,10 +214,11 @@ def record(batch: Batch, draft: Draft, verdict: Verdict, drafted: Tensor) -> Ste
     """Learn from the device, in one read, what the pass came to."""
     assert verdict.finish is not None
     numbers = torch.stack([verdict.counts, verdict.accepted, verdict.finish, drafted], 1)
-    told = torch.cat([numbers, verdict.tokens], 1).tolist()
+    flat = torch.cat([numbers.to(verdict.tokens.dtype), verdict.tokens.flatten(1)], 1).cpu()
+    told, made = flat[:, :4].long().tolist(), flat[:, 4:].view(verdict.tokens.shape).tolist()
     requests, before = [request.id for request in batch.live], [len(request.ids) for request in batch.live]
     committed, ended = [], []
-    for row, (request, (count, accepted, finish, nodes, *tokens)) in enumerate(zip(batch.live, told, strict=True)):
+    for row, (request, (count, accepted, finish, nodes), tokens) in enumerate(zip(batch.live, told, made, strict=True)):
         request.ids += tokens[:count]
         request.stats.count(nodes, accepted, count, draft.passes)
         batch.state.reached[row] += count
@@ -223,6 +229,6 @@ def record(batch: Batch, draft: Draft, verdict: Verdict, drafted: Tensor) -> Ste
         if finish == IMPOSSIBLE:
             raise InvalidArgument(
                 f"nothing may follow token {len(request.ids)} of request {request.id}: grammar and sampling rule out "
-                "every id, or the model's logits are not finite; loosen them, or use float32."
+                "every id, or the model's outputs are not finite; loosen them, or use float32."
             )
-    return Step(requests, before, committed, [row[1] for row in told], ended)
+    return Step(requests, before, committed, [accepted for _, accepted, _, _ in told], ended)

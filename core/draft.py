@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from polydraft.core.tokens import either, take
 
 
 @dataclass(frozen=True)
 class Draft:
     """One tree a row.
 
-    tokens: `[B, N]` int64, ids of the nodes, the root excluded.
+    tokens: `[B, N]` int64, ids of the nodes, the root excluded; or `[B, N, C]` latents.
     parents: `[B, N]` int64, index of the parent node (smaller than the node's own), -1 for the root.
     valid: `[B, N]` bool, False where a row has fewer nodes.
     deepest: no node is deeper; known without looking at the device.
     chain: every row is a chain in order, so nothing needs to move when it is committed.
     passes: network passes the drafter spent on it.
-    q: `[B, N+1, V]` log q, the law that the children of every column were drawn from (in the order of their indices);
-    None where they were picked deterministically, which is a one-hot law.
+    q: what judges must know of how tokens were drawn. Of ids `[B, N+1, V]` log q, the law that the children of every
+    column were drawn from (in the order of their indices), None where they were picked deterministically, which is a
+    one-hot law; of latents the walk that led to each (`core.latent.law`).
     shape: another draft of the same parents, whose lineage and depth this one shares.
     """
 
@@ -33,36 +37,36 @@ class Draft:
     deepest: int
     chain: bool = False
     passes: int = 0
-    q: Tensor | None = None
+    q: Any = None
     shape: Draft | None = None
 
     @staticmethod
-    def of_chain(tokens: Tensor, valid: Tensor | None = None, passes: int = 0, q: Tensor | None = None) -> Draft:
-        """A chain from `[B, N]` ids; an invalid node invalidates all that follow it."""
-        rows, nodes = tokens.shape
+    def of_chain(tokens: Tensor, valid: Tensor | None = None, passes: int = 0, q: Any = None) -> Draft:
+        """A chain from `[B, N]` ids or `[B, N, C]` latents; an invalid node invalidates all that follow it."""
+        rows, nodes = tokens.shape[:2]
         parents = torch.arange(-1, nodes - 1, device=tokens.device).expand(rows, nodes)
-        valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid.cumprod(1).bool()
+        valid = torch.ones_like(parents, dtype=torch.bool) if valid is None else valid.cumprod(1).bool()
         return Draft(tokens, parents, valid, nodes, chain=True, passes=passes, q=q)
 
     @staticmethod
-    def empty(rows: int, device: torch.device | str = "cpu") -> Draft:
-        """Nothing drafted: plain decoding."""
-        return Draft.of_chain(torch.empty(rows, 0, dtype=torch.long, device=device))
+    def empty(like: Tensor) -> Draft:
+        """Nothing drafted, under tokens `[B, …]`: plain decoding."""
+        return Draft.of_chain(like[:, :0])
 
-    def after(self, passes: int, q: Tensor | None = None) -> Draft:
+    def after(self, passes: int, q: Any = None) -> Draft:
         """The same, drafted in `passes` passes, with the law its tokens were drawn from."""
         return replace(self, passes=passes, q=q)
 
     def led_by(self, leaf: Tensor) -> Draft:
         """The same trees with the path to node `leaf` `[B]` in front."""
-        rows, nodes = self.tokens.shape
+        rows, nodes = self.tokens.shape[:2]
         path = self.lineage[torch.arange(rows, device=leaf.device), leaf + 1, 1:]
         places = torch.arange(nodes, device=leaf.device)
         order = torch.where(path, places, places + nodes).argsort(1)  # ancestors come first, in their order
         parents = self.parents.gather(1, order)
         parents = torch.where(parents < 0, -1, order.argsort(1).gather(1, parents.clamp(min=0)))
         return replace(
-            self, tokens=self.tokens.gather(1, order), parents=parents, valid=self.valid.gather(1, order), q=None
+            self, tokens=take(self.tokens, order), parents=parents, valid=self.valid.gather(1, order), q=None
         )
 
     def under(self, stem: Tensor, counts: Tensor, room: int) -> Draft:
@@ -74,7 +78,7 @@ class Draft:
         place = torch.arange(room, device=stem.device).expand(len(stem), -1)
         node, before = place - counts[:, None], place < counts[:, None]
         inside = node.clamp(0, self.size - 1)
-        tokens = torch.where(before, stem.gather(1, place.clamp(max=stem.shape[1] - 1)), self.tokens.gather(1, inside))
+        tokens = either(before, take(stem, place.clamp(max=stem.shape[1] - 1)), take(self.tokens, inside))
         parents = torch.where(before, place - 1, self.parents.gather(1, inside) + counts[:, None])
         valid = before | (self.valid.gather(1, inside) & (node < self.size))
         deepest = min(room, self.deepest + stem.shape[1])
@@ -87,7 +91,7 @@ class Draft:
     @cached_property
     def lineage(self) -> Tensor:
         """`[B, N+1, N+1]` bool: column j is column i itself or one of its ancestors (the root is everyone's)."""
-        rows, nodes = self.tokens.shape
+        rows, nodes = self.tokens.shape[:2]
         if self.shape is not None:
             return self.shape.lineage.expand(rows, -1, -1)
         if self.chain:

@@ -28,9 +28,9 @@ def pass_seconds(
     seconds: dict[int, list[float]] = {count: [] for count in nodes}
     for repeat in range(repeats + 1):
         for count in nodes:
-            draft = Draft.of_chain(torch.zeros(len(prompts), count, dtype=torch.long, device=target.device))
+            draft = Draft.of_chain(target.some(count).expand(len(prompts), *target.some(count).shape))
             start = time.perf_counter()
-            target.score(state, draft).logits.sum().item()  # waits for the device
+            target.score(state, draft).outputs.sum().item()  # waits for the device
             if repeat:  # the first round warms up
                 seconds[count].append(time.perf_counter() - start)
     return {count: statistics.median(times) for count, times in seconds.items()}

@@ -69,7 +69,8 @@ class Parameter:
 class DraftPart:
     """A row of the registry: a way to draft.
 
-    judge: who judges unless told otherwise. kind: the trained drafter it needs. ours: where what is done here is not
+    judge: who judges unless told otherwise. kind: the trained drafter it needs. fitted: whether it reads what
+    was fitted to that drafter; what is as published does not. ours: where what is done here is not
     what the paper publishes. On the tape any tree will do; off it `shape` says what a judge may assume: "fixed"
     (deterministic), "chain" or "tree" of sampled tokens with their law, or "picked", sampled tokens of which some were
     dropped. "tape" cannot leave the tape, "off" cannot be on it.
@@ -82,6 +83,7 @@ class DraftPart:
     shape: Callable[[dict[str, Any]], str]
     judge: str = "tape"
     kind: str = ""
+    fitted: bool = True
     ours: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
 

@@ -1,7 +1,8 @@
 """Noise of a batch of rows: the tape, tied to places, and the second stream, fresh in every pass.
 
 The token at position t of a row is `argmax_v(log p_t(v) + g_t(v))` with g from the row's tape, a pure function of
-(seed, segment, position, token). Plain decoding is then a deterministic function of prompt and seed, and drafting is
+(seed, segment, position, token). A latent has normal noise by the same key, a step of its chain in the token's place
+(`core.latent`). Plain decoding is then a deterministic function of prompt and seed, and drafting is
 guessing that argmax (Gumbel coupling; Daliri, Musco and Suresh 2024, "Coupling without Communication and
 Drafter-Invariant Speculative Decoding", arXiv 2408.07978). Published rules draw from the second stream instead, keyed
 by (seed, segment, the row's pass, which draw of the pass it is): tape noise would be used twice there, which is biased.
@@ -9,6 +10,7 @@ by (seed, segment, the row's pass, which draw of the pass it is): tape noise wou
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -76,6 +78,16 @@ def gumbel(keys: Tensor, t: Tensor, vocab: int) -> Tensor:
     return draws.log1p_().neg_().log_().neg_()
 
 
+def lanes(place: Tensor, count: int) -> Tensor:
+    """`[..., count]` float64 in (0, 1), of keys `place` `[...]`."""
+    return unit(mix(place[..., None] + token_keys(count, place.device)))
+
+
+def normals(first: Tensor, second: Tensor) -> Tensor:
+    """Standard normal float64 of two uniforms in (0, 1) (Box and Muller 1958)."""
+    return (-2 * first.log()).sqrt() * (2 * math.pi * second).cos()
+
+
 @dataclass
 class Noise(Rows):
     """What every row draws. on_tape: whether drafts are ranked with the tape, or with draws of their own.
@@ -115,6 +127,25 @@ class Noise(Rows):
         """`[B, K, V]` of the tape at positions t `[B, K]`."""
         return self.quiet(self.keys, t)
 
+    def latent(self, t: Tensor, steps: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the tape at positions t `[B, K]`, for chains of `steps` steps over `size` coordinates, float64: standard
+        normals `[B, K, size]` to begin with, and for every step the root of a χ²₃ and a uniform, `[steps, B, K, size]`.
+
+        What a step draws does not depend on how many steps follow.
+        """
+        place = mix(self.keys[:, None] * GOLDEN + t)
+        drawn = lanes(place, (1 + 2 * steps) * 2 * size).view(*t.shape, 1 + 2 * steps, 2, size)
+        first, second = drawn.movedim((2, 3), (0, 1)).unbind(1)  # [1 + 2 * steps, B, K, size]
+        begin = normals(first[0], second[0])
+        # χ²₃ is an exponential, twice, and the square of a normal, which three uniforms make; the fourth is the offset
+        widths = (first[1::2].log() * -2 + normals(second[1::2], first[2::2]).square()).sqrt()
+        return begin, widths, second[2::2]
+
+    def normal(self, columns: int, size: int) -> Tensor:
+        """`[B, columns, size]` float64 standard normals of the second stream; another draw."""
+        drawn = lanes(mix(self.fresh() ^ mix(self.seeds ^ SECOND)), 2 * columns * size)
+        return normals(*drawn.view(-1, 2, columns, size).unbind(1))
+
     def spots(self, t: Tensor, further: int) -> Tensor:
         """`[B, K]` float64 in (0, 1) of the tape, one a position, for rules that draw again; 0 for greedy rows."""
         bits = mix((self.keys + further)[:, None] * GOLDEN + t)
@@ -135,6 +166,10 @@ class Noise(Rows):
         places = torch.arange(columns, device=keys.device)
         return uniform((self.seeds ^ SECOND)[:, None], keys[:, None], places)
 
+    def at(self, t: Tensor) -> Places:
+        """What laws draw at positions t `[B, K]`."""
+        return Places(self, t)
+
     def fresh(self) -> Tensor:
         """`[B]`: a key of segment, pass and draw."""
         self.draws += 1
@@ -146,3 +181,19 @@ class Noise(Rows):
             return torch.zeros(1, 1, 1, device=t.device).expand(*t.shape, self.vocab)
         drawn = gumbel(keys, t, self.vocab)
         return drawn if all(self.temperatures) else drawn.masked_fill_(self.greedy[:, None, None], 0)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Positions t `[B, K]` of a batch's tape, where laws draw what they need: ids Gumbel noise, latents a chain's."""
+
+    noise: Noise
+    t: Tensor
+
+    def gumbel(self) -> Tensor | None:
+        """`[B, K, V]`; None where every row is greedy."""
+        return self.noise.window(self.t) if self.noise.sampled else None
+
+    def latent(self, steps: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Noise.latent`."""
+        return self.noise.latent(self.t, steps, size)

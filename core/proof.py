@@ -58,7 +58,7 @@ def distances(target: CausalTarget, prompts: list[Prompt]) -> dict[str, list[flo
     target.prefill(state, prompts)
     found: dict[str, list[float]] = {}
     for what, draft in zip(("a chain", "a tree"), drafts(target, len(prompts)), strict=True):
-        scored, found[what] = target.score(state, draft).logits, []
+        scored, found[what] = target.score(state, draft).outputs, []
         for row, leaf in itertools.product(range(len(prompts)), leaves(draft)):
             line = draft.lineage[row, leaf + 1].nonzero()[:, 0].tolist()
             path = [int(draft.tokens[row, node - 1]) for node in line[1:]]
@@ -91,8 +91,8 @@ def keeps_bits(target: CausalTarget) -> bool:
     """Whether a row's logits are the same in passes of other widths, among other rows, and behind wider views."""
     together, prompts = tried(target, range(len(LENGTHS)))
     chain, tree = drafts(target, len(prompts), 20)
-    whole = target.score(together, chain).logits
-    in_place = target.score(together, tree).logits[:, : PATH + 1]
+    whole = target.score(together, chain).outputs
+    in_place = target.score(together, tree).outputs[:, : PATH + 1]
     if not torch.equal(in_place, whole[:, : PATH + 1]):
         return False
     for row in range(len(prompts)):
@@ -108,7 +108,7 @@ def keeps_bits(target: CausalTarget) -> bool:
 def wider(target: CausalTarget, state: State, draft: Draft, further: int) -> Tensor:
     """Logits of a draft with so many more slots in view than the row needs."""
     state.reached = [state.reached[0] + further]
-    logits = target.score(state, draft).logits
+    logits = target.score(state, draft).outputs
     state.reached = [state.reached[0] - further]
     return logits
 
@@ -135,11 +135,18 @@ PATH = 3  # nodes of the trees' first path, which stand in place
 
 def drafts(target: CausalTarget, rows: int, nodes: int = PATH) -> tuple[Draft, Draft]:
     """A chain, and a tree that begins with the chain's first nodes and has a branch under the root and one below."""
-    ids = (target.vocab // 3 + 5 * torch.arange(nodes + 3, device=target.device)) % target.vocab
-    chain = Draft.of_chain(ids[:nodes].expand(rows, -1))
+    tokens = target.some(nodes + 3)
+    chain = Draft.of_chain(side_by_side(tokens[:nodes], rows))
     parents = torch.tensor([*range(-1, PATH - 1), -1, 0, PATH + 1], device=target.device).expand(rows, -1)
-    tokens = torch.cat([ids[:PATH], ids[-3:]]).expand(rows, -1)
-    return chain, replace(chain, tokens=tokens, parents=parents, valid=tokens >= 0, deepest=PATH, chain=False)
+    tree = side_by_side(torch.cat([tokens[:PATH], tokens[-3:]]), rows)
+    return chain, replace(
+        chain, tokens=tree, parents=parents, valid=torch.ones_like(parents, dtype=torch.bool), deepest=PATH, chain=False
+    )
+
+
+def side_by_side(tokens: Tensor, rows: int) -> Tensor:
+    """Tokens `[N, …]` of one row for `rows` of them."""
+    return tokens.expand(rows, *tokens.shape)
 
 
 def distance(ours: Tensor, own: Tensor) -> float:

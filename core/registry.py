@@ -1,16 +1,14 @@
-"""Every way to draft and every way to judge, by name, written `jacobi(window=16)+lantern(delta=0.2)`.
+"""Every way to draft and every way to judge ids, by name, written `jacobi(window=16)+lantern(delta=0.2)`.
 
 choice = parse("draft(depth=6)")
 drafter, verifier = build(choice, context)
 
-A drafter alone is judged as its row says, on the noise tape unless it was published otherwise; a rule alone takes the
-drafter its row names. Wrong pairs are refused with what to use instead.
+Those for latents are in `core.latent.methods`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,9 +25,9 @@ from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.drafters.sjd import SJDDrafter
-from polydraft.core.errors import UnknownMethod, UnsupportedMethod
 from polydraft.core.fit import ByRows
-from polydraft.core.methods import Choice, DraftPart, JudgePart, MethodContext, Parameter, defaults, fits, read
+from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
+from polydraft.core.naming import Registry
 from polydraft.core.verify import rules
 from polydraft.core.verify.base import Verifier
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
@@ -188,7 +186,7 @@ DRAFTERS: dict[str, DraftPart] = {
         ),
         DraftPart(
             "eagle", "one layer on the target's features, a fixed tree", "Li et al. 2024, arXiv 2401.15077", eagle,
-            lambda values: "tree", kind="eagle",
+            lambda values: "tree", kind="eagle", fitted=False,
             parameters={"depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 256)},
         ),
         DraftPart(
@@ -199,7 +197,7 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "eagle2-published", "one layer on the target's features, the likeliest paths",
             "Li et al. 2024, arXiv 2406.16858", eagle2, lambda values: "fixed", judge="target-only", kind="eagle",
-            parameters=grown(4, 4),
+            fitted=False, parameters=grown(4, 4),
         ),
         ahead(
             "medusa", "heads", "heads on the target's last feature", "Cai et al. 2024, arXiv 2401.10774",
@@ -226,12 +224,6 @@ DRAFTERS: dict[str, DraftPart] = {
         ),
     )
 }  # fmt: skip
-
-
-def readers(kind: str) -> list[str]:
-    """Methods that draft with a drafter of `kind` and read what was fitted to it: a spread, or shares."""
-    fixed = {"eagle", "eagle2-published"}  # as published: nothing is fitted
-    return [part.name for part in DRAFTERS.values() if part.kind == kind and part.name not in fixed]
 
 
 def on_tape(
@@ -379,65 +371,5 @@ GROUP_TEST = JudgePart(
 JUDGES: dict[str, JudgePart] = {part.name: part for part in (*EXACT, *(row.judge() for row in LOSSY), GROUP_TEST)}
 
 
-def choices() -> list[Choice]:
-    """One choice for every name a user can give alone."""
-    drafters = [Choice(part, JUDGES[part.judge]) for part in DRAFTERS.values()]
-    return drafters + [Choice(DRAFTERS[part.drafter], part) for part in JUDGES.values() if part.drafter]
-
-
-def available(drafters: Iterable[str], codes: bool = True) -> list[str]:
-    """Names that a model with these drafters can use alone."""
-    have = dict.fromkeys(drafters)
-    names = [*DRAFTERS, *(name for name, part in JUDGES.items() if part.drafter)]
-    return [name for name, choice in zip(names, choices(), strict=True) if not choice.lacks(have, codes)]
-
-
-def build(choice: Choice, context: MethodContext) -> tuple[Drafter, Verifier]:
-    """Drafter and verifier; raises UnsupportedMethod where the model lacks what the method needs."""
-    codes = context.codes is not None
-    if lacking := choice.lacks(context.drafters, codes):
-        raise UnsupportedMethod(
-            f"method {choice.name!r} needs {lacking} and {context.model} has none; use one of "
-            f"{listed(available(context.drafters, codes))}, or train one with `polydraft train drafter`."
-        )
-    return choice.build(context)
-
-
-def parse(text: str) -> Choice:
-    """`drafter`, `rule`, or `drafter+rule`, each with `(key=value,…)` or without."""
-    # a + that starts a name joins two parts; those of "lantern++" do not
-    pieces = re.split(r"\s*\+\s*(?=[a-z])", text.strip())
-    parts = [split(piece) for piece in pieces]
-    names = [name for name, _ in parts]
-    if len(parts) == 1 and names[0] in DRAFTERS:
-        drafter = DRAFTERS[names[0]]
-        return Choice(drafter, JUDGES[drafter.judge], read(drafter, parts[0][1]))
-    if len(parts) == 1 and names[0] in JUDGES and JUDGES[names[0]].drafter:
-        judge = JUDGES[names[0]]
-        return Choice(DRAFTERS[judge.drafter], judge, {}, read(judge, parts[0][1]))
-    if len(parts) == 2 and names[0] in DRAFTERS and names[1] in JUDGES:
-        drafter, judge = DRAFTERS[names[0]], JUDGES[names[1]]
-        return paired(Choice(drafter, judge, read(drafter, parts[0][1]), read(judge, parts[1][1])))
-    known = listed([*DRAFTERS, *(name for name, judge in JUDGES.items() if judge.drafter)])
-    raise UnknownMethod(f"method {text!r} is unknown; use one of {known}, or drafter+rule, see `polydraft methods`.")
-
-
-def listed(names: list[str]) -> str:
-    """Names for a message; a rule's ratio form goes without saying."""
-    return ", ".join(name for name in names if not name.endswith("-ratio"))
-
-
-def split(piece: str) -> tuple[str, str]:
-    match = re.fullmatch(r"([a-z][\w+-]*)\s*(?:\(([^()]*)\))?", piece)
-    return (match.group(1), match.group(2) or "") if match else ("", "")
-
-
-def paired(choice: Choice) -> Choice:
-    """`choice` if its judge can judge what its drafter drafts."""
-    shape = choice.drafter.shape(defaults(choice.drafter) | choice.given)
-    if not fits(choice.judge, shape):
-        usable = ", ".join(judge.name for judge in JUDGES.values() if fits(judge, shape))
-        raise UnsupportedMethod(
-            f"{choice.judge.name!r} cannot judge the drafts of {choice.drafter.name!r}; with it use one of {usable}."
-        )
-    return choice
+IDS = Registry("ids", DRAFTERS, JUDGES)
+choices, available, build, parse, readers = IDS.choices, IDS.available, IDS.build, IDS.parse, IDS.readers

@@ -17,6 +17,7 @@ from torch import Tensor
 from polydraft.core.constraints import Constraints
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.history import History
+from polydraft.core.noise import Places
 from polydraft.core.rows import Rows, places
 
 COLDEST = 1e-6  # temperatures below are as good as this, whose scores are still finite
@@ -173,6 +174,15 @@ class Law:
         lines = torch.arange(len(ids), device=ids.device)[:, None]
         return self.scores[lines, columns, ids].isfinite()
 
+    def drawn(self, where: Places) -> Tensor:
+        """`[B, C]`: the ids that the noise at these places chooses."""
+        return self.choices(where.gumbel())
+
+    @property
+    def given(self) -> Tensor:
+        """`[B, C, …]`: what this law was made of, see `Sampler.again`."""
+        return self.scores
+
     def choices(self, noise: Tensor | None) -> Tensor:
         """`[B, C]`: the ids that Gumbel noise `[B, C, V]` chooses, or none; ties go to the lower index."""
         return (self.scores if noise is None else self.scores + noise).argmax(-1)
@@ -202,6 +212,10 @@ class Sampler:
         late = self.ends is not None and settings.used("min_tokens")
         asked = self.constraints is not None and self.constraints.remembers
         return slots or late or asked or settings.used("repetition_penalty") or settings.window > 0
+
+    def again(self, given: Tensor, settings: Settings) -> Law:
+        """The law that was made of `given` `[B, C, V]`."""
+        return Law(given, settings.greedy)
 
     def __call__(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
         """The law of `[B, C, V]` logits; history may be left out if the sampler does not remember."""

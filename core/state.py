@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.cache import SlotCache, blocks
 from polydraft.core.rows import Rows
 from polydraft.core.sampling import Settings
+from polydraft.core.tokens import put, take
 
 
 @dataclass
 class State(Rows):
     """Committed rows of one target.
 
-    tokens: `[B, L]` int64, prompt and generated ids of the conditional branch, right-padded.
+    tokens: `[B, L]` int64, prompt and generated ids of the conditional branch, right-padded; or `[B, L, C]` latents,
+    nan where there is none: in prompts.
     starts: `[B]` prompt length; generated: `[B]` tokens committed since; budget: `[B]` most tokens a row may get.
     offsets: `[B, R]` int64, prompt length of every guidance branch (R=1 without guidance).
     reached: on the host, how many positions each row's longest branch has.
@@ -50,8 +51,8 @@ class State(Rows):
         return max(self.reached, default=0)
 
     def roots(self) -> Tensor:
-        """`[B, 1]`: the last committed token of every row, the one without keys and values."""
-        return self.tokens.gather(1, self.lengths[:, None] - 1)
+        """`[B, 1, …]`: the last committed token of every row, the one without keys and values."""
+        return take(self.tokens, self.lengths[:, None] - 1)
 
     def cached(self) -> Tensor:
         """`[B, R]`: committed positions that have keys and values, i.e. all but the root."""
@@ -65,10 +66,11 @@ class State(Rows):
         """Room for so many positions behind the longest row."""
         self.cache.reach(self.longest + further)
         if (short := self.longest + further - self.tokens.shape[1]) > 0:
-            self.tokens = F.pad(self.tokens, (0, blocks(short)))
+            more = self.tokens.new_zeros(len(self), blocks(short), *self.tokens.shape[2:])
+            self.tokens = torch.cat([self.tokens, more], 1)
 
     def append(self, tokens: Tensor, counts: Tensor) -> None:
-        """Commit the first `counts[b]` of tokens `[B, D]` to every row; what follows them is written over later."""
+        """Commit the first `counts[b]` of tokens `[B, D, …]` to every row; what follows them is written over later."""
         places = self.lengths[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        self.tokens.scatter_(1, places, tokens)
+        put(self.tokens, places, tokens)
         self.generated = self.generated + counts

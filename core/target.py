@@ -54,6 +54,11 @@ class Prefill:
     features: Tensor
     embeddings: Tensor | None = None
 
+    @property
+    def roots(self) -> Tensor:
+        """`[B, 1]`: the last id of every conditional branch."""
+        return self.ids.unflatten(0, self.lengths.shape)[:, 0].gather(1, self.lengths[:, :1] - 1)
+
     def before_root(self) -> Tensor:
         """`[B, R, D]`: the feature that chose the root; zeros where the root is all there is."""
         last = (self.lengths - 2).clamp(min=0)[..., None, None].expand(-1, -1, 1, self.features.shape[-1])
@@ -62,9 +67,12 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Scores:
-    """One pass: logits `[B, N+1, V]` after guidance, features `[B, R, N+1, D]` of the last layer."""
+    """One pass: outputs, what laws are made of, and features `[B, R, N+1, D]` of the last layer.
 
-    logits: Tensor
+    outputs: `[B, N+1, V]` logits after guidance; of a target whose tokens are latents `[B, N+1, R, D]` hidden states.
+    """
+
+    outputs: Tensor
     features: Tensor
 
 
@@ -167,8 +175,7 @@ class CausalTarget:
         ids = nn.utils.rnn.pad_sequence(padded, batch_first=True).to(self.device)
         starts = [[len(branch) for branch in prompt.branches[: self.branches]] for prompt in prompts]
         lengths = torch.tensor(starts, device=self.device)
-        tokens = torch.zeros(len(prompts), blocks(ids.shape[1]), dtype=torch.long, device=self.device)
-        tokens[:, : ids.shape[1]] = ids[:: self.branches]
+        tokens = self.written(ids[:: self.branches])
         budget = torch.tensor([prompt.budget for prompt in prompts], device=self.device)
         settings = Settings.of([prompt.sampling for prompt in prompts], self.device)
         reached, none = [max(row) for row in starts], torch.zeros_like(budget)
@@ -181,6 +188,10 @@ class CausalTarget:
             state.leave(Departure.of(range(before, len(state)), len(state)))
             raise
 
+    def written(self, ids: Tensor) -> Tensor:
+        """Tokens `[B, blocks of L, …]` of rows whose prompts are `ids` `[B, L]`."""
+        return nn.functional.pad(ids, (0, blocks(ids.shape[1]) - ids.shape[1]))
+
     def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
         """Fill the physical `rows` with prompts, ids `[B*R, L]` and lengths `[B, R]`."""
         features = self.network.prefill(state.cache, ids, rows)
@@ -189,10 +200,22 @@ class CausalTarget:
     def score(self, state: State, draft: Draft) -> Scores:
         """One parallel pass over root and nodes."""
         state.reach(draft.size + 1)
-        ids = torch.cat([state.roots(), draft.tokens], 1)
-        features = self.network.tree_pass(state.cache, ids, draft.lineage, draft.depth, state.cached())
+        inputs = self.inputs(torch.cat([state.roots(), draft.tokens], 1))
+        features = self.network.tree_pass(state.cache, inputs, draft.lineage, draft.depth, state.cached())
         features = features.unflatten(0, state.offsets.shape)
-        return Scores(self.combine(self.head(features), state.settings), features)
+        return Scores(self.outputs(features, state.settings), features)
+
+    def inputs(self, tokens: Tensor) -> Tensor:
+        """What the backbone reads for tokens `[B, C]`: ids, or embeddings `[B*R, C, D]`."""
+        return tokens
+
+    def outputs(self, features: Tensor, settings: Settings) -> Tensor:
+        """What laws are made of, of features `[B, R, C, D]`; see `Scores`."""
+        return self.combine(self.head(features), settings)
+
+    def some(self, count: int) -> Tensor:
+        """`[count]` tokens of all kinds, to try passes with."""
+        return (self.vocab // 3 + 5 * torch.arange(count, device=self.device)) % self.vocab
 
     def own_logits(self, prompt: Prompt, path: list[int]) -> Tensor:
         """`[P+1, V]` of the model's own forward: of the prompt's last id, and of `path` behind it."""

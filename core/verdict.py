@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.tokens import put, take
 
 GOES_ON, EOS, LENGTH, IMPOSSIBLE = range(4)
 REASONS = (None, "eos", "length", "impossible")
@@ -18,9 +19,9 @@ class Verdict:
     """The accepted path of every row and the token the target itself supplies after it.
 
     path: `[B, D]` int64 nodes the verifier walked to, in order, -1 beyond the end.
-    tokens: `[B, D+1]` int64, their tokens then the supplied one; the first `counts[b]` are committed.
+    tokens: `[B, D+1, …]`, their tokens then the supplied one; the first `counts[b]` are committed.
     accepted: `[B]` drafted tokens kept; counts: `[B]` tokens committed (accepted + 1 unless the row ended).
-    choices: `[B, N+1]` the target's own token at every column (what Jacobi drafts next).
+    choices: `[B, N+1, …]` the target's own token at every column (what Jacobi drafts next).
     end: `[B]` column of the path's last node, where the supplied token was chosen.
     finish: `[B]` why a row ends, GOES_ON if it does not; see REASONS.
     in_place: what is committed stands where plain decoding would put it, so nothing needs to move.
@@ -47,7 +48,7 @@ class Verdict:
 
 
 def follow(end: Tensor, draft: Draft, choices: Tensor) -> Verdict:
-    """The verdict that accepts column `end` `[B]` and its ancestors, then the target's choice `[B, N+1]` there."""
+    """The verdict that accepts column `end` `[B]` and its ancestors, then the target's choice `[B, N+1, …]` there."""
     rows, columns = draft.depth.shape
     deepest = draft.deepest
     lines = torch.arange(rows, device=end.device)
@@ -59,9 +60,12 @@ def follow(end: Tensor, draft: Draft, choices: Tensor) -> Verdict:
     path.scatter_(1, place, torch.arange(-1, columns - 1, device=end.device).expand_as(place))
     count = draft.depth[lines, end]
     path = path[:, :deepest].masked_fill(torch.arange(deepest, device=end.device) >= count[:, None], -1)
-    drafted = draft.tokens.gather(1, path.clamp(min=0)) if deepest else path
-    tokens = torch.nn.functional.pad(drafted, (0, 1))
-    tokens.scatter_(1, count[:, None], choices.gather(1, end[:, None]))
+    supplied = take(choices, end[:, None])
+    if deepest:
+        tokens = torch.cat([take(draft.tokens, path.clamp(min=0)), supplied], 1)
+        put(tokens, count[:, None], supplied)
+    else:
+        tokens = supplied
     return Verdict(path, tokens, count, count + 1, choices, end)
 
 

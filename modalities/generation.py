@@ -46,6 +46,8 @@ def sampling(own: Mapping[str, Any]) -> dict[str, Any]:
 
 def unheeded(own: Any) -> list[str]:
     """Names of fields of a generation config that ask for something else than what is done here."""
+    if own is None:  # a backbone that generates nothing itself
+        return []
     known = OFF | (OFF_SAMPLED if own.do_sample else {})
     return [name for name, off in known.items() if getattr(own, name, None) not in off]
 

@@ -26,11 +26,14 @@ from polydraft.modalities.hub import said
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from polydraft.core.naming import Registry
+
 PIPELINES = {
     "image": ("polydraft.modalities.image.pipeline", "ImagePipeline"),
     "speech": ("polydraft.modalities.speech.pipeline", "SpeechPipeline"),
     "vlm": ("polydraft.modalities.vlm.pipeline", "VLMPipeline"),
 }
+LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
 MANIFEST = "polydraft.json"
 T = TypeVar("T")
 UNREADABLE = (
@@ -77,16 +80,26 @@ class ModelCard:
         return list(self.manifest["drafters"])
 
     @property
+    def latent(self) -> bool:
+        """Whether its tokens are latents, and not ids."""
+        return bool(self.manifest.get("tokens") == "latents")
+
+    @property
+    def registry(self) -> Registry:
+        """Ways to draft and to judge its kind of token."""
+        from polydraft.core.kinds import REGISTRIES
+
+        return REGISTRIES[self.latent]
+
+    @property
     def methods(self) -> list[str]:
         """Names of the methods this model can use."""
-        from polydraft.core.registry import available
-
-        return available(self.manifest["drafters"], self.has_codes)
+        return self.registry.available(self.manifest["drafters"], self.has_codes)
 
     @property
     def has_codes(self) -> bool:
-        """Whether its tokens are codes that can be near each other; words are not."""
-        return self.modality != "vlm"
+        """Whether its tokens are codes that can be near each other; words and latents are not."""
+        return self.modality != "vlm" and not self.latent
 
     @property
     def makes(self) -> dict[str, list[str]]:
@@ -145,7 +158,6 @@ def with_drafter(found: ModelCard, name: str) -> ModelCard:
     Unless a method is named, that drafter drafts.
     """
     from polydraft.core.drafters import published
-    from polydraft.core.registry import DRAFTERS, readers
     from polydraft.modalities import hub
 
     folder = Path(name)
@@ -158,15 +170,15 @@ def with_drafter(found: ModelCard, name: str) -> ModelCard:
         kind = made_by.removeprefix("polydraft-")
     else:
         kind = "eagle" if read_weights("drafter", folder, lambda: published.found(folder)) else "lm"
-    if kind not in {part.kind for part in DRAFTERS.values()}:
+    if not (readers := found.registry.readers(kind)):
         raise UnknownModel(
             f"{folder} holds a {made_by!r}, which is no drafter; make one with `polydraft train drafter`."
         )
     fit = said(folder / "fitted.json")
     changes = {
         "drafters": found.manifest["drafters"] | {kind: str(folder.absolute())},
-        "fitted": found.manifest.get("fitted", {}) | dict.fromkeys(readers(kind), fit),
-        "defaults": found.manifest["defaults"] | {"method": readers(kind)[0]},
+        "fitted": found.manifest.get("fitted", {}) | dict.fromkeys(readers, fit),
+        "defaults": found.manifest["defaults"] | {"method": readers[0]},
     }
     return replace(found, manifest=found.manifest | changes)
 
@@ -196,7 +208,7 @@ def load(
     if modality not in (None, found.modality):
         fitting = ", ".join(other.name for other in models() if other.modality == modality)
         raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")
-    module, pipeline = PIPELINES[found.modality]
+    module, pipeline = (LATENT_PIPELINES if found.latent else PIPELINES)[found.modality]
     make = getattr(import_module(module), pipeline)
     if device_map is not None:
         found = replace(found, device_map=device_map)

@@ -23,12 +23,13 @@ from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.drafters.kangaroo import KangarooAdapter
 from polydraft.core.drafters.lm import IndependentLM
 from polydraft.core.drafters.network import FeatureNetwork
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.fit import ByRows, expected, pass_seconds
+from polydraft.core.kinds import REGISTRIES
 from polydraft.core.methods import Choice, MethodContext, defaults
+from polydraft.core.naming import Registry, listed
 from polydraft.core.network import context as positions
 from polydraft.core.proof import COVERED, check, label
-from polydraft.core.registry import DRAFTERS, build, parse
 from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.generation import constraints, unheeded
@@ -54,7 +55,7 @@ class Pipeline(ABC):
         self.default_method = self.checked(method or card.defaults["method"])
         self.target_model = self.read_target(card.target)
         self.dtype = self.target_model.dtype
-        if dropped := unheeded(self.target_model.generation_config):
+        if dropped := unheeded(getattr(self.target_model, "generation_config", None)):
             log.warning(
                 "note: %s asks for %s in generation_config.json, which polydraft does not follow", card.name,
                 ", ".join(dropped),
@@ -86,6 +87,11 @@ class Pipeline(ABC):
     words: Any = None  # the target's tokenizer, where drafters may have other ones
 
     @property
+    def registry(self) -> Registry:
+        """Ways to draft and to judge its kind of token."""
+        return self.card.registry
+
+    @property
     def allowed(self) -> Tensor:
         """`[V]` bool: ids that may be generated somewhere."""
         return self.mask.any(0)
@@ -100,7 +106,7 @@ class Pipeline(ABC):
         return ends
 
     @cached_property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> Any:
         """The model's grammar, and what its checkpoint asks for beside it."""
         own, vocab = self.target_model.generation_config, self.mask.shape[1]
         return Sampler(self.mask, self.ends, constraints(own, vocab, self.eos, self.device))
@@ -114,13 +120,25 @@ class Pipeline(ABC):
 
     def checked(self, method: str) -> Choice:
         """The parsed method, refused here and not later if this model cannot use it."""
-        choice = parse(method)
+        choice = self.parsed(method)
         if choice.lacks(self.card.drafters, self.card.has_codes):
             kinds: dict[str, Any] = dict.fromkeys(self.card.drafters)
             bare: Any = None  # nothing is loaded for a refusal
             codes = torch.empty(0) if self.card.has_codes else None
-            build(choice, MethodContext(self.card.name, bare, bare, codes=codes, drafters=kinds))  # names what fits
+            self.registry.build(
+                choice, MethodContext(self.card.name, bare, bare, codes=codes, drafters=kinds)
+            )  # names what fits
         return choice
+
+    def parsed(self, method: str) -> Choice:
+        """The method of this name; one for another kind of token is refused with what fits."""
+        knowing = [registry for registry in REGISTRIES if registry.knows(method)]
+        if not knowing or self.registry in knowing:
+            return self.registry.parse(method)
+        raise UnsupportedMethod(
+            f"method {method!r} is for {knowing[0].tokens} and {self.card.name} generates {self.registry.tokens}; "
+            f"use one of {listed(self.card.methods)}."
+        )
 
     def chosen(self, speculative: bool, method: str | None) -> Choice:
         """The method to use; plain decoding when `speculative` is off."""
@@ -128,7 +146,7 @@ class Pipeline(ABC):
             return self.default_method if method is None else self.checked(method)
         if method not in (None, "ar"):
             raise InvalidArgument(f"speculative=False is plain decoding and method={method!r} is not; leave one out.")
-        return parse("ar")
+        return self.registry.parse("ar")
 
     def sampling(self, **asked: Any) -> Sampling:
         """What was asked for; where that is None or not asked, the model's own."""
@@ -141,7 +159,7 @@ class Pipeline(ABC):
         """Everything `decode` needs but prompts; guided: whether any of them is."""
         if (choice.name, guided) not in self._methods:
             target = self.target(guided)
-            drafter, verifier = build(choice, self.method_context(target))
+            drafter, verifier = self.registry.build(choice, self.method_context(target))
             self._methods[choice.name, guided] = Method(
                 choice.name, target, drafter, verifier, self.sampler, label(verifier.guarantee, target)
             )
@@ -220,7 +238,7 @@ class Pipeline(ABC):
         told = self.card.manifest.get("fitted", {}).get(method, {})
         if "shares" not in told:
             return {}
-        known = defaults(DRAFTERS[method]) | told
+        known = defaults(self.registry.drafters[method]) | told
         taus = expected([row[: known["width"]] for row in known["shares"]], known["depth"], MOST)
         return {nodes: tau for nodes, tau in taus.items() if nodes in SIZES}
 

@@ -73,7 +73,7 @@ class Run(ABC, Generic[New, Result]):
         self.begun += len(rows)
         self.live += len(rows)
 
-    def passed(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, str]:
+    def passed(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, str]:
         """A pass came to this: by prompt, how many tokens it had and which were committed, and which prompts ended.
 
         Returns prompts that are to leave though the loop did not end them, each with its reason.
@@ -91,7 +91,7 @@ class Run(ABC, Generic[New, Result]):
         return [row.stats for row in self.rows]
 
     @abstractmethod
-    def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, str]:
+    def take(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, str]:
         """See `passed`."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class Driver:
         made = step(self.method, self.batch)
         spent = self.batch.watch.seconds - before
         owned = {id: self.owners[id] for id in made.requests}
-        committed: dict[Run[Any, Any], dict[int, tuple[int, list[int]]]] = {}
+        committed: dict[Run[Any, Any], dict[int, tuple[int, list[Any]]]] = {}
         for id, had, tokens in zip(made.requests, made.generated, made.committed, strict=True):
             run, prompt = owned[id]
             committed.setdefault(run, {})[prompt] = had, tokens

@@ -8,6 +8,7 @@ polydraft bench descriptions --n 200
 polydraft bench costs
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
+polydraft bench latents --method eagle
 polydraft bench serve --clients 1,2,4,8
 
 Those of the engine itself are in `bench_engine.py`.
@@ -200,6 +201,25 @@ def depth(
     run(
         prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature,
         guidance_scale=guidance_scale, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("latents")
+def latents(
+    prompts: Annotated[int, typer.Option(min=1, help="Pictures whose places are looked at.")] = 4,
+    method: Annotated[str, typer.Option(help="A way to draft that has a chain: draft, eagle or early-exit.")] = "eagle",
+    model: Model = "tiny-latent",
+    temperature: Temperature = None,
+    guidance_scale: Guidance = None,
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """How often drafted latents are accepted: by step of the chain, noise levels and coordinates."""
+    from polydraft.apps.bench.image.latents import run
+
+    run(
+        prompts=prompts, method=method, model=model, temperature=temperature, guidance_scale=guidance_scale,
+        output=output, json=as_json,
     )  # fmt: skip
 
 

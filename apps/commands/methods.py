@@ -17,23 +17,31 @@ if TYPE_CHECKING:
 
 def methods(as_json: Json = False) -> None:
     """List the methods with guarantee, needs, parameters and paper."""
-    from polydraft.core.registry import DRAFTERS, choices
-
-    found = [describe(choice, choice_is_drafter=index < len(DRAFTERS)) for index, choice in enumerate(choices())]
+    found = all_methods()
     if as_json:
         print_json(found)
         return
     rows = [
         [
-            row["name"], row["guarantee"], "\n".join(filter(None, (row["summary"], row["ours"]))),
+            row["name"], row["tokens"], row["guarantee"], "\n".join(filter(None, (row["summary"], row["ours"]))),
             ", ".join(row["needs"]) or "nothing",
             "\n".join(f"{name}={value['default']}: {value['help']}" for name, value in row["parameters"].items()),
             row["paper"],
         ]
         for row in found
     ]  # fmt: skip
-    print_table(["method", "guarantee", "what it does", "needs", "parameters", "paper"], rows)
+    print_table(["method", "for", "guarantee", "what it does", "needs", "parameters", "paper"], rows)
     note("join a drafter and a rule with +: eagle2+lantern(delta=0.2)")
+
+
+def all_methods() -> list[dict[str, Any]]:
+    """Every name that can be used alone, for tokens of every kind."""
+    from polydraft.core.kinds import REGISTRIES
+
+    return [
+        {"tokens": registry.tokens} | describe(choice, choice_is_drafter=index < len(registry.drafters))
+        for registry in REGISTRIES for index, choice in enumerate(registry.choices())
+    ]  # fmt: skip
 
 
 def describe(choice: Choice, choice_is_drafter: bool) -> dict[str, Any]:

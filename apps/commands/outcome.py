@@ -71,7 +71,9 @@ def tell_comparison(result: Result, plain: Result | None, say: Say) -> None:
 def check_promise(result: Result, plain: Result) -> None:
     """End the command if identical tokens were promised and others came."""
     if result.stats.guarantee == "identical" and not same(result, plain):
-        note(f"{result.method} promises identical tokens and broke the promise; please report the command line")
+        note(
+            f"{result.method} promises identical {called(result)} and broke the promise; please report the command line"
+        )
         raise typer.Exit(BROKEN)
 
 
@@ -81,6 +83,11 @@ def versus(result: Result, plain: Result) -> dict[str, Any]:
 
 def same(result: Result, plain: Result) -> bool:
     return result.tokens.equal(plain.tokens)
+
+
+def called(result: Result) -> str:
+    """What its tokens are: numbers of a vocabulary, or latents."""
+    return "latents" if result.tokens.is_floating_point() else "tokens"
 
 
 def speedup(result: Result, plain: Result) -> float:
@@ -97,7 +104,7 @@ def summary(result: Result) -> str:
 
 
 def comparison(result: Result, plain: Result) -> str:
-    identical = "the same tokens" if same(result, plain) else "other tokens"
+    identical = f"{'the same' if same(result, plain) else 'other'} {called(result)}"
     return (
         f"plain decoding: {plain.stats.decode_seconds:.2f} s; S {speedup(result, plain):.2f}, "
         f"τ {result.stats.mean_accepted_length:.2f}, {identical}"

@@ -43,7 +43,7 @@ KINDS = {
     for kind in (ImageNews, ImageResult, SpeechNews, SpeechResult, ChatNews, ChatResult, DecodeStats)
 }
 PLAIN = (str, bytes, int, float, bool, type(None), np.ndarray)
-DRAWN = ("codes", "committed_at")  # of which only what is new is sent
+DRAWN = ("tokens", "committed_at")  # of which only what is new is sent
 SMALLER = (np.int16, np.int32)  # than int64
 
 
@@ -106,7 +106,7 @@ def png(picture: Image.Image) -> bytes:
 
 
 class Sender:
-    """Packs the news of one request. Of pictures under way only codes that are new are sent, with their places."""
+    """Packs the news of one request. Of pictures under way only tokens that are new are sent, with their places."""
 
     def __init__(self) -> None:
         self.known: Tensor | None = None
@@ -114,31 +114,32 @@ class Sender:
     def pack(self, news: Any) -> Any:
         if not isinstance(news, ImageNews):
             return pack(news)
-        before = torch.full_like(news.codes, -1) if self.known is None else self.known
-        places = (news.codes != before).flatten().nonzero()[:, 0]
-        self.known = news.codes
-        codes, passes = (whole.flatten()[places] for whole in (news.codes, news.committed_at))
+        before = torch.zeros_like(news.committed_at) if self.known is None else self.known
+        places = (news.committed_at != before).flatten().nonzero()[:, 0]
+        self.known = news.committed_at
+        tokens, passes = (whole.flatten(0, 1)[places] for whole in (news.tokens, news.committed_at))
         others = {each.name: getattr(news, each.name) for each in fields(news) if each.name not in DRAWN}
-        return ("drawing", pack([list(news.codes.shape), places, codes, passes, others]))
+        return ("drawing", pack([list(news.tokens.shape), places, tokens, passes, others]))
 
 
 class Receiver:
     """The other end of a `Sender`."""
 
     def __init__(self) -> None:
-        self.codes: Tensor | None = None
+        self.tokens: Tensor | None = None
         self.passes: Tensor | None = None
 
     def unpack(self, packed: Any) -> Any:
         if not isinstance(packed, tuple) or packed[0] != "drawing":
             return unpack(packed)
-        shape, places, codes, passes, others = unpack(packed[1])
-        if self.codes is None or self.passes is None:
-            self.codes = torch.full(shape, -1)
-            self.passes = torch.zeros_like(self.codes)
-        self.codes, self.passes = self.codes.clone(), self.passes.clone()
-        self.codes.view(-1)[places], self.passes.view(-1)[places] = codes, passes
-        return ImageNews(codes=self.codes, committed_at=self.passes, **others)
+        shape, places, tokens, passes, others = unpack(packed[1])
+        if self.tokens is None or self.passes is None:
+            nothing = torch.nan if tokens.is_floating_point() else -1
+            self.tokens = torch.full(shape, nothing, dtype=tokens.dtype if nothing != -1 else torch.long)
+            self.passes = torch.zeros(shape[:2], dtype=torch.long)
+        self.tokens, self.passes = self.tokens.clone(), self.passes.clone()
+        self.tokens.flatten(0, 1)[places], self.passes.view(-1)[places] = tokens, passes
+        return ImageNews(tokens=self.tokens, committed_at=self.passes, **others)
 
 
 def failure(error: BaseException) -> Message:

@@ -65,8 +65,7 @@ class Served:
         """ "128x128", of pictures it draws; empty for others."""
         if self.modality != "image":
             return ""
-        side = self.pipe.vq.config.image_size
-        return f"{side}x{side}"
+        return f"{self.pipe.side}x{self.pipe.side}"
 
     def prompts(self, arguments: dict[str, Any]) -> int:
         """As how many prompts a request counts."""

@@ -54,7 +54,7 @@ class NoDrafter(Stateless):
     """Plain autoregressive decoding, one token a target pass: the baseline of everything."""
 
     def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
-        return Draft.empty(len(state), state.tokens.device)
+        return Draft.empty(state.tokens)
 
 
 def joined(own: Any, new: Rows) -> Any:

@@ -12,6 +12,7 @@ up; left-law: drawn from the distribution of the place before (section 4.3 there
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,13 +25,14 @@ from polydraft.core.rows import Rows
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
+from polydraft.core.tokens import either, same, take
 
 INITIALISATIONS = ("random", "left", "above", "left-law")
 
 
 @dataclass
 class Initial:
-    """allowed: `[V]` bool, ids it may use; row: tokens a row of the picture."""
+    """What fills places of ids. allowed: `[V]` bool, ids it may use; row: tokens a row of the picture."""
 
     name: str
     allowed: Tensor
@@ -41,6 +43,11 @@ class Initial:
             raise InvalidArgument(f"init={self.name!r} is unknown; it must be one of {', '.join(INITIALISATIONS)}.")
         self.choices = self.allowed.nonzero().squeeze(-1)
         self.flat = self.allowed.float().log().log_softmax(-1)  # log of the uniform law over allowed ids
+
+    def blank(self, seen: Prefill, window: int) -> tuple[Tensor, Tensor]:
+        """Guesses `[B, window]` that nothing has been put into, and scores `[B, V]` of rows without a pass."""
+        rows = len(seen.lengths)
+        return seen.lengths.new_zeros(rows, window), self.flat.repeat(rows, 1)
 
     def fill(self, state: State, guesses: Tensor, known: Tensor, edge: Tensor, noise: Noise) -> Tensor:
         """Ids `[B, W]` for every place; guesses `[B, W]` hold in the first `known` `[B, 1]`.
@@ -86,12 +93,25 @@ class Initial:
         return torch.where(self.allowed[ids], ids, self.choices[0])
 
 
+class Fills(Protocol):
+    """Fills places of a window, see `Initial`."""
+
+    def blank(self, seen: Prefill, window: int) -> tuple[Tensor, Tensor]:
+        """Guesses `[B, window, …]` that nothing has been put into, and what laws of rows without a pass are made of."""
+
+    def fill(self, state: State, guesses: Tensor, known: Tensor, edge: Tensor, noise: Noise) -> Tensor:
+        """Tokens `[B, W, …]` for every place; edge: `[B, …]`, what the law behind the deepest guess was made of."""
+
+
+Filling = TypeVar("Filling", bound=Fills)
+
+
 @dataclass
-class WindowDrafter:
+class WindowDrafter(Generic[Filling]):
     """What Jacobi drafters share. window: guesses a pass; initial: what fills places no pass has guessed yet."""
 
     window: int
-    initial: Initial
+    initial: Filling
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -100,11 +120,11 @@ class WindowDrafter:
 
 @dataclass
 class Window(Rows):
-    """Guesses `[B, window]` for the positions after the root; the first `known` `[B, 1]` come from the last pass.
+    """Guesses `[B, window, …]` for the positions after the root; the first `known` `[B, 1]` come from the last pass.
 
-    edge: `[B, V]` scores behind the deepest known guess, what "left-law" draws from. ahead: `[B, V]` scores at the end
-    of the accepted path, what a restart draws from; again: `[B]` the first token it would have guessed last time;
-    restart: `[B, 1]` bool, rows that forget their window.
+    edge: `[B, …]`, what the law behind the deepest known guess was made of (scores, say), what "left-law" draws from.
+    ahead: `[B, …]`, the same at the end of the accepted path, what a restart draws from; again: `[B, …]` the first
+    token it would have guessed last time; restart: `[B, 1]` bool, rows that forget their window.
     """
 
     guesses: Tensor
@@ -116,7 +136,7 @@ class Window(Rows):
 
 
 @dataclass
-class JacobiDrafter(WindowDrafter):
+class JacobiDrafter(WindowDrafter[Fills]):
     """restart: forget the window where its first guess was wrong and a fresh one would have been right.
 
     Guesses behind a wrong one keep each other alive for many passes (an object that was rejected, on a plain
@@ -126,28 +146,29 @@ class JacobiDrafter(WindowDrafter):
     restart: bool = True
 
     def begin(self, own: Window | None, seen: Prefill) -> Window:
-        rows = len(seen.lengths)
-        known = torch.zeros(rows, 1, dtype=torch.long, device=seen.lengths.device)
-        flat = self.initial.flat.repeat(rows, 1)
-        new = Window(known.repeat(1, self.window), known, known.bool(), known[:, 0] - 1, flat, flat.clone())
-        return joined(own, new)
+        known = torch.zeros_like(seen.lengths[:, :1])
+        guesses, edge = self.initial.blank(seen, self.window)
+        return joined(own, Window(guesses, known, known.bool(), guesses[:, 0], edge, edge.clone()))
 
     def draft(self, state: State, own: Window, sampler: Sampler, noise: Noise) -> Draft:
         places = torch.arange(self.window, device=own.known.device)
         fill = self.initial.fill(state, own.guesses, own.known, own.edge, noise)
-        filled = torch.where(places >= own.known, fill, own.guesses)
+        filled = either(places >= own.known, fill, own.guesses)
         if self.restart:
-            again = (own.ahead[:, None] + noise.window(state.generated[:, None] + places)).argmax(-1)
-            filled = torch.where(own.restart, again, filled)
-            own.again = torch.where(own.known[:, 0] > 0, again[:, 0], -1)
+            ahead = own.ahead[:, None].expand(-1, self.window, *own.ahead.shape[1:])
+            law = sampler.again(ahead, state.settings)
+            again = law.drawn(noise.at(state.generated[:, None] + places))
+            filled = either(own.restart.expand(-1, self.window), again, filled)
+            own.again = again[:, 0]
         return Draft.of_chain(filled)
 
     def observe(self, state: State, own: Window, outcome: Outcome) -> None:
         """Shift by what was committed; every choice past it is the next guess of its own position."""
-        scores, verdict = outcome.law.scores, outcome.verdict
-        places = torch.arange(self.window, device=scores.device) + verdict.counts[:, None]
-        own.guesses = verdict.choices.gather(1, places.clamp(max=self.window))
+        given, verdict = outcome.law.given, outcome.verdict
+        places = torch.arange(self.window, device=given.device) + verdict.counts[:, None]
+        failed = (verdict.accepted[:, None] == 0) & (own.known > 0)
+        own.restart = failed & same(own.again[:, None], verdict.choices[:, :1])
+        own.guesses = take(verdict.choices, places.clamp(max=self.window))
         own.known = (self.window + 1 - verdict.counts[:, None]).clamp(min=0)
-        own.edge = scores[:, -1]
-        own.ahead = scores[torch.arange(len(scores), device=scores.device), verdict.accepted]
-        own.restart = ((verdict.accepted == 0) & (own.again == verdict.choices[:, 0]))[:, None]
+        own.edge = given[:, -1]
+        own.ahead = given[torch.arange(len(given), device=given.device), verdict.accepted]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Outcome, joined
-from polydraft.core.drafters.jacobi import WindowDrafter
+from polydraft.core.drafters.jacobi import Initial, WindowDrafter
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.noise import Noise
 from polydraft.core.rows import Rows
@@ -42,7 +42,7 @@ class Guesses(Rows):
 
 
 @dataclass
-class SJDDrafter(WindowDrafter):
+class SJDDrafter(WindowDrafter[Initial]):
     """refresh: how guesses that were not reached follow the laws of their new context."""
 
     refresh: str = "independent"

@@ -109,9 +109,8 @@ class TreeDrafter(ABC):
     def begin(self, own: TreeState | None, seen: Prefill) -> TreeState:
         """The prompt is read up to the root, which waits for the first draft."""
         cache, cached = self.remember(None if own is None else own.cache, seen)
-        roots = seen.ids.unflatten(0, seen.lengths.shape)[:, 0].gather(1, seen.lengths[:, :1] - 1)
-        ones = torch.ones_like(roots[:, 0])
-        return joined(own, TreeState(cache, cached, roots, seen.before_root()[:, :, None], ones, ones.clone()))
+        ones = torch.ones_like(seen.lengths[:, 0])
+        return joined(own, TreeState(cache, cached, seen.roots, seen.before_root()[:, :, None], ones, ones.clone()))
 
     def draft(self, state: State, own: TreeState, sampler: Sampler, noise: Noise) -> Draft:
         """Read what is new, then grow a tree under the last of it."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.noise import Noise
-from polydraft.core.sampling import Law
 from polydraft.core.verdict import Verdict
 
 
@@ -32,5 +31,8 @@ class Verifier(Protocol):
     @property
     def on_tape(self) -> bool: ...
 
-    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
-        """law: of the draft's columns; t: `[B]` tokens every row has generated."""
+    def verify(self, draft: Draft, law: Any, noise: Noise, t: Tensor) -> Verdict:
+        """law: of ids (`core.sampling`) or latents (`core.latent.law`) at the draft's columns.
+
+        t: `[B]` tokens every row has generated.
+        """

@@ -13,15 +13,34 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.noise import Noise
+from polydraft.core.noise import Noise, Places
 from polydraft.core.sampling import Law
+from polydraft.core.tokens import same, take
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.rules import Match, at, may_stand
 
 
 @dataclass(frozen=True)
+class Columns(Places):
+    """Of a draft's columns: all nodes of one depth share their position's noise. t: `[B, D+1]`, of depths."""
+
+    draft: Draft
+
+    def gumbel(self) -> Tensor | None:
+        return at_depth(self.noise.tape(self.t), self.draft) if self.noise.sampled else None
+
+
+@dataclass(frozen=True)
+class FreshColumns(Columns):
+    """The same, drawn afresh in every pass."""
+
+    def gumbel(self) -> Tensor | None:
+        return at_depth(self.noise.gumbel(self.draft.deepest + 1), self.draft) if self.noise.sampled else None
+
+
+@dataclass(frozen=True)
 class TapeVerifier:
-    """`argmax(log p + g)` at every column at once, then one look at which nodes it agrees with.
+    """What the law draws at every column at once, then one look at which nodes it agrees with.
 
     rigid: `[V]` bool, ids that no match touches.
     """
@@ -37,18 +56,18 @@ class TapeVerifier:
     def guarantee(self) -> str:
         return "identical" if self.match is None else "lossy"
 
-    def noise_at(self, draft: Draft, noise: Noise, t: Tensor) -> Tensor:
-        """`[B, N+1, V]`: all nodes of one depth share their position's noise."""
-        return at_depth(noise.tape(places_of(draft, t)), draft)
+    def columns(self, draft: Draft, noise: Noise, t: Tensor) -> Columns:
+        """What the law draws at every column."""
+        return Columns(noise, places_of(draft, t), draft)
 
     def spots_at(self, draft: Draft, noise: Noise, t: Tensor, further: int) -> Tensor:
         """`[B, N+1]` in 0..1, likewise, for the rule's draw `further`."""
         return at_depth(noise.spots(places_of(draft, t), further), draft)
 
     def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
-        choices = law.choices(self.noise_at(draft, noise, t) if noise.sampled else None)
+        choices = law.drawn(self.columns(draft, noise, t))
         if self.match is None:
-            return walk(draft, choices, draft.valid & (draft.tokens == choices.gather(1, draft.parents + 1)))
+            return walk(draft, choices, draft.valid & same(draft.tokens, take(choices, draft.parents + 1)))
         spots = [self.spots_at(draft, noise, t, index + 1) for index in range(self.match.draws)]
         draws = [self.match.draw(law, spot, choices) for spot in spots]
         return walk(draft, choices, self.standing(draft, law, choices, draws))
@@ -79,8 +98,8 @@ class TargetOnlyVerifier(TapeVerifier):
     def guarantee(self) -> str:
         return "exact" if self.match is None else "lossy"
 
-    def noise_at(self, draft: Draft, noise: Noise, t: Tensor) -> Tensor:
-        return at_depth(noise.gumbel(draft.deepest + 1), draft)
+    def columns(self, draft: Draft, noise: Noise, t: Tensor) -> Columns:
+        return FreshColumns(noise, places_of(draft, t), draft)
 
     def spots_at(self, draft: Draft, noise: Noise, t: Tensor, further: int) -> Tensor:
         return at_depth(noise.uniform(draft.deepest + 1), draft)

@@ -10,6 +10,7 @@ The same seed draws the same picture with every identical method, alone or in a 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Any
@@ -54,26 +55,42 @@ def generate_image(
 
 
 @lru_cache(maxsize=1)
-def _cached_pipeline(model: str, device: str, dtype: str) -> ImagePipeline:
+def _cached_pipeline(model: str, device: str, dtype: str) -> PicturePipeline:
     return load(model, device=device, dtype=dtype, modality="image")
 
 
-class ImagePipeline(Pipeline):
-    """A text-to-image model with its weights, ready to draw with any of its methods."""
+class PicturePipeline(Pipeline):
+    """A text-to-image model with its weights, ready to draw with any of its methods, whatever its tokens are."""
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.text = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
-        self.code_offset = vocabulary.code_offset(self.text)
-        folder = card.path / "tokenizer"
-        self.vq = read_weights("tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(device, dtype).eval())
-        wanted, vocab = self.code_offset + len(self.vq.codebook), self.target_model.config.vocab_size
-        if wanted != vocab:
-            raise WeightsError(
-                f"the words and codes in {card.path} are {wanted} ids and its target knows {vocab}; "
-                "its parts are of several models, install it again."
-            )
-        self.grid = (self.vq.config.grid, self.vq.config.grid)
+
+    @property
+    @abstractmethod
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens."""
+
+    @property
+    @abstractmethod
+    def side(self) -> int:
+        """Pixels a side."""
+
+    @abstractmethod
+    def blank(self, rows: int) -> Tensor:
+        """`[rows, T, …]`: pictures of which no token is there."""
+
+    @abstractmethod
+    def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
+        """`[K, …]`: what the loop committed, as results have it."""
+
+    @abstractmethod
+    def missing(self, tokens: Tensor) -> Tensor:
+        """`[n, T]` bool: tokens that are not there."""
+
+    @abstractmethod
+    def pixels(self, tokens: Tensor) -> Tensor:
+        """`[n, 3, H, W]` in -1..1 of tokens `[n, T, …]`; missing ones look like something."""
 
     @property
     def image_tokens(self) -> int:
@@ -82,11 +99,6 @@ class ImagePipeline(Pipeline):
     @property
     def row(self) -> int:  # type: ignore[override]
         return self.grid[1]
-
-    @cached_property
-    def mask(self) -> Tensor:
-        """`[1, V]` bool: codes, everywhere."""
-        return (torch.arange(self.target_model.config.vocab_size, device=self.device) >= self.code_offset)[None]
 
     def sample_prompts(self) -> list[Prompt]:
         return self.prompts_to_ids(["a cat"])
@@ -167,6 +179,54 @@ class ImagePipeline(Pipeline):
             for caption, seed in zip(captions, row_seeds, strict=True)
         ]
 
+    @torch.inference_mode()
+    def decode_images(self, tokens: Tensor) -> list[Image.Image]:
+        """Pictures of tokens `[n, T, …]`; whatever where some are missing."""
+        pixels = torch.cat([self.pixels(part) for part in tokens.to(self.device).split(8)])
+        bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).to("cpu", torch.uint8)
+        return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
+
+
+class ImagePipeline(PicturePipeline):
+    """Pictures of VQ codes."""
+
+    def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(card, method=method, device=device, dtype=dtype)
+        self.code_offset = vocabulary.code_offset(self.text)
+        folder = card.path / "tokenizer"
+        self.vq = read_weights("tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(device, dtype).eval())
+        wanted, vocab = self.code_offset + len(self.vq.codebook), self.target_model.config.vocab_size
+        if wanted != vocab:
+            raise WeightsError(
+                f"the words and codes in {card.path} are {wanted} ids and its target knows {vocab}; "
+                "its parts are of several models, install it again."
+            )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.vq.config.grid, self.vq.config.grid
+
+    @property
+    def side(self) -> int:
+        return self.vq.config.image_size
+
+    def blank(self, rows: int) -> Tensor:
+        return torch.full((rows, self.image_tokens), -1)
+
+    def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
+        return torch.as_tensor(committed, dtype=torch.long) - self.code_offset
+
+    def missing(self, tokens: Tensor) -> Tensor:
+        return tokens < 0
+
+    def pixels(self, tokens: Tensor) -> Tensor:
+        return self.vq.decode(tokens.clamp(min=0).view(-1, *self.grid))
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """`[1, V]` bool: codes, everywhere."""
+        return (torch.arange(self.target_model.config.vocab_size, device=self.device) >= self.code_offset)[None]
+
     @cached_property
     def codes(self) -> Tensor:
         """`[V, D]`: what the tokenizer looks codes up by; nan for words."""
@@ -175,13 +235,5 @@ class ImagePipeline(Pipeline):
         codes[self.code_offset : self.code_offset + len(vectors)] = vectors
         return codes
 
-    @torch.inference_mode()
-    def decode_images(self, codes: Tensor) -> list[Image.Image]:
-        """Pictures of codes `[n, T]`; missing ones (-1) are code 0."""
-        squares = codes.clamp(min=0).view(-1, *self.grid).to(self.device)
-        pixels = torch.cat([self.vq.decode(part) for part in squares.split(8)])
-        bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).to("cpu", torch.uint8)
-        return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
 
-
-__all__ = ["ImagePipeline", "ImageResult", "ImageRun", "ImageStep", "ImageStream", "generate_image"]
+__all__ = ["ImagePipeline", "PicturePipeline", "ImageResult", "ImageRun", "ImageStep", "ImageStream", "generate_image"]

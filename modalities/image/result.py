@@ -19,7 +19,8 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 class ImageResult:
     """Pictures of one call, prompt by prompt and `n` of each.
 
-    tokens: `[n, T]` int64 codes (0 … codebook size - 1; -1 where a cancelled row has none).
+    tokens: `[n, T]` int64 codes (0 … codebook size - 1; -1 where a cancelled row has none), or `[n, T, C]` float32
+    latents (nan there).
     passes: `[n, T]` int64, which target pass (from 1) committed each token; 0 where none did.
     """
 

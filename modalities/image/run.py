@@ -1,10 +1,10 @@
-"""Pictures under way: codes as passes commit them, the picture they make so far, and the result."""
+"""Pictures under way: tokens as passes commit them, the picture they make so far, and the result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.run import Run, Stream
 
 if TYPE_CHECKING:
-    from polydraft.modalities.image.pipeline import ImagePipeline
+    from polydraft.modalities.image.pipeline import PicturePipeline
 
 UNDRAWN = (236, 236, 240)  # colour of what no token says yet
 
@@ -37,14 +37,15 @@ class ImageStep:
 class ImageNews:
     """Where drawing stands.
 
-    codes: `[n, T]` int64, -1 where there is none yet; committed_at: `[n, T]`, which pass (from 1) committed each, 0
-    where none has. pictures: what the codes make so far, when one was due; empty otherwise. seconds: spent decoding.
+    tokens: `[n, T]` int64 codes, -1 where there is none yet, or `[n, T, C]` latents, nan there.
+    committed_at: `[n, T]`, which pass (from 1) committed each, 0
+    where none has. pictures: what the tokens make so far, when one was due; empty otherwise. seconds: spent decoding.
     """
 
     tokens_done: int
     tokens_total: int
     passes: int
-    codes: Tensor
+    tokens: Tensor
     committed_at: Tensor
     pictures: list[Image.Image]
     seconds: float = 0.0
@@ -54,20 +55,20 @@ class ImageRun(Run[ImageNews, ImageResult]):
     """One request for pictures. partial_images: how many unfinished ones are to be drawn, at equal shares of tokens."""
 
     def __init__(
-        self, pipe: ImagePipeline, method: Method, prompts: list[Prompt], texts: list[str], ignored: tuple[str, ...],
+        self, pipe: PicturePipeline, method: Method, prompts: list[Prompt], texts: list[str], ignored: tuple[str, ...],
         partial_images: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(method, prompts)
         self.pipe, self.texts, self.ignored = pipe, texts, ignored
-        self.codes = torch.full((len(prompts), pipe.image_tokens), -1)
-        self.committed_at = torch.zeros_like(self.codes)
-        total = self.codes.numel()
+        self.tokens = pipe.blank(len(prompts))
+        self.committed_at = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
+        total = self.committed_at.numel()
         self.due_at = [total * share // (partial_images + 1) for share in range(1, partial_images + 1)]
 
-    def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, str]:
+    def take(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, str]:
         for row, (had, tokens) in committed.items():
             place = slice(had, had + len(tokens))
-            self.codes[row, place] = torch.tensor(tokens, dtype=torch.long) - self.pipe.code_offset
+            self.tokens[row, place] = self.pipe.read_tokens(tokens)
             self.committed_at[row, place] = self.passes
         return {}
 
@@ -76,13 +77,13 @@ class ImageRun(Run[ImageNews, ImageResult]):
         while self.due_at and done >= self.due_at[0]:
             self.due_at.pop(0)
             due = not self.over
-        pictures = unfinished(self.pipe, self.codes) if due else []
+        pictures = unfinished(self.pipe, self.tokens) if due else []
         return [
             ImageNews(
                 done,
-                self.codes.numel(),
+                self.committed_at.numel(),
                 self.passes,
-                self.codes.clone(),
+                self.tokens.clone(),
                 self.committed_at.clone(),
                 pictures,
                 self.seconds,
@@ -93,7 +94,7 @@ class ImageRun(Run[ImageNews, ImageResult]):
         """Pictures, tokens and statistics of what was committed so far."""
         rows = self.stats()
         return ImageResult(
-            self.pipe.decode_images(self.codes), self.codes.clone(), self.committed_at.clone(),
+            self.pipe.decode_images(self.tokens), self.tokens.clone(), self.committed_at.clone(),
             DecodeStats.total(rows), rows, [row.finish for row in self.rows], self.ignored, self.texts,
             [prompt.seed for prompt in self.prompts], self.pipe.card.name, self.method.name, self.pipe.grid,
         )  # fmt: skip
@@ -108,20 +109,20 @@ class ImageStream(Stream[ImageRun], Iterator[ImageStep]):
 
     def __next__(self) -> ImageStep:
         step = next(self.made)
-        return ImageStep(self.run.generated, self.run.codes.numel(), self.run.passes, step)
+        return ImageStep(self.run.generated, self.run.committed_at.numel(), self.run.passes, step)
 
     def result(self) -> ImageResult:
         """Pictures, tokens and statistics of what was committed so far."""
         return self.run.result()
 
 
-def unfinished(pipe: ImagePipeline, codes: Tensor) -> list[Image.Image]:
-    """What codes `[n, T]` make, plain where they are -1."""
+def unfinished(pipe: PicturePipeline, tokens: Tensor) -> list[Image.Image]:
+    """What tokens `[n, T, …]` make, plain where they are missing."""
     drawn = []
-    for picture, row in zip(pipe.decode_images(codes), codes, strict=True):
+    for picture, row in zip(pipe.decode_images(tokens), pipe.missing(tokens), strict=True):
         pixels = np.array(picture)
         high, wide = pixels.shape[0] // pipe.grid[0], pixels.shape[1] // pipe.grid[1]
-        missing = (row.view(pipe.grid) < 0).numpy().repeat(high, 0).repeat(wide, 1)
+        missing = row.view(pipe.grid).numpy().repeat(high, 0).repeat(wide, 1)
         pixels[missing] = UNDRAWN
         drawn.append(Image.fromarray(pixels))
     return drawn

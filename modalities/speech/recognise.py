@@ -1,12 +1,16 @@
 """Which family a speech model in Hugging Face form is of, told by its tokenizer, and the card it lacks.
 
-Defaults are those its makers publish; methods are drafter-free.
+Defaults are those its makers publish; methods are drafter-free. Families whose sound is continuous and follows from its
+first noise alone (`DETERMINISTIC`) are refused.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+
+from polydraft.core.errors import UnsupportedModel
+from polydraft.modalities.hub import said
 
 MARKS = {  # tokens that no other family has together
     "orpheus": ("<custom_token_2>", "<custom_token_10>"),
@@ -39,8 +43,19 @@ SUMMARIES = {
 }
 
 
+DETERMINISTIC = {"vibevoice", "pocket_tts", "gradium_phonon_tts"}  # what `model_type` says
+
+
 def manifest(folder: Path) -> dict[str, Any] | None:
-    """What a card would say of the model in `folder`; None if it is of no family here."""
+    """What a card would say of the model in `folder`; None if it is of no family here.
+
+    Raises UnsupportedModel for one that nothing drafted could be verified exactly for.
+    """
+    if (named := said(folder / "config.json").get("model_type")) in DETERMINISTIC:
+        raise UnsupportedModel(
+            f"{folder} is a {named!r}, whose head makes a frame of its first noise without drawing again, so that a "
+            f"draft is never exactly the frame it stands for; use one of {', '.join(MARKS)}."
+        )
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.is_file():
         return None

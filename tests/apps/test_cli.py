@@ -51,7 +51,9 @@ def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
     assert done.stdout and not done.stderr
 
 
-@pytest.mark.parametrize("command", ["image", "speech", "models", "methods", "doctor", "bench", "train", "batch"])
+@pytest.mark.parametrize(
+    "command", ["image", "speech", "models", "methods", "doctor", "bench", "train", "batch", "convert"]
+)
 def test_every_command_has_help(command: str) -> None:
     assert command in run("--help").output and run(command, "--help").exit_code == 0
 

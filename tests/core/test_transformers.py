@@ -54,7 +54,7 @@ def test_guidance_is_a_combination_of_two_plain_passes(lab):
             untouched(torch.tensor([[*branch, 8, 9, 10]])).logits[0, -4:] for branch in prompt.branches
         )
     torch.testing.assert_close(
-        scores.logits[0].double(), unconditional + 2.5 * (conditional - unconditional), atol=1e-4, rtol=1e-5
+        scores.outputs[0].double(), unconditional + 2.5 * (conditional - unconditional), atol=1e-4, rtol=1e-5
     )
 
 

@@ -77,7 +77,7 @@ def attending(method: Method, state: State, calls: int) -> Run:
 def attention(target: CausalTarget, state: State) -> Callable[[], None]:
     """Every layer's attention in a plain pass over `state`."""
     state.reach(1)
-    draft, cache, config = Draft.empty(len(state), target.device), state.cache, target.config
+    draft, cache, config = Draft.empty(state.tokens), state.cache, target.config
     heads, dtype = target.network.heads, target.network.dtype
     first = state.cached().flatten()[:, None]
     mask = tree_mask(first, draft.lineage, cache.width, dtype, heads)

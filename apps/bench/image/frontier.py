@@ -107,7 +107,7 @@ def turn(
     point.parts.append(done.stats)
     if batch == 1:
         point.seconds.append(done.seconds)
-    pictures = pipe.decode_images(torch.stack(done.outputs) - pipe.code_offset)
+    pictures = pipe.decode_images(torch.stack([pipe.read_tokens(tokens) for tokens in done.outputs]))
     point.right += [fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
     return done.outputs
 

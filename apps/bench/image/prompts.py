@@ -12,7 +12,7 @@ import numpy as np
 
 from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.core.sampling import Sampling
-from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.image.pipeline import PicturePipeline
 from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.scene import Composition, random_composition
 
@@ -30,7 +30,10 @@ def held_out(count: int) -> tuple[list[str], list[Composition]]:
 
 
 def settings(
-    pipe: ImagePipeline, temperature: float | None = None, guidance_scale: float | None = None, top_k: int | None = None
+    pipe: PicturePipeline,
+    temperature: float | None = None,
+    guidance_scale: float | None = None,
+    top_k: int | None = None,
 ) -> Sampling:
     """The model's own sampling and guidance, or others where given; refuses what drawing refuses, by the same rules."""
     asked: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "guidance_scale": guidance_scale}

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from polydraft.apps.bench.image.prompts import held_out, settings
-from polydraft.apps.bench.measure import report, table
+from polydraft.apps.bench.measure import latent_peer, report, table
 from polydraft.apps.bench.measure.decoding import asked_for, draw
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.peers import generate, untouched
@@ -40,7 +40,8 @@ def run(
         asked = pipe.prompts_to_ids(captions, sampling=replace(sampling, guidance_scale=scale))
         contenders = [Contender(name, partial(draw, pipe, name, asked, batch)) for name in names]
         if peers:
-            contenders.append(Contender(table.PEER, partial(generate, pipe, peer, asked, batch)))
+            alone = latent_peer.generate if pipe.card.latent else generate
+            contenders.append(Contender(table.PEER, partial(alone, pipe, peer, asked, batch)))
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
         title = "no guidance" if scale == 1 else f"guidance {scale:g}"
         blocks.append(table.Block.of(f"{title}, temperature {sampling.temperature:g}, batch {batch}", runs))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.bench.measure.timing import Run
 from polydraft.core.decode import Method, decode, start
-from polydraft.core.registry import DRAFTERS, parse
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
 from polydraft.modalities.pipeline import Pipeline, guided
@@ -25,7 +24,7 @@ def asked_for(methods: str | None, pipe: Pipeline) -> list[str]:
 
 def drafting(pipe: Pipeline) -> list[str]:
     """The model's ways to draft, each with its own judge; rules are asked for by name."""
-    return [name for name in pipe.available_methods() if name in DRAFTERS]
+    return [name for name in pipe.available_methods() if name in pipe.registry.drafters]
 
 
 def split(methods: str | None) -> list[str]:
@@ -42,7 +41,7 @@ def split(methods: str | None) -> list[str]:
 
 def draw(pipe: Pipeline, name: str, prompts: list[Prompt], batch: int) -> Run:
     """All prompts with the method of that name, `batch` at a time."""
-    return decoded(pipe.method(parse(name), guided(prompts)), prompts, batch)
+    return decoded(pipe.method(pipe.parsed(name), guided(prompts)), prompts, batch)
 
 
 def decoded(method: Method, prompts: list[Prompt], batch: int = 1) -> Run:

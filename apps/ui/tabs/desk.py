@@ -11,7 +11,6 @@ import gradio as gr
 from polydraft.apps.server.engine import Engine
 from polydraft.apps.ui.frames import Frame, frames
 from polydraft.apps.ui.sounds import Sounds
-from polydraft.core.registry import DRAFTERS, JUDGES, choices
 from polydraft.modalities.loading import ModelCard
 
 RUNS = "Colour what each pass made"
@@ -47,9 +46,8 @@ def html(value: str, **options: Any) -> gr.HTML:
 
 def method_names(offer: Offer) -> list[tuple[str, str]]:
     """Methods that the model can use, each shown with what it promises."""
-    promises = {name: choice.guarantee for choice in choices() for name in (choice.drafter.name, choice.judge.name)}
-    promises |= {part.name: JUDGES[part.judge].guarantee for part in DRAFTERS.values()}
-    return [(f"{method} · {promises[method]}", method) for method in offer.card.methods]
+    parse = offer.card.registry.parse
+    return [(f"{method} · {parse(method).guarantee}", method) for method in offer.card.methods]
 
 
 def method_box(offer: Offer, name: str) -> gr.Dropdown:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import gradio as gr
 
-from polydraft.apps.commands.methods import describe as described_method
+from polydraft.apps.commands.methods import all_methods
 from polydraft.apps.commands.models import describe as described_model
 from polydraft.apps.ui.tabs import desk
 from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
 from polydraft.apps.ui.views import chrome
 from polydraft.apps.ui.views.tables import methods_table, model_cards
-from polydraft.core.registry import DRAFTERS, choices
 from polydraft.modalities.loading import ModelCard
 
 PROMISES = ("all", "identical", "exact", "lossy")
@@ -29,20 +26,18 @@ def tab(at: Desk) -> None:
         elem_id="models-promise",
         info="identical: the same tokens as plain decoding. exact: the same distribution. lossy: near it.",
     )  # fmt: skip
-    found = all_methods()
-    names = [method["name"] for method in found]
-    users = {name: [card.name for card in cards if name in card.methods] for name in names}
+    kinds = {card.registry.tokens for card in cards}
+    found = [method for method in all_methods() if method["tokens"] in kinds]
+    users = {
+        (tokens, name): [card.name for card in cards if card.registry.tokens == tokens and name in card.methods]
+        for tokens, name in ((method["tokens"], method["name"]) for method in found)
+    }
     table = desk.html(methods_table(found, users))
 
     def filtered(promise: str) -> str:
         return methods_table([method for method in found if promise in ("all", method["guarantee"])], users)
 
     promise.change(filtered, promise, table, api_visibility=PRIVATE, show_progress="hidden")
-
-
-def all_methods() -> list[dict[str, Any]]:
-    """As `polydraft methods --json` has them."""
-    return [described_method(choice, index < len(DRAFTERS)) for index, choice in enumerate(choices())]
 
 
 def megabytes(card: ModelCard) -> float:

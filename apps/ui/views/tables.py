@@ -50,9 +50,12 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
-def methods_table(methods: Sequence[Mapping[str, Any]], users: Mapping[str, Sequence[str]]) -> str:
-    """A row a method, as `polydraft methods --json` describes it. users: models that can use it, by its name."""
-    rows = "".join(method_row(method, users.get(method["name"], ())) for method in methods)
+def methods_table(methods: Sequence[Mapping[str, Any]], users: Mapping[tuple[str, str], Sequence[str]]) -> str:
+    """A row a method, as `polydraft methods --json` describes it.
+
+    users: models that can use it, by its kind of token and name.
+    """
+    rows = "".join(method_row(method, users.get((method["tokens"], method["name"]), ())) for method in methods)
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Method", "Promises", "What it does", "Models", "Paper"))
     return f'<table class="methods"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 

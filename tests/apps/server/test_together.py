@@ -195,7 +195,7 @@ def test_news_of_a_ticket_add_up(live: Live) -> None:
             return [news async for news in ticket], await ticket.result()
 
     news, result = live.do(watched())
-    assert len(news) == result.stats.target_passes and news[-1].codes.equal(result.tokens)
+    assert len(news) == result.stats.target_passes and news[-1].tokens.equal(result.tokens)
     assert news[-1].committed_at.equal(result.passes) and sum(len(each.pictures) for each in news) == 4
     done = [each.tokens_done for each in news]
     assert done == sorted(set(done)) and done[-1] == 256

@@ -191,9 +191,9 @@ def test_tables_show_every_model_and_method() -> None:
     card = Tags(model_cards([model]))
     assert "Draws things." in card.text and "none of its own" in card.text and "40 MB" in card.text
     method = {
-        "name": "pld", "guarantee": "identical", "summary": "copy what followed", "paper": "",
+        "name": "pld", "tokens": "ids", "guarantee": "identical", "summary": "copy what followed", "paper": "",
         "parameters": {"longest": {"default": 3, "help": "words"}},
     }  # fmt: skip
-    table = Tags(methods_table([method], {"pld": ["tiny"]}))
+    table = Tags(methods_table([method], {("ids", "pld"): ["tiny"]}))
     assert "longest=3" in table.text and "tiny" in table.text and "–" in table.text
     assert [attributes.get("data-promise") for tag, attributes in table.found if tag == "tr"] == [None, "identical"]

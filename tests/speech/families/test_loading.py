@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from polydraft.apps.commands.models import models
 from polydraft.apps.commands.speech import speech
-from polydraft.core.errors import InvalidArgument, OutputUnwritable, UnknownModel, WeightsError
+from polydraft.core.errors import InvalidArgument, OutputUnwritable, UnknownModel, UnsupportedModel, WeightsError
 from polydraft.modalities.loading import card, load
 from polydraft.modalities.speech.pipeline import SpeechPipeline, generate_speech
 
@@ -78,6 +78,14 @@ def test_a_codec_may_lie_elsewhere(folders: dict[str, Path], tmp_path: Path):
 def test_a_model_with_a_card_has_its_own_codec():
     with pytest.raises(InvalidArgument, match="of its own"):
         load("tiny-image", codec="x")
+
+
+@pytest.mark.parametrize("family", ["vibevoice", "pocket_tts", "gradium_phonon_tts"])
+def test_heads_that_draw_once_are_refused(family: str, folders: dict[str, Path], tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    shutil.copy(folders["orpheus"] / "tokenizer.json", tmp_path)
+    with pytest.raises(UnsupportedModel, match="without drawing again"):
+        card(str(tmp_path))
 
 
 def test_an_unknown_family_is_refused(folders: dict[str, Path], tmp_path: Path):

@@ -1,0 +1,32 @@
+"""`polydraft convert`: published checkpoints that hold pickles, as folders of safetensors and JSON.
+
+polydraft convert mar checkpoint-last.pth --out mar-base
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Convert published checkpoints to safetensors.")
+
+Checkpoint = Annotated[Path, typer.Argument(help="The downloaded file.")]
+Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
+
+
+@app.callback()
+def convert() -> None:
+    """Convert published checkpoints to safetensors."""
+
+
+@app.command("mar")
+def mar(checkpoint: Checkpoint, out: Folder) -> None:
+    """A checkpoint of github.com/LTH14/mar; no code in it is run."""
+    from polydraft.modalities.image.families.mar.config import SIZES
+    from polydraft.modalities.image.families.mar.convert import convert
+
+    config = convert(checkpoint, out)
+    names = [name for name, published in SIZES.items() if published == config]
+    typer.echo(f"{out}; {names[0] if names else 'MAR'}, {config.depth} + {config.depth} blocks of {config.width}")

@@ -1,0 +1,107 @@
+"""Every way to draft and to judge latents, by name; `core.registry` has those for ids.
+
+choice = LATENTS.parse("eagle(depth=3)+coupled")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polydraft.core.drafters.base import Drafter, NoDrafter
+from polydraft.core.drafters.eagle import EagleDrafter
+from polydraft.core.drafters.jacobi import JacobiDrafter
+from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
+from polydraft.core.drafters.network import NetworkDrafter
+from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.fit import ByRows
+from polydraft.core.latent.coupled import CoupledVerifier
+from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMDrafter, LeftLaw
+from polydraft.core.latent.target import LatentTarget
+from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
+from polydraft.core.naming import Registry
+from polydraft.core.verify.tape import TapeVerifier
+
+Values = dict[str, Any]
+COUPLING = "De Bortoli et al. 2025, arXiv 2501.05370"
+
+
+def target_of(context: MethodContext) -> LatentTarget:
+    assert isinstance(context.target, LatentTarget)
+    return context.target
+
+
+def line(values: Values) -> Dynamic:
+    """Where a network's chain of `depth` goes."""
+    return Dynamic(values["depth"], 1, values["depth"], 0.0)
+
+
+def chained(context: MethodContext, values: Values, network: NetworkDrafter) -> Drafter:
+    """A network whose hidden states are like the target's, and so go into its head."""
+    return LatentChainDrafter(network, target_of(context).chain, values["depth"], values["looks"])
+
+
+def independent(context: MethodContext, values: Values) -> Drafter:
+    model, head = context.drafters["lm"]()
+    network = LatentLMDrafter(model, head, target_of(context), line(values), Rank())
+    return LatentChainDrafter(network, head, values["depth"], values["looks"])
+
+
+def eagle(context: MethodContext, values: Values) -> Drafter:
+    model = context.drafters["eagle"]()
+    return chained(context, values, EagleDrafter(model, context.target, line(values), Rank()))
+
+
+def early_exit(context: MethodContext, values: Values) -> Drafter:
+    layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
+    backbone = shallow(context.target.model, layers)
+    return chained(context, values, EarlyExitDrafter(backbone, context.target, line(values), Rank()))
+
+
+def jacobi(context: MethodContext, values: Values) -> Drafter:
+    window, target = values["window"], target_of(context)
+    alone = window.alone if isinstance(window, ByRows) else window
+    return JacobiDrafter(alone, LeftLaw(target.chain), restart=False)
+
+
+def depth(default: int) -> dict[str, Parameter]:
+    looks = Parameter(2, "steps of a chain at which the drafter's head is asked; 0 is all", 0, 1000)
+    return {"depth": Parameter(default, "latents guessed a pass", 1, 32), "looks": looks}
+
+
+DRAFTERS: dict[str, DraftPart] = {
+    part.name: part
+    for part in (
+        DraftPart("ar", "plain decoding, one latent a target pass", "", lambda *_: NoDrafter(), lambda values: "tape"),
+        DraftPart(
+            "jacobi", "the target drafts for itself: every place keeps its noise, and what the last pass said of it is "
+            "the guess; no training", "Teng et al. 2024, arXiv 2410.01699, for ids", jacobi, lambda values: "tape",
+            parameters={"window": Parameter(8, "guesses a pass; fitted to the machine unless given", 1, 256)},
+        ),
+        DraftPart(
+            "draft", "an independent small model with a head of its own", COUPLING, independent,
+            lambda values: "chain", kind="lm", parameters=depth(3),
+        ),
+        DraftPart(
+            "eagle", "one layer guesses the target's next hidden state, from which the target's head draws",
+            "Li et al. 2024, arXiv 2401.15077, for ids", eagle, lambda values: "chain", kind="eagle",
+            parameters=depth(3),
+        ),
+        DraftPart(
+            "early-exit", "the target's own first layers and its head, no training",
+            "Liu et al. 2024, arXiv 2404.18911", early_exit, lambda values: "chain",
+            parameters=depth(2) | {"layers": Parameter(6, "of the target", 1, 64)},
+        ),
+    )
+}  # fmt: skip
+
+JUDGES: dict[str, JudgePart] = {
+    part.name: part
+    for part in (
+        JudgePart("tape", "identical", "the target's own latents on the noise tape, by layered dither", "",
+                  lambda context, values, shape: TapeVerifier(), ("",), drafter=""),
+        JudgePart("coupled", "exact", "the two chains coupled step by step, each step as often as any coupling can",
+                  COUPLING, lambda context, values, shape: CoupledVerifier(), ("chain",), drafter="eagle"),
+    )
+}  # fmt: skip
+
+LATENTS = Registry("latents", DRAFTERS, JUDGES)

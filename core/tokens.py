@@ -1,0 +1,37 @@
+"""Tokens of either kind, ids `[B, L]` or latents `[B, L, C]`: what the loop does with them asks for no more than these.
+
+take(tokens, places)        # the tokens at places [B, K] of every row
+either(mask, these, those)  # a choice a place
+same(these, those)          # [B, K] bool
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polydraft.core.rows import places
+
+
+def take(tokens: Tensor, at: Tensor) -> Tensor:
+    """Tokens `[B, L, …]` at places `at` `[B, K]` → `[B, K, …]`."""
+    return tokens.gather(1, at) if tokens.ndim == 2 else tokens[places(len(at), at.device)[:, None], at]
+
+
+def put(tokens: Tensor, at: Tensor, new: Tensor) -> None:
+    """Write `new` `[B, K, …]` at places `at` `[B, K]` of tokens `[B, L, …]`, in place."""
+    if tokens.ndim == 2:
+        tokens.scatter_(1, at, new)
+    else:
+        tokens[places(len(at), at.device)[:, None], at] = new
+
+
+def either(mask: Tensor, these: Tensor, those: Tensor) -> Tensor:
+    """`these` where mask `[B, K]` holds, else `those`, `[B, K, …]` each."""
+    return torch.where(mask.view(*mask.shape, *(1,) * (these.ndim - mask.ndim)), these, those)
+
+
+def same(these: Tensor, those: Tensor) -> Tensor:
+    """`[B, K]` bool: which tokens `[B, K, …]` are equal, in every coordinate."""
+    equal = these == those
+    return equal if equal.ndim == 2 else equal.flatten(2).all(-1)

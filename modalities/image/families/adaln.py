@@ -1,0 +1,87 @@
+"""The small network that draws one continuous token: residual MLP blocks steered by time and condition.
+
+    net = AdaLN(inputs=64, outputs=64, condition=5120, width=1536, depth=12)
+    y = net.cond_embed(hidden) + net.time_embed(torch.tensor([0.5]))
+    velocity = net(x, y)
+
+Li et al. 2024, "Autoregressive Image Generation without Vector Quantization", arXiv 2406.11838, section 4.2; NextStep-1
+uses the same one. Parameters have the names they are published under in both.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FREQUENCIES = 128  # of the sinusoids that times become
+SLOWEST = 10_000.0  # times the fastest one's period
+EPSILON = 1e-6
+
+
+class TimeEmbedding(nn.Module):
+    """Times `[...]` to vectors `[..., W]` through sinusoids; times are read in fp32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(2 * FREQUENCIES, width), nn.SiLU(), nn.Linear(width, width))
+
+    def forward(self, times: Tensor) -> Tensor:
+        rates = torch.exp(-math.log(SLOWEST) * torch.arange(FREQUENCIES, dtype=torch.float32) / FREQUENCIES)
+        angles = times.float()[..., None] * rates.to(times.device)
+        waves = torch.cat([angles.cos(), angles.sin()], -1)
+        made: Tensor = self.mlp(waves.to(next(self.mlp.parameters()).dtype))
+        return made
+
+
+class Block(nn.Module):
+    """x + gate · MLP(norm(x) · (1 + scale) + shift), the three read from y."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.in_ln = nn.LayerNorm(width, eps=EPSILON)
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 3 * width))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        shift, scale, gate = self.adaLN_modulation(y).chunk(3, -1)
+        return x + gate * self.mlp(self.in_ln(x) * (1 + scale) + shift)
+
+
+class Final(nn.Module):
+    """What the network says, after one more norm steered by y."""
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, outputs)
+        self.adaLN_modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 2 * width))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        shift, scale = self.adaLN_modulation(y).chunk(2, -1)
+        made: Tensor = self.linear(F.layer_norm(x, x.shape[-1:], eps=EPSILON) * (1 + scale) + shift)
+        return made
+
+
+class AdaLN(nn.Module):
+    """Tokens `[..., inputs]` and y `[..., width]`, time and condition embedded and added, to `[..., outputs]`."""
+
+    def __init__(self, inputs: int, outputs: int, condition: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.time_embed = TimeEmbedding(width)
+        self.cond_embed = nn.Linear(condition, width)
+        self.input_proj = nn.Linear(inputs, width)
+        self.res_blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.final_layer = Final(width, outputs)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.input_proj.weight.dtype
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.input_proj(x)
+        for block in self.res_blocks:
+            x = block(x, y)
+        made: Tensor = self.final_layer(x, y)
+        return made

@@ -1,0 +1,277 @@
+"""MAR: published names, forward and chain against slow ones written from the formulas, orders, sets, drawing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from torch import Tensor
+
+from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.image.families.mar.chain import Chain, Schedule
+from polydraft.modalities.image.families.mar.config import SIZES
+from polydraft.modalities.image.families.mar.generate import Drawn, Plan, Settings, conditions, generate
+from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
+from polydraft.modalities.image.families.mar.noise import normals
+from polydraft.modalities.image.families.mar.sets import guidance, order, set_sizes
+
+from . import published
+
+# --- names
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_names_and_shapes_are_the_published_ones(name: str) -> None:
+    with torch.device("meta"):
+        model = MAR(SIZES[name])
+    shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    assert shapes == published.MAR[name]
+    assert float(f"{sum(map(math.prod, shapes.values())) * 4 / 1e9:.3g}") == published.MAR_GIGABYTES[name]
+
+
+# --- the network
+
+
+def slow_z(model: MAR, tokens: Tensor, known: Tensor, vector: Tensor) -> Tensor:
+    """z `[T, D]` of one row, as published: unknown tokens are left out of the encoder and masked in the decoder."""
+    weights, config = model.state_dict(), model.config
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-6)
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def block(x: Tensor, name: str) -> Tensor:
+        q, k, v = linear(norm(x, f"{name}.norm1"), f"{name}.attn.qkv").chunk(3, -1)
+        heads, each = [], config.width // config.heads
+        for head in range(config.heads):
+            part = slice(head * each, (head + 1) * each)
+            seen = torch.softmax(q[:, part] @ k[:, part].T / math.sqrt(each), -1)
+            heads.append(seen @ v[:, part])
+        x = x + linear(torch.cat(heads, -1), f"{name}.attn.proj")
+        hidden = linear(norm(x, f"{name}.norm2"), f"{name}.mlp.fc1")
+        return x + linear(hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2, f"{name}.mlp.fc2")
+
+    x = (
+        torch.cat([vector.expand(config.buffer, -1), linear(tokens, "z_proj")])
+        + weights["encoder_pos_embed_learned"][0]
+    )
+    kept = torch.cat([torch.ones(config.buffer, dtype=torch.bool), known])
+    x = norm(x, "z_proj_ln")[kept]
+    for layer in range(config.depth):
+        x = block(x, f"encoder_blocks.{layer}")
+    whole = weights["mask_token"][0].repeat(len(kept), 1)
+    whole[kept] = linear(norm(x, "encoder_norm"), "decoder_embed")
+    whole = whole + weights["decoder_pos_embed_learned"][0]
+    for layer in range(config.depth):
+        whole = block(whole, f"decoder_blocks.{layer}")
+    return norm(whole, "decoder_norm")[config.buffer :] + weights["diffusion_pos_embed_learned"][0]
+
+
+@pytest.mark.parametrize("counts", [[0, 0, 0], [4, 4, 4], [0, 7, 3], [9, 1, 0]])
+def test_z_is_that_of_the_published_forward(mar: MAR, counts: list[int]) -> None:
+    """Rows that know equally much, and rows that do not."""
+    made = torch.Generator().manual_seed(1)
+    tokens = torch.randn(3, 9, 4, generator=made)
+    known = torch.stack([torch.randperm(9, generator=made) < count for count in counts])
+    labels = torch.tensor([2, UNCONDITIONAL, 4])
+    z = mar(tokens * known[..., None], known, mar.classes(labels))
+    for row in range(3):
+        vector = mar.fake_latent[0] if row == 1 else mar.class_emb.weight[labels[row]]
+        torch.testing.assert_close(z[row], slow_z(mar, tokens[row], known[row], vector), atol=1e-5, rtol=1e-4)
+
+
+def test_unknown_tokens_are_not_read(mar: MAR) -> None:
+    tokens, known = torch.randn(1, 9, 4), torch.arange(9)[None] % 2 == 0
+    other = torch.where(known[..., None], tokens, 100.0)
+    vectors = mar.classes(torch.tensor([0]))
+    torch.testing.assert_close(mar(tokens, known, vectors), mar(other, known, vectors))
+
+
+def test_classes_out_of_range_are_refused(mar: MAR) -> None:
+    with pytest.raises(InvalidArgument, match="0 to 4"):
+        mar.classes(torch.tensor([5]))
+
+
+# --- the chain
+
+
+def signal(step: int) -> float:
+    """The cosine schedule in closed form; only its last beta is cut, to 0.999."""
+    if step == 999:
+        return signal(998) * 0.001
+
+    def f(share: float) -> float:
+        return math.cos((share + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    return f((step + 1) / 1000) / f(0)
+
+
+@pytest.mark.parametrize("steps", [2, 25, 100, 1000])
+def test_schedule_is_the_closed_form_on_evenly_spaced_steps(steps: int) -> None:
+    schedule = Schedule.of(steps)
+    times = [round(999 * place / (steps - 1)) for place in reversed(range(steps))]
+    assert schedule.times.tolist() == times and times[0] == 999 and times[-1] == 0
+    for place, time in enumerate(times):
+        now = signal(time)
+        before = 1.0 if place == steps - 1 else signal(times[place + 1])
+        beta = 1 - now / before
+        assert math.isclose(schedule.betas[place], beta, rel_tol=1e-9)
+        # Bayes: x_before given token and x, from precisions of x_before given the token and of x given x_before
+        if place < steps - 1:
+            variance = 1 / (1 / (1 - before) + (1 - beta) / beta)
+            mean_token, mean_x = variance * math.sqrt(before) / (1 - before), variance * math.sqrt(1 - beta) / beta
+        else:
+            variance, mean_token, mean_x = 0.0, 1.0, 0.0
+        assert math.isclose(schedule.posterior[place], variance, rel_tol=1e-7, abs_tol=1e-15)
+        assert math.isclose(schedule.from_token[place], mean_token, rel_tol=1e-7)
+        assert math.isclose(schedule.from_x[place], mean_x, rel_tol=1e-7, abs_tol=1e-12)
+        # x = sqrt(now) token + sqrt(1 - now) noise
+        assert math.isclose(schedule.to_token[place] * math.sqrt(now), 1, rel_tol=1e-9)
+        assert math.isclose(schedule.of_noise[place], math.sqrt((1 - now) / now), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("guided", [False, True])
+def test_moments_follow_the_formulas(mar: MAR, guided: bool) -> None:
+    chain, branches = Chain(mar.net, 7, temperature=0.9), 2 if guided else 1
+    schedule = chain.schedule
+    made = torch.Generator().manual_seed(2)
+    z, x = torch.randn(5, branches, 16, generator=made), torch.randn(5, 4, generator=made)
+    scale = torch.rand(5, generator=made) * 3 + 1
+    for step, time in enumerate(schedule.times):
+        mean, log_variance = chain.moments(x, step, chain.condition(z), scale)
+        for row in range(5):
+            said = [
+                mar.net(x[row], mar.net.cond_embed(z[row, branch]) + mar.net.time_embed(torch.tensor(int(time))))
+                for branch in range(branches)
+            ]
+            noise = said[0][:4] if not guided else said[1][:4] + scale[row] * (said[0][:4] - said[1][:4])
+            now = signal(int(time))
+            before = 1.0 if step == 6 else signal(int(schedule.times[step + 1]))
+            beta = 1 - now / before
+            token = (x[row] - math.sqrt(1 - now) * noise) / math.sqrt(now)
+            wanted = math.sqrt(before) * beta / (1 - now) * token
+            wanted = wanted + math.sqrt(now / before) * (1 - before) / (1 - now) * x[row]
+            torch.testing.assert_close(mean[row], wanted, rtol=1e-4, atol=1e-4)
+            if chain.last(step):
+                continue
+            least, share = beta * (1 - before) / (1 - now), (said[0][4:] + 1) / 2
+            deviation = (beta**share * least ** (1 - share)).sqrt() * 0.9
+            torch.testing.assert_close((0.5 * log_variance[row]).exp(), deviation, rtol=1e-4, atol=1e-6)
+
+
+def test_chains_that_cannot_be_are_refused(mar: MAR) -> None:
+    for steps, temperature in ((1, 1.0), (1001, 1.0), (100, 0.0), (100, math.nan)):
+        with pytest.raises(InvalidArgument):
+            Chain(mar.net, steps, temperature)
+
+
+# --- orders and sets
+
+
+def test_256_iterations_draw_a_token_each_and_64_up_to_seven() -> None:
+    assert set_sizes(256, 256) == [1] * 256
+    sizes = set_sizes(256, 64)
+    assert sum(sizes) == 256 and len(sizes) == 64 and min(sizes) == 1 and max(sizes) == 7
+    assert sizes == sorted(sizes)[: len(sizes)] or sizes[0] == 1
+
+
+@pytest.mark.parametrize("length", [1, 9, 256])
+def test_sets_are_those_of_the_published_loop(length: int) -> None:
+    for iterations in {1, 2, 3, length // 2, length - 1, length} & set(range(1, length + 1)):
+        masked, sizes, scales = length, [], []
+        for step in range(iterations):
+            ratio = np.cos(math.pi / 2.0 * (step + 1) / iterations)
+            left = max(1.0, min(masked - 1.0, np.floor(length * ratio)))
+            sizes.append(int(masked if step >= iterations - 1 else masked - left))
+            scales.append(1 + (2.9 - 1) * (length - left) / length)
+            masked = int(left)
+        assert set_sizes(length, iterations) == sizes
+        assert guidance(sizes, 2.9) == pytest.approx(scales)
+
+
+@pytest.mark.parametrize("iterations", [0, 257])
+def test_more_iterations_than_tokens_are_refused(iterations: int) -> None:
+    with pytest.raises(InvalidArgument, match="use 1 to 256"):
+        set_sizes(256, iterations)
+
+
+def test_orders_are_permutations_of_their_seed() -> None:
+    assert order(3, 256).equal(order(3, 256)) and not order(3, 256).equal(order(4, 256))
+    assert order(3, 256).sort().values.equal(torch.arange(256))
+    first = torch.stack([order(seed, 4) for seed in range(2400)])[:, 0].bincount()
+    assert stats.chisquare(first.numpy()).pvalue > 1e-4
+
+
+def test_noise_is_gaussian_and_tied_to_its_place() -> None:
+    seeds, places = torch.arange(500).repeat_interleave(9), torch.arange(9).repeat(500)
+    drawn = normals(seeds, places, 3, 16)
+    assert stats.kstest(drawn.flatten().double().numpy(), "norm").pvalue > 1e-4
+    assert drawn[17:19].equal(normals(seeds[17:19], places[17:19], 3, 16))
+    others = (normals(seeds, places, 4, 16), normals(seeds, places, 3, 16, stream=1), normals(seeds + 1, places, 3, 16))
+    for other in (*others, normals(seeds, places + 1, 3, 16)):
+        assert abs(float((drawn * other).mean())) < 5 / math.sqrt(drawn.numel())
+    assert abs(float((drawn[:, 0] * drawn[:, 1]).mean())) < 5 / math.sqrt(len(drawn))
+
+
+# --- drawing
+
+SETTINGS = Settings(iterations=4, steps=5, scale=2.9, temperature=0.95)
+
+
+def whole(model: MAR, labels: list[int], seeds: list[int], settings: Settings = SETTINGS) -> list[Drawn]:
+    return list(generate(model, labels, seeds, settings))
+
+
+def test_every_set_fills_its_places_and_leaves_the_others(mar: MAR) -> None:
+    steps = whole(mar, [1, 3], [7, 8])
+    assert [drawn.places.shape[1] for drawn in steps] == set_sizes(9, 4)
+    before = torch.zeros(2, 9, 4)
+    for drawn in steps:
+        changed = (drawn.tokens != before).any(-1)
+        own = torch.zeros_like(changed).scatter(1, drawn.places, True)
+        assert changed.equal(own) and (drawn.tokens != 0).any(-1).equal(drawn.known)
+        before = drawn.tokens
+    assert bool(steps[-1].known.all()) and steps[-1].tokens.isfinite().all()
+    assert mar.latents(steps[-1].tokens).shape == (2, 4, 3, 3)
+
+
+def test_a_token_is_drawn_from_what_is_known_before_its_set(mar: MAR) -> None:
+    """The third set, again, by hand."""
+    steps, plan = whole(mar, [1], [7]), Plan.of(mar, [1], [7], SETTINGS)
+    z = conditions(mar, steps[1].tokens, steps[1].known, plan.labels, guided=True)[0]
+    chain = Chain(mar.net, SETTINGS.steps, SETTINGS.temperature)
+    for place in steps[2].places[0]:
+        seed, spot = plan.seeds, place[None]
+        x = normals(seed, spot, 0, 4)
+        for step in range(5):
+            mean, log_variance = chain.moments(
+                x, step, chain.condition(z[None, :, place]), torch.tensor([plan.scales[2]])
+            )
+            x = mean if step == 4 else mean + (0.5 * log_variance).exp() * normals(seed, spot, step + 1, 4)
+        torch.testing.assert_close(x[0], steps[2].tokens[0, place], rtol=1e-3, atol=1e-3)
+
+
+def test_seeds_reproduce_and_rows_do_not_touch(mar: MAR) -> None:
+    alone = [whole(mar, [label], [seed])[-1].tokens for label, seed in ((1, 7), (3, 8), (1, 9))]
+    again = whole(mar, [1], [7])[-1].tokens
+    assert again.equal(alone[0]) and not alone[2].equal(alone[0])
+    together = whole(mar, [1, 3, 1], [7, 8, 9])[-1].tokens
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-2, atol=1e-2)
+
+
+def test_without_guidance_the_other_branch_is_not_computed(mar: MAR) -> None:
+    assert conditions(mar, torch.zeros(2, 9, 4), torch.zeros(2, 9) > 0, torch.tensor([0, 1]), False).shape[1] == 1
+    plain = Settings(iterations=4, steps=5)
+    assert not whole(mar, [1], [7], plain)[-1].tokens.equal(whole(mar, [1], [7])[-1].tokens)
+
+
+def test_as_many_seeds_as_classes(mar: MAR) -> None:
+    for labels, seeds in (([], []), ([1, 2], [0])):
+        with pytest.raises(InvalidArgument, match="as many seeds"):
+            whole(mar, labels, seeds)

@@ -1,0 +1,143 @@
+"""Pictures of latents through the public face, on a small random model: the same latents, drafted or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import polydraft
+from polydraft.apps.train import drafter
+from polydraft.core.latent.methods import LATENTS
+from polydraft.core.sampling import Sampling
+from polydraft.core.target import Prompt
+from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
+from polydraft.modalities.loading import card, load
+
+from ..covering import every_pair
+from ..decoding import run, same
+from .latent_folder import write
+
+CAPTIONS = [
+    "two frogs on a blue background",
+    "a small panda to the left of a large rocket on a yellow background",
+    "navy background with three stars",
+    "a cat above a fire on a pink background",
+    "one big sun on an orange background",
+]
+TOKENS = 16
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write(tmp_path_factory.mktemp("latents") / "model"))
+
+
+@lru_cache
+def loaded(folder: str, dtype: str) -> LatentImagePipeline:
+    return load(folder, dtype=dtype)
+
+
+def prompts(pipe: LatentImagePipeline, sampling: Sampling, rows: int, budget: int = TOKENS) -> list[Prompt]:
+    return [replace(prompt, budget=budget) for prompt in pipe.prompts_to_ids(CAPTIONS[:rows], sampling=sampling)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "temperature", "guidance"), every_pair(("float32", "bfloat16"), (0.7, 1.0), (1.0, 2.0))
+)
+def test_every_method_draws_what_plain_decoding_draws(
+    folder: str, dtype: str, temperature: float, guidance: float
+) -> None:
+    pipe = loaded(folder, dtype)
+    sampling, guided = Sampling(temperature=temperature, guidance_scale=guidance), guidance != 1
+    for rows in (1, 5):
+        asked = prompts(pipe, sampling, rows)
+        plain, _ = run(pipe.method(LATENTS.parse("ar"), guided), asked)
+        alone, _ = run(pipe.method(LATENTS.parse("ar"), guided), asked[-1:])
+        assert same(alone, plain[-1:]), "a row must not depend on its neighbours"
+        taken = {}
+        for name in ("jacobi(window=3)", "jacobi(window=12)", "draft(depth=2)", "eagle", "early-exit(depth=3)"):
+            drawn, taken[name] = run(pipe.method(LATENTS.parse(name), guided), asked)
+            assert same(drawn, plain), name
+        assert taken["jacobi(window=12)"] > 1.5 and taken["early-exit(depth=3)"] > 1.5
+
+
+def test_a_whole_picture_and_what_is_known_of_it(folder: str, tmp_path: Path) -> None:
+    pipe = loaded(folder, "bfloat16")
+    plain = pipe(CAPTIONS[:2], speculative=False, seed=3)
+    seen = []
+    drawn = pipe(CAPTIONS[:2], seed=3, on_step=seen.append)
+    assert drawn.tokens.shape == (2, 256, 3) and drawn.tokens.dtype == torch.float32
+    assert drawn.tokens.equal(plain.tokens) and drawn.stats.guarantee == "identical"
+    assert drawn.stats.mean_accepted_length > 1.5 and drawn.finish_reason == "length"
+    assert drawn.passes.max() == max(row.target_passes for row in drawn.row_stats) < 256
+    assert seen[-1].tokens_done == seen[-1].tokens_total == 512
+    assert drawn.image.size == (128, 128) and drawn.save(tmp_path / "x.png").is_file()
+    assert not pipe(CAPTIONS[:2], seed=4).tokens.equal(plain.tokens)
+
+
+def test_a_coupled_method_is_another_picture_of_the_same_law(folder: str) -> None:
+    pipe = loaded(folder, "float32")
+    drawn = pipe(CAPTIONS[0], method="early-exit(depth=3)+coupled")
+    assert drawn.stats.guarantee == "exact" and drawn.stats.mean_accepted_length > 1.5
+    assert drawn.tokens.isfinite().all() and not drawn.tokens.equal(pipe(CAPTIONS[0]).tokens)
+    assert drawn.tokens.equal(pipe(CAPTIONS[0], method="early-exit(depth=3)+coupled").tokens)
+
+
+def test_a_drawing_that_was_left_is_nan_where_nothing_is(folder: str) -> None:
+    stream = loaded(folder, "float32").stream(CAPTIONS[0])
+    next(stream), next(stream)
+    stream.close()
+    result = stream.result()
+    missing = result.tokens.isnan().any(-1)
+    assert result.finish_reason == "cancelled" and missing.any() and not missing[0, 0]
+    assert missing.equal(result.passes == 0)
+
+
+def test_the_model_says_what_it_can(folder: str) -> None:
+    assert card(folder).methods == ["ar", "jacobi", "draft", "eagle", "early-exit", "coupled"]
+    assert not card(folder).has_codes
+
+
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"method": "lantern"}, polydraft.UnsupportedMethod, "use one of ar, jacobi, draft, eagle"),
+    ({"method": "eagle2"}, polydraft.UnsupportedMethod, "is for ids and model generates latents"),
+    ({"method": "jacobi+coupled"}, polydraft.UnsupportedMethod, "use one of tape"),
+    ({"method": "jacobi(init=left)"}, polydraft.UnknownMethod, "its parameters are window"),
+    ({"method": "warp"}, polydraft.UnknownMethod, "is unknown"),
+    ({"temperature": 0.0}, polydraft.InvalidArgument, "temperature above 0"),
+    ({"top_k": 4}, polydraft.InvalidArgument, "top_k chooses among ids"),
+    ({"top_p": 0.9}, polydraft.InvalidArgument, "top_p chooses among ids"),
+]
+
+
+@pytest.mark.parametrize(("asked", "error", "said"), WRONG)
+def test_what_latents_cannot_do_is_one_sentence(
+    folder: str, asked: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said.replace("(", r"\(")) as caught:
+        loaded(folder, "float32")(CAPTIONS[0], **asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_method_of_latents_is_refused_by_a_model_of_codes() -> None:
+    with pytest.raises(polydraft.UnsupportedMethod, match="is for latents and tiny-image generates ids"):
+        load("tiny-image", method="coupled")
+
+
+def test_drafters_of_latents_are_trained_with_their_model(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(polydraft.UnsupportedMethod, match="polydraft train tiny-latent"):
+        drafter.run(folder, "eagle", tmp_path / "out", 1.0)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_drafter_that_is_not_there_is_named(folder: str, tmp_path: Path) -> None:
+    bare = write(tmp_path / "bare")
+    manifest = bare / "polydraft.json"
+    manifest.write_text(manifest.read_text().replace('"eagle": "drafter-eagle", ', ""))
+    with pytest.raises(polydraft.UnsupportedMethod, match="needs a drafter of kind 'eagle' and bare has none; use one"):
+        load(str(bare), method="eagle")
