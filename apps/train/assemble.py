@@ -2,8 +2,8 @@
 
     python -m polydraft.apps.train.assemble runs/tiny-image assets/models/tiny-image
 
-The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/`, `codec/` or `vae/`, drafters, a plot
-of their loss curves for the card, and the card, which a person writes.
+The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/`, `codec/` or `vae/`, drafters, a
+plot of their loss curves for the card, and the card, which a person writes.
 """
 
 from __future__ import annotations
