@@ -15,6 +15,7 @@ import argparse
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ def save(codec: LatentAutoencoder, folder: Path) -> None:
     weights["encoder.conv_out.weight"][codec.size :] = 0
     weights["encoder.conv_out.bias"][codec.size :] = 2 * (NOISE * codec.deviation).log()
     normal = {"latents_mean": codec.mean.tolist(), "latents_std": codec.deviation.tolist()}
-    copy = AutoencoderKL.from_config(codec.vae.config, **normal)
+    copy: Any = AutoencoderKL.from_config(codec.vae.config, **normal)
     copy.load_state_dict(weights, assign=True)
     copy.save_pretrained(folder)
 

@@ -65,7 +65,7 @@ class LatentModel(nn.Module):
         """As they ship."""
         head.mkdir(parents=True, exist_ok=True)
         checkpoint.save_pretrained(self.backbone, backbone, curve)
-        checkpoint.save(self.head, head)
+        self.head.save_pretrained(head)
 
     def read(self, batch: LatentBatch, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What the backbone reads, and its states, `[B, L, D]` each; tokens: `[B, CELLS, C]`, noisy."""
@@ -177,7 +177,8 @@ def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: 
 
 def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int = 1536) -> None:
     """The head alone, on kept states of the backbone; half of `seconds` goes into them at most."""
-    begun, kept = time.monotonic(), []
+    kept: list[Lessons] = []
+    begun = time.monotonic()
     while len(kept) < KEPT and time.monotonic() - begun < seconds / 3:
         batch = data.next(16, 0.3)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
