@@ -120,7 +120,8 @@ def train_encoder(out: Path, minutes: float, seed: int = 0, rows: int = 1024, ra
         if step % 100 == 0:
             decibels = -10 * math.log10(((decoded - pixels) / 2).square().mean().item())
             print(f"{spent * minutes:5.1f}m step {step} loss {loss.item():.4f} cells {decibels:.2f} dB", flush=True)
-    codec.mean, codec.deviation = norm.running_mean.clone(), norm.running_var.sqrt()
+    found = norm.state_dict()
+    codec.mean, codec.deviation = found["running_mean"].clone(), found["running_var"].sqrt()
     settle(codec)
     save(codec, out)
 

@@ -46,9 +46,9 @@ class LatentAutoencoder(nn.Module):
     def __init__(self, vae: AutoencoderKL) -> None:
         super().__init__()
         self.vae: Any = vae  # whose attributes come from its configuration
-        self.size: int = vae.config["latent_channels"]
-        self.register_buffer("mean", torch.tensor(vae.config["latents_mean"]), persistent=False)
-        self.register_buffer("deviation", torch.tensor(vae.config["latents_std"]), persistent=False)
+        self.size: int = self.vae.config["latent_channels"]
+        self.register_buffer("mean", torch.tensor(self.vae.config["latents_mean"]), persistent=False)
+        self.register_buffer("deviation", torch.tensor(self.vae.config["latents_std"]), persistent=False)
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
