@@ -1,6 +1,7 @@
 """`polydraft train`: make the embedded models from what the project renders, and drafters, also from data of one's own.
 
 polydraft train tiny-image --out runs/tiny-image --minutes 120
+polydraft train tiny-latent --out runs/tiny-latent
 polydraft train tiny-speech --out runs/tiny-speech
 polydraft train tiny-vlm --out runs/tiny-vlm
 polydraft train drafter --target tiny-image --kind lm --out runs/drafter-lm
@@ -38,6 +39,18 @@ def tiny_image(
 ) -> None:
     """Tokenizer, target and drafter of tiny-image, from nothing."""
     from polydraft.apps.train.image.tiny import run
+
+    run(out=check_folder(out), minutes=minutes, seed=seed)
+
+
+@app.command("tiny-latent")
+def tiny_latent(
+    out: Out,
+    minutes: Minutes = 120.0,
+    seed: Seed = 0,
+) -> None:
+    """Autoencoder, target and drafters of tiny-latent; the target begins as tiny-image's."""
+    from polydraft.apps.train.latent.tiny import run
 
     run(out=check_folder(out), minutes=minutes, seed=seed)
 

@@ -2,8 +2,8 @@
 
     python -m polydraft.apps.train.assemble runs/tiny-image assets/models/tiny-image
 
-The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/` or `codec/`, drafters, a plot of
-their loss curves for the card, and the card, which a person writes.
+The folder is what `polydraft.load` reads: `polydraft.json`, `target/`, `tokenizer/`, `codec/` or `vae/`, drafters, a
+plot of their loss curves for the card, and the card, which a person writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import shutil
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from polydraft.modalities.image import vocabulary as of_images
 from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.captions import vocabulary as words
 
-KEPT = {"config.json", "model.safetensors"}
+WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "kangaroo", "block")}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
+ERRORS = dict.fromkeys(("target", "drafter-lm", "drafter-eagle"), "error of estimates")
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class Form:
     of drafts that were chosen by hand.
 
     words: puts the target's vocabulary, made or found in the folder of the runs, into the target's folder.
-    methods: its methods of choice and the kinds of drafter they need, the fastest first.
+    methods: its methods of choice and the kinds of drafter they need, the fastest first. curves: what the curve of each
+    part shows.
     """
 
     first: str
     manifest: dict[str, Any]
     words: Callable[[Path, Path], object]
     methods: tuple[tuple[str, str], ...] = ()
+    curves: dict[str, str] = field(default_factory=lambda: CURVES)
 
 
 FORMS = (
@@ -56,6 +59,17 @@ FORMS = (
             "fitted": dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 10, "width": 1}),
         },
         lambda runs, target: of_images.build(words(), synonyms()).save(str(target / "tokenizer.json")),
+    ),
+    Form(
+        "vae",
+        {
+            "format": 1, "modality": "image", "tokens": "latents",
+            "summary": "128x128 scenes of the emoji world as latents, one to three objects",
+            "defaults": {"method": "jacobi", "temperature": 1.0, "guidance_scale": 1.5},
+        },
+        lambda runs, target: of_images.build(words(), synonyms()).save(str(target / "tokenizer.json")),
+        (("eagle", "eagle"),),
+        ERRORS,
     ),
     Form(
         "codec",
@@ -91,10 +105,10 @@ def assemble(runs: Path, out: Path) -> None:
     """Copy the parts that exist in `runs`; measured settings in an existing manifest stay."""
     form = next(form for form in FORMS if (runs / form.first).is_dir())
     out.mkdir(parents=True, exist_ok=True)
-    for part in (form.first, "target", *DRAFTERS.values()):
-        if (runs / part / "model.safetensors").exists():
+    for part in (form.first, "target", "head", *DRAFTERS.values(), f"{DRAFTERS['lm']}/head"):
+        for weights in (name for name in WEIGHTS if (runs / part / name).exists()):
             (out / part).mkdir(exist_ok=True)
-            for name in KEPT:
+            for name in ("config.json", weights):
                 shutil.copyfile(runs / part / name, out / part / name)
     form.words(runs, out / "target")
     path = out / "polydraft.json"
@@ -105,16 +119,16 @@ def assemble(runs: Path, out: Path) -> None:
         if path_of_fit.exists():
             fit = json.loads(path_of_fit.read_text())
             manifest["fitted"] |= {method: manifest["fitted"].get(method, {}) | fit for method in readers(kind)}
-    plot_curves(runs, out / "curves.png")
+    plot_curves(runs, out / "curves.png", form.curves)
     manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
     if chosen := next((method for method, kind in form.methods if kind in manifest["drafters"]), None):
         manifest["defaults"] |= {"method": chosen}
     path.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
-def plot_curves(runs: Path, path: Path) -> None:
+def plot_curves(runs: Path, path: Path, titles: dict[str, str]) -> None:
     """Training and held-out loss over time of every part that kept its curve."""
-    found = [part for part in CURVES if (runs / part / "curve.json").exists()]
+    found = [part for part in titles if (runs / part / "curve.json").exists()]
     if not found:
         return
     figure = Figure(figsize=(5 * len(found), 3), layout="constrained")
@@ -122,7 +136,7 @@ def plot_curves(runs: Path, path: Path) -> None:
         curve = json.loads((runs / part / "curve.json").read_text())
         for name in ("train", "held_out"):
             axes.plot([point["seconds"] / 60 for point in curve], [point[name] for point in curve], label=name)
-        axes.set(title=f"{part}: {CURVES[part]}", xlabel="minutes", yscale="log")
+        axes.set(title=f"{part}: {titles[part]}", xlabel="minutes", yscale="log")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
     figure.savefig(path, dpi=90)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from polydraft.apps.train.checkpoint import save
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 
@@ -105,7 +104,7 @@ def test_steps_are_forgotten_when_levels_or_weights_change(head: LatentHead) -> 
 
 
 def test_a_folder_keeps_it(head: LatentHead, tmp_path: Path) -> None:
-    save(head, tmp_path)
+    head.save_pretrained(tmp_path)
     again = LatentHead.from_folder(tmp_path).eval()
     assert again.config == head.config == HeadConfig(**asdict(SMALL))
     hidden = torch.randn(1, 8)

@@ -15,6 +15,7 @@ import argparse
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ def save(codec: LatentAutoencoder, folder: Path) -> None:
     weights["encoder.conv_out.weight"][codec.size :] = 0
     weights["encoder.conv_out.bias"][codec.size :] = 2 * (NOISE * codec.deviation).log()
     normal = {"latents_mean": codec.mean.tolist(), "latents_std": codec.deviation.tolist()}
-    copy = AutoencoderKL.from_config(codec.vae.config, **normal)
+    copy: Any = AutoencoderKL.from_config(codec.vae.config, **normal)
     copy.load_state_dict(weights, assign=True)
     copy.save_pretrained(folder)
 
@@ -119,7 +120,8 @@ def train_encoder(out: Path, minutes: float, seed: int = 0, rows: int = 1024, ra
         if step % 100 == 0:
             decibels = -10 * math.log10(((decoded - pixels) / 2).square().mean().item())
             print(f"{spent * minutes:5.1f}m step {step} loss {loss.item():.4f} cells {decibels:.2f} dB", flush=True)
-    codec.mean, codec.deviation = norm.running_mean.clone(), norm.running_var.sqrt()
+    found = norm.state_dict()
+    codec.mean, codec.deviation = found["running_mean"].clone(), found["running_var"].sqrt()
     settle(codec)
     save(codec, out)
 

@@ -33,10 +33,9 @@ PARTS = ("ok", "objects", "count", "relation", "background", "clean")
 @torch.inference_mode()
 def draw(
     backbone: LlamaModel, head: LatentHead, text: Tokenizer, captions: Sequence[str], guidance: float, seed: int = 0,
-    latents: int = CELLS, calm: float = 1.0,
+    latents: int = CELLS, temperature: float = 1.0,
 ) -> Tensor:  # fmt: skip
-    """The first `latents` tokens of pictures, `[N, latents, C]`. calm: what noise of the chain is multiplied by, the
-    last step's apart."""
+    """The first `latents` tokens of pictures, `[N, latents, C]`; temperature scales the noise of steps."""
     generator = torch.Generator().manual_seed(seed)
     branches = 1 if guidance == 1 else 2
     prompts = [vocabulary.prompt_ids(text, caption) for caption in [*captions, *[""] * len(captions) * (branches - 1)]]
@@ -55,8 +54,7 @@ def draw(
         x = head.start * torch.randn(len(captions), 1, head.size, generator=generator)
         for step, deviation in enumerate(head.deviations):
             noise = torch.randn(x.shape, generator=generator)
-            last = step == len(head.deviations) - 1
-            x = head.mean(x, step, condition, scale) + deviation * (1 if last else calm) * noise
+            x = head.mean(x, step, condition, scale) + temperature * deviation * noise
         drawn.append(x)
         entries = head.embed(x).repeat(branches, 1, 1).to(backbone.dtype)
         here = slice(here.stop, here.stop + 1)
@@ -77,7 +75,7 @@ def sheet(shown: Sequence[NDArray[np.uint8]], columns: int = 10) -> Image.Image:
 
 def run(
     model: Path, n: int, guidance: float, seed: int, path: Path | None, levels: tuple[float, ...] | None,
-    dtype: str = "float32", calm: float = 1.0,
+    dtype: str = "float32", temperature: float = 1.0,
 ) -> dict[str, float]:  # fmt: skip
     """Draw and judge; the share of pictures that are right, part by part."""
     form: torch.dtype = getattr(torch, dtype)
@@ -87,13 +85,13 @@ def run(
         head.set_levels(levels)
     codec = LatentAutoencoder.from_folder(model / "vae").float()
     captions, compositions = held_out(n)
-    latents = draw(backbone, head, vocabulary.load(model / "target"), captions, guidance, seed, calm=calm)
+    latents = draw(backbone, head, vocabulary.load(model / "target"), captions, guidance, seed, temperature=temperature)
     shown = pictures(codec, latents)
     if path:
         sheet(shown).save(path)
     verdicts = [fidelity(picture, wanted) for picture, wanted in zip(shown, compositions, strict=True)]
     found = {part: float(np.mean([getattr(verdict, part) for verdict in verdicts])) for part in PARTS}
-    print(f"guidance {guidance} levels {list(head.config.levels)} calm {calm}:", found, flush=True)
+    print(f"guidance {guidance} levels {list(head.config.levels)} temperature {temperature}:", found, flush=True)
     return found
 
 
@@ -106,5 +104,5 @@ if __name__ == "__main__":
     parser.add_argument("--sheet", dest="path", type=Path)
     parser.add_argument("--levels", type=lambda text: tuple(map(float, text.split(","))))
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--calm", type=float, default=1.0)
+    parser.add_argument("--temperature", type=float, default=1.0)
     run(**vars(parser.parse_args()))

@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -55,13 +56,32 @@ class LatentModel(nn.Module):
         super().__init__()
         self.backbone, self.head = backbone, head
 
-    def features(self, batch: LatentBatch, tokens: Tensor) -> Tensor:
-        """The states that latents are drawn from, `[B, CELLS, D]`; tokens: `[B, CELLS, C]`, noisy."""
+    @classmethod
+    def from_folders(cls, backbone: Path, head: Path) -> Self:
+        """In fp32."""
+        return cls(LlamaModel.from_pretrained(backbone, dtype=torch.float32), LatentHead.from_folder(head))
+
+    def save(self, backbone: Path, head: Path, curve: checkpoint.Curve) -> None:
+        """As they ship."""
+        head.mkdir(parents=True, exist_ok=True)
+        checkpoint.save_pretrained(self.backbone, backbone, curve)
+        self.head.save_pretrained(head)
+
+    def read(self, batch: LatentBatch, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """What the backbone reads, and its states, `[B, L, D]` each; tokens: `[B, CELLS, C]`, noisy."""
         where = (batch.begins[:, None] + torch.arange(CELLS))[..., None]
         read = self.head.embed(tokens).float()
         entries = self.backbone.embed_tokens(batch.ids).float().scatter(1, where.expand_as(read), read)
-        features: Tensor = self.backbone(inputs_embeds=entries, use_cache=False).last_hidden_state
-        return features.gather(1, (where - 1).expand(-1, -1, features.shape[-1]))
+        return entries, self.backbone(inputs_embeds=entries, use_cache=False).last_hidden_state
+
+    @staticmethod
+    def drawn_from(batch: LatentBatch, states: Tensor) -> Tensor:
+        """The states that latents are drawn from, `[B, CELLS, D]` of `[B, L, D]`."""
+        where = (batch.begins[:, None] + torch.arange(CELLS) - 1)[..., None]
+        return states.gather(1, where.expand(-1, -1, states.shape[-1]))
+
+    def features(self, batch: LatentBatch, tokens: Tensor) -> Tensor:
+        return self.drawn_from(batch, self.read(batch, tokens)[1])
 
 
 @dataclass(frozen=True)
@@ -99,8 +119,8 @@ def posterior_mean(x: Tensor, sigma: Tensor, could: Tensor, chances: Tensor) -> 
     return (chances.log()[:, None] - apart / (2 * sigma.square())).softmax(-1) @ could
 
 
-def denoising(head: LatentHead, lessons: Lessons, draws: int = DRAWS) -> Tensor:
-    """Weighted squared error of the network's output in its own units (EDM's weighting), and without plain tokens."""
+def noisy(head: LatentHead, lessons: Lessons, draws: int = DRAWS) -> tuple[Tensor, Tensor, Tensor]:
+    """`draws` noisy latents a token `[N, S, C]`, their noise levels `[N, S, 1]` and the posterior means there."""
     begins = (lessons.chances[:, 1:] > 0).float()
     even = F.pad(begins / begins.sum(-1, keepdim=True).clamp(min=1), (1, 0))
     share = SPREAD * (begins.any(-1) & lessons.told)[:, None]
@@ -108,7 +128,12 @@ def denoising(head: LatentHead, lessons: Lessons, draws: int = DRAWS) -> Tensor:
     clean = lessons.could.gather(1, modes[..., None].expand(-1, -1, head.size))
     sigma = sigmas(head.config.levels, *modes.shape)
     x = clean + sigma * torch.randn(clean.shape)
-    wanted = posterior_mean(x, sigma, lessons.could, lessons.chances)
+    return x, sigma, posterior_mean(x, sigma, lessons.could, lessons.chances)
+
+
+def denoising(head: LatentHead, lessons: Lessons) -> Tensor:
+    """`[2]`: squared error of the network's output in its own units (EDM's weighting), weighted, and without plain."""
+    x, sigma, wanted = noisy(head, lessons)
     with torch.autocast("cpu", torch.bfloat16):
         said = head.denoise(x, sigma, head.condition(lessons.features)[:, None])
     error = (said.float() - wanted).square().mean(-1) * (1 + 1 / sigma.square().squeeze(-1))
@@ -152,7 +177,8 @@ def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: 
 
 def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int = 1536) -> None:
     """The head alone, on kept states of the backbone; half of `seconds` goes into them at most."""
-    begun, kept = time.monotonic(), []
+    kept: list[Lessons] = []
+    begun = time.monotonic()
     while len(kept) < KEPT and time.monotonic() - begun < seconds / 3:
         batch = data.next(16, 0.3)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -187,16 +213,9 @@ def start(runs: Path, image: Path, data: LatentBatches, minutes: float) -> Laten
     return model
 
 
-def load(runs: Path) -> LatentModel:
-    backbone = LlamaModel.from_pretrained(runs / "target", dtype=torch.float32)
-    return LatentModel(backbone, LatentHead.from_folder(runs / "head"))
-
-
-def keep(model: LatentModel, runs: Path, text: Path, curve: checkpoint.Curve) -> None:
-    checkpoint.save_pretrained(model.backbone, runs / "target", curve)
-    shutil.copyfile(text, runs / "target" / "tokenizer.json")
-    (runs / "head").mkdir(exist_ok=True)
-    checkpoint.save(model.head, runs / "head")
+def keep(model: LatentModel, runs: Path, image: Path, curve: checkpoint.Curve) -> None:
+    model.save(runs / "target", runs / "head", curve)
+    shutil.copyfile(image / "target" / "tokenizer.json", runs / "target" / "tokenizer.json")
 
 
 def run(
@@ -209,13 +228,10 @@ def run(
     glyphs = GlyphLatents(LatentAutoencoder.from_folder(runs / "vae").float())
     data = LatentBatches(glyphs, seed + checkpoint.steps(curve))
     valid = LatentBatches(glyphs, 99, held_out=True, drop=0.0).next(16)
-    store = partial(keep, text=image / "target" / "tokenizer.json")
     if curve:
-        model = load(runs)
+        model = LatentModel.from_folders(runs / "target", runs / "head")
     else:
         model, minutes = start(runs, image, data, first), minutes - first
-        (runs / "target").mkdir(exist_ok=True)
-        store(model, runs, curve=[])
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     if not eager:
         model.backbone.compile()
@@ -225,7 +241,7 @@ def run(
         return data.next(rows, max(0.0, packed - (time.monotonic() - begun) / (minutes * 60)))
 
     course.run(
-        model, [], partial(losses, model), next_batch, [valid], lambda curve: store(model, runs, curve=curve),
+        model, [], partial(losses, model), next_batch, [valid], partial(keep, model, runs, image),
         weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=rate, curve=curve, rank=0,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ decoder has learnt to see through; what the encoder says about variances is that
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -45,10 +45,10 @@ class LatentAutoencoder(nn.Module):
 
     def __init__(self, vae: AutoencoderKL) -> None:
         super().__init__()
-        self.vae = vae
-        self.size: int = vae.config["latent_channels"]
-        self.register_buffer("mean", torch.tensor(vae.config["latents_mean"]), persistent=False)
-        self.register_buffer("deviation", torch.tensor(vae.config["latents_std"]), persistent=False)
+        self.vae: Any = vae  # whose attributes come from its configuration
+        self.size: int = self.vae.config["latent_channels"]
+        self.register_buffer("mean", torch.tensor(self.vae.config["latents_mean"]), persistent=False)
+        self.register_buffer("deviation", torch.tensor(self.vae.config["latents_std"]), persistent=False)
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:

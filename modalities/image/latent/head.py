@@ -21,16 +21,17 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.training.shipping import shipped
 
 WAVES = 8  # frequencies of log sigma that the network sees
 
@@ -116,6 +117,11 @@ class LatentHead(nn.Module):
         head = cls(HeadConfig(**json.loads((folder / "config.json").read_text())))
         head.load_state_dict(load_file(folder / "model.safetensors"))
         return head
+
+    def save_pretrained(self, folder: Path) -> None:
+        """What `from_folder` reads; weights as they ship."""
+        save_file(shipped(self), folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(asdict(self.config), indent=2) + "\n")
 
     def use(self, config: HeadConfig) -> None:
         self.config = config

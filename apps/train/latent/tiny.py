@@ -1,0 +1,29 @@
+"""Make `tiny-latent`: `polydraft train tiny-latent --out runs/tiny-latent` (about two hours on two cores).
+
+Encoder, decoder, what the target begins as, target, drafters, one after the other; each stage is also a command of its
+own in this folder. The target begins as the embedded `tiny-image`'s. The finished model folder is `<out>/model`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from polydraft.apps.train.assemble import assemble
+from polydraft.apps.train.latent import autoencoder, begin, drafters, target
+from polydraft.modalities.loading import card
+
+SHARES = {"encoder": 0.06, "decoder": 0.2, "begin": 0.06, "target": 0.55, "lm": 0.06, "eagle": 0.07}  # of the minutes
+FIRST = 0.1  # of the target's minutes go into the stages before its last
+
+
+def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
+    """Train all parts within `minutes` and put them together in `out/model`."""
+    spent = {stage: minutes * share for stage, share in SHARES.items()}
+    image = card("tiny-image").path
+    autoencoder.train_encoder(out / "vae", spent["encoder"], seed)
+    autoencoder.train_decoder(out / "vae", spent["decoder"], seed)
+    begin.run(image, out / "begun", spent["begin"], seed)
+    target.run(out, image, spent["target"], seed, first=FIRST * spent["target"])
+    for kind in ("lm", "eagle"):
+        drafters.run(kind, out, spent[kind], seed)
+    assemble(out, out / "model")
