@@ -43,7 +43,7 @@ class LatentAutoencoder(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, vae: AutoencoderKL) -> None:
+    def __init__(self, vae: Any) -> None:
         super().__init__()
         self.vae: Any = vae  # whose attributes come from its configuration
         self.size: int = self.vae.config["latent_channels"]
