@@ -1,6 +1,7 @@
 """`polydraft convert`: published checkpoints that hold pickles, as folders of safetensors and JSON.
 
 polydraft convert mar checkpoint-last.pth --out mar-base
+polydraft convert nextstep-vae NextStep-1-f8ch16-Tokenizer/checkpoint.pt --out nextstep-vae
 """
 
 from __future__ import annotations
@@ -30,3 +31,12 @@ def mar(checkpoint: Checkpoint, out: Folder) -> None:
     config = convert(checkpoint, out)
     names = [name for name, published in SIZES.items() if published == config]
     typer.echo(f"{out}; {names[0] if names else 'MAR'}, {config.depth} + {config.depth} blocks of {config.width}")
+
+
+@app.command("nextstep-vae")
+def nextstep_vae(checkpoint: Checkpoint, out: Folder) -> None:
+    """NextStep's checkpoint.pt, beside its config.json, as `load` takes it for a codec; no code in it is run."""
+    from polydraft.modalities.image.families.nextstep.convert import convert
+
+    config = convert(checkpoint, out)
+    typer.echo(f"{out}; {config['latent_channels']} channels at 1/{2 ** (len(config['block_out_channels']) - 1)}")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import Qwen2Config
 
 MODEL_TYPE = "nextstep"
+AUTOENCODER, PICKLE = "stepfun-ai/NextStep-1-f8ch16-Tokenizer", "checkpoint.pt"  # repository, and its file
 BACKBONE = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta",
