@@ -43,7 +43,7 @@ KINDS = {
     for kind in (ImageNews, ImageResult, SpeechNews, SpeechResult, ChatNews, ChatResult, DecodeStats)
 }
 PLAIN = (str, bytes, int, float, bool, type(None), np.ndarray)
-DRAWN = ("codes", "committed_at")  # of which only what is new is sent
+DRAWN = ("tokens", "committed_at")  # of which only what is new is sent
 SMALLER = (np.int16, np.int32)  # than int64
 
 

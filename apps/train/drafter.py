@@ -30,7 +30,7 @@ from polydraft.apps.train.lessons import LESSONS, Lessons
 from polydraft.apps.train.own.lessons import OwnLessons, asks
 from polydraft.apps.train.samples import TOGETHER, Samples
 from polydraft.apps.train.trial import tried
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.registry import parse
 from polydraft.core.training import parallel
 from polydraft.core.training.distill import STATE, distil
@@ -60,7 +60,13 @@ def run(
     that says where the data is wrong.
     """
     recipe, given = checked(kind, settings)
-    asked = None if data is None else asks(data, loading.card(target).modality)
+    found = loading.card(target)
+    if found.latent:
+        raise UnsupportedMethod(
+            f"{found.name} generates latents, whose drafters are trained with it; use `polydraft train tiny-latent`, or "
+            "a target of ids."
+        )
+    asked = None if data is None else asks(data, found.modality)
     folder = samples or out / "samples"
     about = {"target": target, "seed": seed} | ({} if data is None else {"data": data, "held_out": held_out})
     check_belongs(folder, about)

@@ -19,6 +19,7 @@ from polydraft.core.drafters.base import Outcome
 from polydraft.core.drafters.network import NetworkDrafter
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.tree import TreeState
+from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.latent.law import Chain, LatentSampler, Walk
 from polydraft.core.latent.target import Head, LatentTarget, nothing
 from polydraft.core.noise import Noise
@@ -44,6 +45,13 @@ class LatentChainDrafter:
     """
 
     def __init__(self, network: NetworkDrafter, chain: Chain, depth: int, looks: int = 0) -> None:
+        whose: Any = network.target
+        own, wanted = ((one.size, one.start, *one.deviations) for one in (chain, whose.chain))
+        if own != wanted:
+            raise UnsupportedMethod(
+                "this drafter's chain has other noise than its target's, and its drafts could not be verified; use a "
+                "drafter with the target's coordinates and levels of noise."
+            )
         self.network, self.sampler, self.depth, self.looks = network, LatentSampler(chain), depth, looks
 
     def begin(self, own: TreeState | None, seen: Prefill) -> TreeState:

@@ -4,7 +4,7 @@
     latents = law.drawn(noise.at(t))                 # the tape's, [B, K, C]
 
 On the tape every step is emitted by layered dither: with a = σ√χ²₃, W = 2a and an offset u in (0, 1) it is the one
-point of the lattice W (Z + u) in (μ - a, μ + a]. A Gaussian is a mixture of such uniforms, so the law is exact; and the
+point of the lattice W (Z + u) in [μ - a, μ + a). A Gaussian is a mixture of such uniforms, so the law is exact; and the
 point depends on μ through an integer alone. Two chains with nearby means therefore emit the very same numbers mostly,
 and verifying a draft is comparing latents. It asks for the same σ in both chains, and for σ > 0 at the last step: where
 a head ends without noise, two latents are equal only if all that led to them was, and no draft is of use.
@@ -159,7 +159,7 @@ class Glances:
 
 
 def dithered(mean: Tensor, half: Tensor, offset: Tensor) -> Tensor:
-    """The point of the lattice `2 half (Z + offset)` in (mean - half, mean + half]."""
+    """The point of the lattice `2 half (Z + offset)` in [mean - half, mean + half)."""
     width = 2 * half
     return width * (((mean - half) / width - offset).ceil() + offset)
 

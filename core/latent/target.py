@@ -3,6 +3,7 @@
     target = LatentTarget(backbone, head, begin=boi, guided=True)
 
 A prompt is ids, the last of which begins the latents. In place of latents it has nan: a token of nan is that last id.
+So is an infinite one, which nobody says but a drafter: it must not spread through keys and values.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class LatentTarget(CausalTarget):
         """Latents `[..., C]`, or ids of prompts `[...]` → `[..., D]`."""
         if not tokens.is_floating_point():
             return super().embed(tokens)
-        none = tokens.isnan().any(-1, keepdim=True)
+        none = ~tokens.isfinite().all(-1, keepdim=True)
         return torch.where(none, self.first, self.chain.embed(tokens.masked_fill(none, 0)))
 
     def inputs(self, tokens: Tensor) -> Tensor:

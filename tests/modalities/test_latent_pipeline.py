@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import polydraft
+from polydraft.apps.train import drafter
 from polydraft.core.latent.methods import LATENTS
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
@@ -126,6 +127,12 @@ def test_what_latents_cannot_do_is_one_sentence(
 def test_a_method_of_latents_is_refused_by_a_model_of_codes() -> None:
     with pytest.raises(polydraft.UnsupportedMethod, match="is for latents and tiny-image generates ids"):
         load("tiny-image", method="coupled")
+
+
+def test_drafters_of_latents_are_trained_with_their_model(folder: str, tmp_path: Path) -> None:
+    with pytest.raises(polydraft.UnsupportedMethod, match="polydraft train tiny-latent"):
+        drafter.run(folder, "eagle", tmp_path / "out", 1.0)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_drafter_that_is_not_there_is_named(folder: str, tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def crossed(value: Any) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
+        alike = one.dtype == other.dtype and one.isnan().equal(other.isnan())
+        return alike and one.nan_to_num().equal(other.nan_to_num())
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if isinstance(one, Image.Image):
@@ -83,15 +84,18 @@ def test_news_and_arguments_come_back() -> None:
     assert same(arguments["messages"][0]["content"][0].pop("image"), picture) and back == arguments  # type: ignore
 
 
-def test_of_a_drawing_only_what_is_new_is_sent_and_the_whole_comes_back() -> None:
+@pytest.mark.parametrize(
+    "nothing", [torch.full((2, 400), -1), torch.full((2, 400, 3), torch.nan)], ids=["ids", "latents"]
+)
+def test_of_a_drawing_only_what_is_new_is_sent_and_the_whole_comes_back(nothing: torch.Tensor) -> None:
     sender, receiver = wire.Sender(), wire.Receiver()
-    codes, passes = torch.full((2, 400), -1), torch.zeros(2, 400, dtype=torch.long)
+    tokens, passes = nothing.clone(), torch.zeros(2, 400, dtype=torch.long)
     sizes, kept = [], []
     for step in range(1, 5):
-        codes[0, step * 10 : step * 10 + 3], passes[0, step * 10 : step * 10 + 3] = step * 1000, step
-        codes[1, step], passes[1, step] = 0, step
+        tokens[0, step * 10 : step * 10 + 3], passes[0, step * 10 : step * 10 + 3] = step * 1000, step
+        tokens[1, step], passes[1, step] = 0, step
         pictures = [noise(16)] if step == 3 else []
-        news = ImageNews(4 * step, 800, step, codes.clone(), passes.clone(), pictures, step / 8)
+        news = ImageNews(4 * step, 800, step, tokens.clone(), passes.clone(), pictures, step / 8)
         packed = pickle.dumps(sender.pack(news))
         sizes.append(len(packed))
         kept.append((news, receiver.unpack(pickle.loads(packed))))

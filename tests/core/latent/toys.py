@@ -32,7 +32,7 @@ class RandomHead(nn.Module):
         ]
 
     def embed(self, latents: Tensor) -> Tensor:
-        return self.inward(latents.to(self.outward.weight.dtype))
+        return self.inward(latents.to(self.deeper.weight.dtype))
 
     def condition(self, hidden: Tensor) -> Tensor:
         return self.outward(hidden).float() * self.spread

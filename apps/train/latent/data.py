@@ -1,0 +1,138 @@
+"""What `tiny-latent` is trained on: scenes as captions and latents, and the laws of what each could be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polydraft.apps.train.image.data import LONGEST_PROMPT, list_objects, packed_scene, to_pixels
+from polydraft.apps.train.image.posterior import CELLS, MOST, Codes, Floats, laws, settled
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
+from polydraft.modalities.world.captions import describe, synonyms
+from polydraft.modalities.world.captions import vocabulary as words
+from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, GRID, Placed, Scene, place, random_composition
+
+Latents = NDArray[np.float32]
+
+NEAR = 0.1  # a cell this near to the bare background is the bare background: noise hides the difference
+DIGITS = 3  # of latents that are told apart
+
+
+class GlyphLatents:
+    """The latents of every glyph on every background, from which whole scenes are pasted together.
+
+    A latent depends on its own cell alone and objects stand on cells, so this equals rendering and encoding the scene.
+    table: all distinct latents, `[N, C]`; scenes are ids into it.
+    """
+
+    def __init__(self, codec: LatentAutoencoder) -> None:
+        self.side = CANVAS // GRID
+        found: dict[tuple[str, str, str], Latents] = {}
+        bare: dict[str, Latents] = {}
+        for background in BACKGROUNDS:
+            bare[background] = self.encode(codec, [Scene(background, ())], 1)[0, 0, 0]
+            for size, pixels in SIZES.items():
+                pictures = [Scene(background, (Placed(kind, size, 0, 0),)) for kind in KINDS]
+                latents = self.encode(codec, pictures, pixels // GRID)
+                latents[np.linalg.norm(latents - bare[background], axis=-1) < NEAR] = bare[background]
+                found |= {(background, size, kind): cells for kind, cells in zip(KINDS, latents, strict=True)}
+        flat = np.concatenate(
+            [np.stack(list(bare.values())), *(cells.reshape(-1, codec.size) for cells in found.values())]
+        )
+        _, first, ids = np.unique(flat.round(DIGITS), axis=0, return_index=True, return_inverse=True)
+        self.table = torch.from_numpy(flat[first])
+        self.empty = {name: int(ids[index]) for index, name in enumerate(bare)}
+        parts = np.split(ids[len(bare) :], np.cumsum([cells.shape[0] ** 2 for cells in found.values()])[:-1])
+        self.glyphs: dict[tuple[str, str, str], Codes] = {
+            name: part.reshape(cells.shape[:2]) for (name, cells), part in zip(found.items(), parts, strict=True)
+        }
+
+    @staticmethod
+    @torch.no_grad()
+    def encode(codec: LatentAutoencoder, scenes: list[Scene], side: int) -> Latents:
+        """The upper left `side` x `side` cells of scenes."""
+        pixels = to_pixels([scene.render()[: side * GRID, : side * GRID] for scene in scenes])
+        latents: Latents = codec.encode(pixels).numpy()
+        return latents
+
+    def ids(self, scene: Scene) -> Codes:
+        """Which latents a scene has, `[H/8, W/8]`."""
+        ids = np.full((self.side, self.side), self.empty[scene.background])
+        for item in scene.objects:
+            glyph = self.glyphs[scene.background, item.size, item.kind]
+            row, column = item.y // GRID, item.x // GRID
+            ids[row : row + len(glyph), column : column + len(glyph)] = glyph
+        return ids
+
+    def of(self, scenes: list[Scene]) -> Tensor:
+        """Latents of scenes, `[B, H/8, W/8, C]`."""
+        return self.table[torch.from_numpy(np.stack([self.ids(scene) for scene in scenes]))]
+
+
+@dataclass(frozen=True)
+class LatentBatch:
+    """Captions and latents. ids: `[B, L]`, zeros where latents stand; begins: `[B]`, the place of the first.
+
+    latents: `[B, CELLS, C]` without noise. could: `[B, CELLS, K, C]`, what every latent could have been given those
+    before it, and chances `[B, CELLS, K]`, which are 0 where there is nothing to learn. plain: `[B, CELLS]`, bare
+    background for sure. told: `[B]`, whether the caption is there.
+    """
+
+    ids: Tensor
+    begins: Tensor
+    latents: Tensor
+    could: Tensor
+    chances: Tensor
+    plain: Tensor
+    told: Tensor
+
+
+class LatentBatches:
+    """Scenes with the laws of their latents; one caption in `drop` is left out for guidance."""
+
+    def __init__(self, glyphs: GlyphLatents, seed: int, held_out: bool = False, drop: float = 0.1) -> None:
+        self.glyphs, self.held_out, self.drop = glyphs, held_out, drop
+        self.text = vocabulary.build(words(), synonyms())
+        self.rng = np.random.default_rng(seed)
+
+    def captioned(self) -> tuple[str, Scene, Codes, Floats]:
+        """A composition from the grammar: its caption, and the law of every latent (`posterior.py`)."""
+        composition = random_composition(self.rng, self.held_out)
+        scene = place(composition, self.rng)
+        empty = self.glyphs.empty[scene.background]
+        caption = "" if self.rng.random() < self.drop else describe(composition, self.rng)
+        could, chances, _ = laws(composition, scene, self.glyphs.ids(scene), empty, int(self.rng.integers(6)))
+        return caption, scene, could, chances
+
+    def packed(self) -> tuple[str, Scene, Codes, Floats]:
+        """Many objects at once; only what the latents before settle counts."""
+        scene = packed_scene(self.rng)
+        ids = self.glyphs.ids(scene)
+        chances = np.zeros((CELLS, 1 + MOST), np.float32)
+        for item in scene.objects:
+            chances[settled(ids, item, self.glyphs.empty[scene.background]), 0] = 1
+        return list_objects(scene, self.rng), scene, np.repeat(ids.reshape(-1, 1), 1 + MOST, 1), chances
+
+    def next(self, rows: int, packed: float = 0.0) -> LatentBatch:
+        """The next batch, a share `packed` of it packed scenes."""
+        samples = [self.packed() if self.rng.random() < packed else self.captioned() for _ in range(rows)]
+        ids = torch.full((rows, LONGEST_PROMPT + CELLS), vocabulary.PAD)
+        begins = torch.zeros(rows, dtype=torch.long)
+        for row, (caption, *_) in enumerate(samples):
+            prompt = vocabulary.prompt_ids(self.text, caption)
+            begins[row] = len(prompt)
+            ids[row, : len(prompt)] = torch.tensor(prompt)
+        could = torch.from_numpy(np.stack([could for _, _, could, _ in samples]))
+        chances = torch.from_numpy(np.stack([chances for *_, chances in samples]))
+        empty = torch.tensor([self.glyphs.empty[scene.background] for _, scene, *_ in samples])
+        return LatentBatch(
+            ids, begins, self.glyphs.of([scene for _, scene, *_ in samples]).flatten(1, 2), self.glyphs.table[could],
+            chances, (could[..., 0] == empty[:, None]) & (chances[..., 0] == 1),
+            torch.tensor([bool(caption) for caption, *_ in samples]),
+        )  # fmt: skip

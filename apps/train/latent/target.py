@@ -1,0 +1,244 @@
+"""Train the target of `tiny-latent`: a causal backbone that reads latents, and the head that draws the next one.
+
+    python -m polydraft.apps.train.latent.target --runs runs/tiny-latent --minutes 60
+
+`--runs` holds `vae/` and `begun/` (`begin.py`); `target/` and `head/` are left there, and trained on if they are there.
+
+Tokens are latents with fresh noise. The head learns to denoise what the next latent could be, at noise levels between
+those of its chain. What it could be is known with its chances (`image/posterior.py`), so the noisy latent is drawn from
+that law, whichever way the scene went, and the head is taught the law's own posterior mean at that point instead of a
+single draw of it: the same optimum with less noise in it.
+
+First what reads latents is fitted to what the backbone read before, codes of `tiny-image`; then the head alone learns
+from states of the backbone, which are kept; then everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import time
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
+
+from polydraft.apps.train import checkpoint, course
+from polydraft.apps.train.image.data import GlyphCodes
+from polydraft.apps.train.image.posterior import CELLS
+from polydraft.apps.train.latent.autoencoder import NOISE
+from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
+from polydraft.apps.train.optimise import apply, descent, set_rate
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
+from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
+from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.world.captions import synonyms
+from polydraft.modalities.world.captions import vocabulary as words
+
+DRAWS = 4  # noisy latents a token and step
+SPREAD = 0.3  # of them drawn evenly from what may begin, so that rare beginnings are learnt too
+PLAIN = 0.2  # what a latent of bare background counts, where nothing else is possible
+HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
+KEPT = 48  # batches of states that the head learns from alone
+
+
+class LatentModel(nn.Module):
+    """Backbone and head, trained as one."""
+
+    def __init__(self, backbone: LlamaModel, head: LatentHead) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def features(self, batch: LatentBatch, tokens: Tensor) -> Tensor:
+        """The states that latents are drawn from, `[B, CELLS, D]`; tokens: `[B, CELLS, C]`, noisy."""
+        where = (batch.begins[:, None] + torch.arange(CELLS))[..., None]
+        read = self.head.embed(tokens).float()
+        entries = self.backbone.embed_tokens(batch.ids).float().scatter(1, where.expand_as(read), read)
+        features: Tensor = self.backbone(inputs_embeds=entries, use_cache=False).last_hidden_state
+        return features.gather(1, (where - 1).expand(-1, -1, features.shape[-1]))
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What a head is taught, a row a token: features `[N, D]`, could `[N, K, C]`, chances `[N, K]`, and how many of the
+    draws follow the chances alone (`told` `[N]`); `weight` `[N]` is what a token counts."""
+
+    features: Tensor
+    could: Tensor
+    chances: Tensor
+    told: Tensor
+    weight: Tensor
+
+    @staticmethod
+    def of(batch: LatentBatch, features: Tensor) -> Lessons:
+        taught = batch.chances.any(-1)
+        told = batch.told[:, None].expand_as(taught)[taught]
+        weight = torch.where(batch.plain[taught], PLAIN, 1.0)
+        return Lessons(features[taught], batch.could[taught], batch.chances[taught], told, weight)
+
+    def some(self, rows: Tensor) -> Lessons:
+        return Lessons(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def sigmas(levels: tuple[float, ...], tokens: int, draws: int) -> Tensor:
+    """`[N, S, 1]`, even in the logarithm over the chain's levels, one in each of `draws` parts of them."""
+    low, high = math.log(HEADROOM * levels[-2]), math.log(levels[0])
+    part = (torch.arange(draws) + torch.rand(tokens, draws)) / draws
+    return (low + (high - low) * part).exp()[..., None]
+
+
+def posterior_mean(x: Tensor, sigma: Tensor, could: Tensor, chances: Tensor) -> Tensor:
+    """The mean of y given `x` = y + sigma * e, `[N, S, C]`, where y is one of `could` `[N, K, C]` with `chances`."""
+    apart = (x[:, :, None] - could[:, None]).square().sum(-1)
+    return (chances.log()[:, None] - apart / (2 * sigma.square())).softmax(-1) @ could
+
+
+def denoising(head: LatentHead, lessons: Lessons, draws: int = DRAWS) -> Tensor:
+    """Weighted squared error of the network's output in its own units (EDM's weighting), and without plain tokens."""
+    begins = (lessons.chances[:, 1:] > 0).float()
+    even = F.pad(begins / begins.sum(-1, keepdim=True).clamp(min=1), (1, 0))
+    share = SPREAD * (begins.any(-1) & lessons.told)[:, None]
+    modes = torch.multinomial((1 - share) * lessons.chances + share * even, draws, replacement=True)
+    clean = lessons.could.gather(1, modes[..., None].expand(-1, -1, head.size))
+    sigma = sigmas(head.config.levels, *modes.shape)
+    x = clean + sigma * torch.randn(clean.shape)
+    wanted = posterior_mean(x, sigma, lessons.could, lessons.chances)
+    with torch.autocast("cpu", torch.bfloat16):
+        said = head.denoise(x, sigma, head.condition(lessons.features)[:, None])
+    error = (said.float() - wanted).square().mean(-1) * (1 + 1 / sigma.square().squeeze(-1))
+    each = error.mean(-1)
+    return torch.stack([(each * lessons.weight).sum() / lessons.weight.sum(), each[lessons.weight == 1].mean()])
+
+
+def losses(model: LatentModel, batch: LatentBatch) -> Tensor:
+    tokens = batch.latents + NOISE * torch.randn(batch.latents.shape)
+    with torch.autocast("cpu", torch.bfloat16):
+        features = model.features(batch, tokens).float()
+    return denoising(model.head, Lessons.of(batch, features))
+
+
+def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: float) -> None:
+    """What the backbone reads for a latent becomes what it read for the code of the same cell."""
+    vq = VQTokenizer.from_folder(image / "tokenizer").to(torch.bfloat16)
+    codes = GlyphCodes(vq)
+    whole = LlamaForCausalLM.from_pretrained(image / "target", dtype=torch.float32)
+    offset = vocabulary.code_offset(vocabulary.build(words(), synonyms()))
+    pairs = [(torch.from_numpy(glyphs.glyphs[name]), torch.from_numpy(codes.glyphs[name])) for name in glyphs.glyphs]
+    pairs += [
+        (torch.tensor(glyphs.empty[name]), torch.tensor(codes.empty[name])) for name in glyphs.empty for _ in range(500)
+    ]
+    latents = glyphs.table[torch.cat([ids.reshape(-1) for ids, _ in pairs])]
+    with torch.no_grad():
+        wanted = whole.model.embed_tokens(torch.cat([found.reshape(-1) for _, found in pairs]) + offset)
+    optimiser = torch.optim.AdamW(head.embedding.parameters(), betas=(0.9, 0.95))
+    begun, step = time.monotonic(), 0
+    while (spent := (time.monotonic() - begun) / seconds) < 1:
+        set_rate([optimiser], 3e-3 * descent(spent, step))
+        rows = torch.randint(len(latents), (2048,))
+        with torch.autocast("cpu", torch.bfloat16):
+            read = head.embed(latents[rows] + NOISE * torch.randn(len(rows), head.size)).float()
+        loss = F.mse_loss(read, wanted[rows])
+        loss.backward()
+        apply([optimiser], head)
+        step += 1
+    print(f"embedding: {step} steps, unexplained {loss.item() / wanted.var(0).mean().item():.3f}", flush=True)
+
+
+def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int = 1536) -> None:
+    """The head alone, on kept states of the backbone; half of `seconds` goes into them at most."""
+    begun, kept = time.monotonic(), []
+    while len(kept) < KEPT and time.monotonic() - begun < seconds / 3:
+        batch = data.next(16, 0.3)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            features = model.features(batch, batch.latents + NOISE * torch.randn(batch.latents.shape)).float()
+        kept.append(Lessons.of(batch, features))
+    lessons = Lessons(*(torch.cat([getattr(one, field.name) for one in kept]) for field in fields(Lessons)))
+    lessons = lessons.some((lessons.weight == 1) | (torch.rand(len(lessons.weight)) < PLAIN))
+    own = [weight for name, weight in model.head.named_parameters() if "embedding" not in name]
+    optimiser = torch.optim.AdamW(own, betas=(0.9, 0.95), weight_decay=0.0)
+    step, since = 0, time.monotonic()
+    while (spent := (time.monotonic() - since) / (seconds - since + begun)) < 1:
+        set_rate([optimiser], 2e-3 * descent(spent, step))
+        loss = denoising(model.head, lessons.some(torch.randint(len(lessons.weight), (rows,))))
+        loss[0].backward()
+        apply([optimiser], model.head)
+        step += 1
+        if step % 100 == 0:
+            print(f"head alone: step {step} of {len(lessons.weight)} tokens, loss {loss.tolist()}", flush=True)
+
+
+def start(runs: Path, image: Path, data: LatentBatches, minutes: float) -> LatentModel:
+    """The first two stages."""
+    whole = LlamaForCausalLM.from_pretrained(runs / "begun", dtype=torch.float32)
+    count = vocabulary.code_offset(data.text)
+    config = LlamaConfig.from_dict(whole.config.to_dict() | {"vocab_size": count, "architectures": None})
+    backbone = LlamaModel(config)
+    state = whole.model.state_dict()
+    backbone.load_state_dict(state | {"embed_tokens.weight": state["embed_tokens.weight"][:count]})
+    model = LatentModel(backbone, LatentHead(HeadConfig(size=data.glyphs.table.shape[1], hidden=config.hidden_size)))
+    fit_embedding(model.head, data.glyphs, image, minutes * 60 * 0.25)
+    fit_head(model, data, minutes * 60 * 0.75)
+    return model
+
+
+def load(runs: Path) -> LatentModel:
+    backbone = LlamaModel.from_pretrained(runs / "target", dtype=torch.float32)
+    return LatentModel(backbone, LatentHead.from_folder(runs / "head"))
+
+
+def keep(model: LatentModel, runs: Path, text: Path, curve: checkpoint.Curve) -> None:
+    checkpoint.save_pretrained(model.backbone, runs / "target", curve)
+    shutil.copyfile(text, runs / "target" / "tokenizer.json")
+    (runs / "head").mkdir(exist_ok=True)
+    checkpoint.save(model.head, runs / "head")
+
+
+def run(
+    runs: Path, image: Path, minutes: float, seed: int = 0, rows: int = 16, rate: float = 1.5e-3, packed: float = 0.4,
+    first: float = 5.0, eager: bool = False,
+) -> None:  # fmt: skip
+    """Train for `minutes`, the `first` of them on the stages before the last if nothing is there yet."""
+    curve = checkpoint.known(runs / "target")
+    torch.manual_seed(seed + checkpoint.steps(curve))
+    glyphs = GlyphLatents(LatentAutoencoder.from_folder(runs / "vae").float())
+    data = LatentBatches(glyphs, seed + checkpoint.steps(curve))
+    valid = LatentBatches(glyphs, 99, held_out=True, drop=0.0).next(16)
+    store = partial(keep, text=image / "target" / "tokenizer.json")
+    if curve:
+        model = load(runs)
+    else:
+        model, minutes = start(runs, image, data, first), minutes - first
+        (runs / "target").mkdir(exist_ok=True)
+        store(model, runs, curve=[])
+    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
+    if not eager:
+        model.backbone.compile()
+    begun = time.monotonic()
+
+    def next_batch() -> LatentBatch:
+        return data.next(rows, max(0.0, packed - (time.monotonic() - begun) / (minutes * 60)))
+
+    course.run(
+        model, [], partial(losses, model), next_batch, [valid], lambda curve: store(model, runs, curve=curve),
+        weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=rate, curve=curve, rank=0,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--image", type=Path, default=Path("assets/models/tiny-image"))
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--first", type=float, default=5.0, help="minutes of the stages before the last")
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=1.5e-3, help="highest learning rate")
+    parser.add_argument("--packed", type=float, default=0.4, help="share of packed scenes at first")
+    parser.add_argument("--eager", action="store_true", help="do not compile")
+    run(**vars(parser.parse_args()))

@@ -1,0 +1,1 @@
+"""Pictures as continuous tokens: an autoencoder whose latents are the tokens, and the head that draws them."""

@@ -1,0 +1,103 @@
+"""What the latent model learns from: pasted latents are encoded ones, laws are whole, targets are posterior means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaModel
+
+from polydraft.apps.train.image.posterior import CELLS
+from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches
+from polydraft.apps.train.latent.target import LatentModel, Lessons, denoising, losses, posterior_mean, sigmas
+from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
+from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
+from polydraft.modalities.world.scene import place, random_composition
+
+HEAD = HeadConfig(size=3, hidden=16, width=16, blocks=1, embedding=8, time=8)
+
+
+@pytest.fixture(scope="module")
+def codec() -> LatentAutoencoder:
+    torch.manual_seed(0)
+    codec = LatentAutoencoder(stock(channels=3, widths=(8, 16), norm_groups=4)).eval()
+    codec.deviation = torch.full((3,), 0.02)  # an untrained encoder hardly tells cells apart
+    return codec
+
+
+@pytest.fixture(scope="module")
+def glyphs(codec: LatentAutoencoder) -> GlyphLatents:
+    return GlyphLatents(codec)
+
+
+def test_pasted_latents_are_those_of_the_rendered_scene(codec: LatentAutoencoder, glyphs: GlyphLatents) -> None:
+    rng = np.random.default_rng(5)
+    scenes = [place(random_composition(rng), rng) for _ in range(3)]
+    pixels = torch.from_numpy(np.stack([scene.render() for scene in scenes])).permute(0, 3, 1, 2) / 127.5 - 1
+    with torch.no_grad():
+        apart = (codec.encode(pixels.float()) - glyphs.of(scenes)).norm(dim=-1)
+    assert apart.max() < NEAR + 0.01
+
+
+def test_rows_hold_what_is_there_among_what_could_be(glyphs: GlyphLatents) -> None:
+    batch = LatentBatches(glyphs, seed=0, drop=0.5).next(6)
+    assert batch.latents.shape == (6, CELLS, 3) and torch.allclose(batch.chances.sum(-1), torch.ones(6, CELLS))
+    there = (batch.could == batch.latents[:, :, None]).all(-1) & (batch.chances > 0)
+    assert there.any(-1).all()
+    assert 0 < batch.told.sum() < 6 and ((batch.begins > 2) == batch.told).all()
+    assert (batch.ids[torch.arange(6), batch.begins - 1] == 2).all() and (batch.chances[batch.plain][:, 0] == 1).all()
+
+
+def test_the_taught_mean_is_that_of_all_noisy_latents_near_by() -> None:
+    """Against a sample: mean of y over draws whose x fell into a small box."""
+    torch.manual_seed(0)
+    could, chances = torch.tensor([[[0.0], [1.0], [2.5], [0.0]]]), torch.tensor([[0.6, 0.3, 0.1, 0.0]])
+    modes = torch.multinomial(chances[0], 2_000_000, replacement=True)
+    y = could[0, modes, 0]
+    x = y + 0.7 * torch.randn(len(y))
+    for at in (-0.5, 0.6, 2.0):
+        near = (x - at).abs() < 0.03
+        wanted = posterior_mean(torch.tensor([[[at]]]), torch.tensor([[[0.7]]]), could, chances)
+        assert y[near].mean().item() == pytest.approx(wanted.item(), abs=0.05)
+
+
+def test_noise_levels_cover_the_chain() -> None:
+    drawn = sigmas((4.0, 1.0, 0.5, 0.3), 4000, 4)
+    assert drawn.shape == (4000, 4, 1) and (drawn[:, :-1] < drawn[:, 1:]).all()
+    assert drawn.min().item() == pytest.approx(0.4, rel=0.01) and drawn.max().item() == pytest.approx(4, rel=0.01)
+
+
+def test_a_head_learns_a_law() -> None:
+    """Two tokens with two laws, told apart by their features: the loss goes to nothing, as a posterior mean's can."""
+    torch.manual_seed(0)
+    head = LatentHead(HEAD)
+    could = torch.randn(2, 4, 3)
+    chances = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.7, 0.2, 0.1, 0.0]])
+    lessons = Lessons(torch.randn(2, 16), could, chances, torch.tensor([True, True]), torch.ones(2))
+    lessons = lessons.some(torch.arange(256) % 2)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=1e-2)
+    errors = []
+    for _ in range(150):
+        loss = denoising(head, lessons)[0]
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        errors.append(loss.item())
+    assert errors[0] > 0.5 and np.mean(errors[-10:]) < 0.12
+
+
+def test_a_state_never_sees_its_own_latent(glyphs: GlyphLatents) -> None:
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1
+    )  # fmt: skip
+    model = LatentModel(LlamaModel(shape), LatentHead(HEAD))
+    batch = LatentBatches(glyphs, seed=1).next(2)
+    before = model.features(batch, batch.latents)
+    moved = batch.latents.clone()
+    moved[:, 100] += 1
+    changed = (model.features(batch, moved) - before).abs().amax(-1) > 1e-6
+    assert not changed[:, :101].any() and changed[:, 101].all()
+    parts = losses(model, batch)
+    parts[0].backward()
+    assert parts.isfinite().all() and all(weight.grad is not None for weight in model.parameters())

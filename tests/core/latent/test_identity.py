@@ -1,0 +1,142 @@
+"""Same seed, same latents: every drafter against plain decoding of every row alone, bit for bit."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from polydraft.core.decode import decode, join, leave, start, step
+from polydraft.core.sampling import Sampling
+from polydraft.core.target import Prompt
+
+from ...covering import every_pair
+from ...decoding import run, same
+from .lab import COUPLED, LatentOracle, lab, longer, prompts
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SPREADS = (3.0, 0.3)  # hardly anything drafted is right, and most of it
+DRAFTERS = tuple(lab().drafters({}))
+CHAINED = tuple(lab().chained())
+
+
+@lru_cache
+def alone(dtype: str, spread: float, guided: bool) -> tuple[Tensor, ...]:
+    """Plain decoding, one row at a time."""
+    plain = lab(DTYPES[dtype], spread).method(None, guided)
+    return tuple(run(plain, [prompt])[0][0] for prompt in prompts(5, guided))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "spread", "guided", "rows"), every_pair(DRAFTERS, DTYPES, SPREADS, (False, True), (1, 2, 5))
+)
+def test_every_drafter_draws_what_plain_decoding_draws(name, dtype, spread, guided, rows):
+    made, wanted = lab(DTYPES[dtype], spread), alone(dtype, spread, guided)[:rows]
+    drafter = made.drafters(dict(enumerate(wanted)))[name]
+    found, tau = run(made.method(drafter, guided), prompts(rows, guided))
+    assert same(found, wanted)
+    if name == "oracle" or (spread < 1 and name in ("lm", "jacobi")):
+        assert tau > 1.5, "too little was accepted for equality to mean anything"
+
+
+@pytest.mark.parametrize(("dtype", "guided"), every_pair(DTYPES, (False, True)))
+def test_a_row_of_plain_decoding_does_not_depend_on_its_neighbours(dtype, guided):
+    found, tau = run(lab(DTYPES[dtype]).method(None, guided), prompts(5, guided))
+    assert same(found, alone(dtype, 3.0, guided)) and tau == 1
+
+
+@pytest.mark.parametrize(("name", "dtype", "guided"), every_pair(DRAFTERS, DTYPES, (False, True)))
+def test_rows_that_join_and_leave_change_nothing(name, dtype, guided):
+    """Two rows start, two join after two passes, one leaves, the last joins two passes later."""
+    made, wanted = lab(DTYPES[dtype], 0.3), list(alone(dtype, 0.3, guided))
+    method = made.method(made.drafters(dict(enumerate(wanted)))[name], guided)
+    rows = prompts(5, guided)
+    batch = start(method, rows[:2], ids=[0, 1])
+    for joining in (rows[2:4], rows[4:]):
+        for _ in range(2):
+            step(method, batch)
+        if joining[0] is rows[2]:
+            leave(batch, {1: "loop"})
+        first = rows.index(joining[0])
+        join(method, batch, joining, list(range(first, first + len(joining))))
+    for _ in decode(method, batch):
+        pass
+    outputs = batch.outputs()
+    assert batch.finish_reasons() == ["length", "loop", "length", "length", "length"]
+    assert 2 <= len(outputs[1]) < len(wanted[1])
+    wanted[1] = wanted[1][: len(outputs[1])]
+    assert same(outputs, wanted)
+
+
+@pytest.mark.parametrize("name", CHAINED)
+def test_rows_off_the_tape_draw_what_they_draw_alone(name):
+    made = lab(spread=0.3)
+    method = made.method(made.chained()[name], False, COUPLED)
+    separate = [run(method, [prompt])[0][0] for prompt in prompts(5)]
+    batch = start(method, prompts(5)[:2], ids=[0, 1])
+    for _ in range(2):
+        step(method, batch)
+    join(method, batch, prompts(5)[2:], ids=[2, 3, 4])
+    for _ in decode(method, batch):
+        pass
+    assert same(batch.outputs(), separate)
+    assert not same(separate, list(alone("fp32", 0.3, False)))
+
+
+@pytest.mark.parametrize(("dtype", "words", "budget"), [("bf16", 0, 90), ("fp32", 470, 70)])
+def test_long_rows(dtype, words, budget):
+    """Beyond 64 latents, and beyond 512 positions, where a block of keys is added while others are short."""
+    made = lab(DTYPES[dtype], positions=600)
+    rows = [longer(prompts(2)[0], budget, words), prompts(2)[1]]
+    plain = made.method()
+    wanted = [run(plain, [prompt])[0][0] for prompt in rows]
+    assert len(wanted[0]) == budget and (not words or budget + words > 512)
+    for name, drafter in made.drafters(dict(enumerate(wanted))).items():
+        if name in ("oracle", "jacobi", "eagle"):
+            found, tau = run(made.method(drafter), rows)
+            assert same(found, wanted), name
+            assert tau > 1.5 or name != "oracle"
+
+
+def test_every_kind_of_error_was_planted_and_found():
+    """What the equality above rests on: drafts are right and wrong at every depth: by a bit, grossly, or no latents."""
+    made, rows = lab(), prompts(5)
+    wanted, _ = run(made.method(), rows)
+    kept, apart = set(), set()
+
+    class Watched(LatentOracle):
+        def observe(self, state, own, outcome):
+            choices, draft, accepted = outcome.verdict.choices, outcome.draft.tokens, outcome.verdict.accepted
+            for row in range(len(draft)):
+                depth = int(accepted[row])
+                kept.add(depth)
+                if depth < draft.shape[1]:
+                    away = (draft - choices[:, :-1])[row, depth].abs().max()
+                    apart.add("none" if not away.isfinite() else "ulp" if away < 1e-5 else "gross")
+
+    found, tau = run(made.method(lambda _: Watched(dict(enumerate(wanted)), 0, reach=4, acceptance=0.75)), rows)
+    assert same(found, wanted) and tau > 1.5
+    assert kept == {0, 1, 2, 3, 4} and apart == {"none", "ulp", "gross"}
+
+
+def test_latents_depend_on_all_that_was_before_them():
+    """Else a draft behind wrong latents would be right. Whatever changes, later latents change with it."""
+
+    def said(prompt: Prompt) -> Tensor:
+        return run(made.method(None, True), [prompt])[0][0]
+
+    made = lab()
+    (one,) = prompts(1, True)
+    whole, unconditional = said(one), (1, 9, *one.branches[1][1:])
+    for changed in (
+        Prompt(((1, 9, *one.branches[0][2:]), one.branches[1]), one.budget, one.seed, sampling=one.sampling),
+        Prompt((one.branches[0], unconditional), one.budget, one.seed, sampling=one.sampling),
+        Prompt(one.branches, one.budget, one.seed + 1, sampling=one.sampling),
+        Prompt(one.branches, one.budget, one.seed, segment=7, sampling=one.sampling),
+        Prompt(one.branches, one.budget, one.seed, sampling=Sampling(0.9, guidance_scale=2.0)),
+        Prompt(one.branches, one.budget, one.seed, sampling=Sampling(1.0, guidance_scale=4.0)),
+    ):
+        other = said(changed)
+        assert (whole != other)[1:].any(-1).all(), changed
