@@ -28,6 +28,8 @@ GRID = 16  # latents a side
 class LatentImagePipeline(WorldPictures, LatentPictures):
     """Pictures of the emoji world as latents."""
 
+    head: LatentHead
+
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.head = self.read_head(card.path / "head")

@@ -9,7 +9,7 @@ The published one is a pickle; `polydraft convert nextstep-vae` brings it into t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from diffusers import AutoencoderKL
@@ -24,9 +24,9 @@ FILE = "diffusion_pytorch_model.safetensors"
 
 
 class NextStepAutoencoder(nn.Module):
-    """patch: a token is a square of patch by patch latents. side: pixels a side of what it stands for."""
+    """vae: an `AutoencoderKL`. patch: a token is a square of patch by patch latents. side: pixels a side of a token."""
 
-    def __init__(self, vae: AutoencoderKL, patch: int) -> None:
+    def __init__(self, vae: Any, patch: int) -> None:
         super().__init__()
         self.vae, self.patch = vae, patch
         self.side: int = patch * 2 ** (len(vae.config["block_out_channels"]) - 1)
@@ -36,7 +36,7 @@ class NextStepAutoencoder(nn.Module):
         """The decoder of a NextStep of this configuration. Raises WeightsError."""
         if not (folder / FILE).is_file():
             raise WeightsError(without(folder))
-        vae = read_weights(
+        vae: Any = read_weights(
             "autoencoder", folder,
             lambda: AutoencoderKL.from_pretrained(
                 folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True, low_cpu_mem_usage=False
