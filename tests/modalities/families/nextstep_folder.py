@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +51,17 @@ def vae(channels: int = 2) -> AutoencoderKL:
     )  # fmt: skip
 
 
-def scale(name: str) -> float:
+def scale(name: str, scales: Mapping[str, float]) -> float:
     """Deviation of a tensor's numbers."""
-    return next((found for end, found in SCALES.items() if name.endswith(end)), 0.2)
+    return next((found for end, found in scales.items() if name.endswith(end)), 0.2)
 
 
-def save_model(folder: Path, fields: dict[str, Any] = SMALL, seed: int = 0) -> Path:
-    """Configuration, weights and tokenizer."""
+def save_model(folder: Path, fields: dict[str, Any] = SMALL, scales: Mapping[str, float] = SCALES) -> Path:
+    """Configuration, weights and tokenizer. scales: of weights by the end of their names, where they are not usual."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     shapes = NextStep.empty(NextStepConfig.read(fields), Law(2)).published()
-    tensors = {name: torch.randn(tensor.shape) * scale(name) for name, tensor in shapes.items()}
+    tensors = {name: torch.randn(tensor.shape) * scale(name, scales) for name, tensor in shapes.items()}
     for name in tensors:
         if name.endswith(("norm.weight", "in_ln.weight")):
             tensors[name] += 1
