@@ -71,6 +71,10 @@ def test_a_row_without_guidance_is_the_same_among_guided_ones(folder: str) -> No
     alone, _ = run(pipe.method(choice), rows[:1])
     together, _ = run(pipe.method(choice, guided=True), rows)
     assert together[0].equal(alone[0]) and not together[1].equal(alone[0])
+    hidden, x, scale = torch.randn(2, 2, 3, 32), torch.randn(2, 3, 8), torch.tensor([1.0, 2.0])
+    with torch.inference_mode():
+        means = pipe.head.mean(x, 4, pipe.head.condition(hidden), scale)
+        assert means[:1].equal(pipe.head.mean(x[:1], 4, pipe.head.condition(hidden[:1, :1]), scale[:1]))
 
 
 def test_a_coupled_method_is_another_picture_of_the_same_law(folder: str) -> None:
