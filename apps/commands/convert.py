@@ -1,7 +1,7 @@
 """`polydraft convert`: published checkpoints that hold pickles, as folders of safetensors and JSON.
 
 polydraft convert mar checkpoint-last.pth --out mar-base
-polydraft convert nextstep-vae NextStep-1-f8ch16-Tokenizer/checkpoint.pt --out nextstep-vae
+polydraft convert autoencoder kl16.ckpt --out mar-base/vae
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def mar(checkpoint: Checkpoint, out: Folder) -> None:
     typer.echo(f"{out}; {names[0] if names else 'MAR'}, {config.depth} + {config.depth} blocks of {config.width}")
 
 
-@app.command("nextstep-vae")
-def nextstep_vae(checkpoint: Checkpoint, out: Folder) -> None:
-    """NextStep's checkpoint.pt, beside its config.json, as `load` takes it for a codec; no code in it is run."""
-    from polydraft.modalities.image.families.nextstep.convert import convert
+@app.command("autoencoder")
+def autoencoder(checkpoint: Checkpoint, out: Folder) -> None:
+    """kl16.ckpt of MAR, or vae/checkpoint.pt of NextStep-1 with its config.json beside; no code in it is run."""
+    from polydraft.modalities.image.families.autoencoder import convert
 
-    config = convert(checkpoint, out)
-    typer.echo(f"{out}; {config['latent_channels']} channels at 1/{2 ** (len(config['block_out_channels']) - 1)}")
+    config = convert(checkpoint, out).config
+    factor = 2 ** (len(config.block_out_channels) - 1)
+    typer.echo(f"{out}; {config.latent_channels} latents for {factor} by {factor} pixels")

@@ -16,6 +16,7 @@ from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.fit import ByRows
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMDrafter, LeftLaw
+from polydraft.core.latent.published import ContinuousSpeculative
 from polydraft.core.latent.target import LatentTarget
 from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
 from polydraft.core.naming import Registry
@@ -101,6 +102,10 @@ JUDGES: dict[str, JudgePart] = {
                   lambda context, values, shape: TapeVerifier(), ("",), drafter=""),
         JudgePart("coupled", "exact", "the two chains coupled step by step, each step as often as any coupling can",
                   COUPLING, lambda context, values, shape: CoupledVerifier(), ("chain",), drafter="eagle"),
+        JudgePart("cspd", "lossy", "as published: the ratio of the chains' last steps, both driven by one noise",
+                  "Wang et al. 2024, arXiv 2411.11925",
+                  lambda context, values, shape: ContinuousSpeculative(values["prefill"]), ("chain",), drafter="eagle",
+                  parameters={"prefill": Parameter(13, "first latents that the target draws alone", 0, 10**6)}),
     )
 }  # fmt: skip
 

@@ -88,6 +88,12 @@ def test_a_coupled_method_is_another_picture_of_the_same_law(folder: str) -> Non
     assert drawn.tokens.equal(pipe(CAPTIONS[0], method="early-exit(depth=3)+coupled").tokens)
 
 
+def test_published_continuous_decoding_draws_too_and_is_called_lossy(folder: str) -> None:
+    drawn = loaded(folder, "float32")(CAPTIONS[0], method="early-exit(depth=3)+cspd(prefill=4)")
+    assert drawn.stats.guarantee == "lossy" and drawn.stats.mean_accepted_length > 1.2
+    assert drawn.passes[0, :5].tolist() == [1, 2, 3, 4, 5] and drawn.tokens.isfinite().all()
+
+
 def test_a_drawing_that_was_left_is_nan_where_nothing_is(folder: str) -> None:
     stream = loaded(folder, "float32").stream(CAPTIONS[0])
     next(stream), next(stream)
@@ -99,7 +105,7 @@ def test_a_drawing_that_was_left_is_nan_where_nothing_is(folder: str) -> None:
 
 
 def test_the_model_says_what_it_can(folder: str) -> None:
-    assert card(folder).methods == ["ar", "jacobi", "draft", "eagle", "early-exit", "coupled"]
+    assert card(folder).methods == ["ar", "jacobi", "draft", "eagle", "early-exit", "coupled", "cspd"]
     assert not card(folder).has_codes
 
 

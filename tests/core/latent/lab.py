@@ -139,7 +139,7 @@ def prompts(rows: int, guided: bool = False) -> list[Prompt]:
         words = tuple(3 + (5 * row + 7 * place) % (WORDS - 3) for place in range(1 + 3 * row % 7))
         sampling = Sampling(HEATS[row % 3], guidance_scale=SCALES[row % 3] if guided else 1.0)
         branches = (1, *words, BEGIN), (1, 4, BEGIN)[row % 2 * 2 :]
-        made.append(Prompt(branches, 14 + 3 * (row % 3), 100 + row, segment=row % 2, sampling=sampling))
+        made.append(Prompt(branches, 10 + 3 * (row % 3), 100 + row, segment=row % 2, sampling=sampling))
     return made
 
 

@@ -24,14 +24,14 @@ SPECIAL = ("<|image_area|>", "<|begin_of_image|>", "<|end_of_image|>", "<|image_
 LETTERS = string.ascii_lowercase + string.digits + "* ,"
 SMALL: dict[str, Any] = NEXTSTEP_CONFIG | {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2, "head_dim": 16,
-    "num_key_value_heads": 1, "vocab_size": 48, "genloss_depth": 2, "genloss_width": 24, "num_channels": 2,
+    "num_key_value_heads": 1, "vocab_size": 48, "genloss_depth": 2, "genloss_width": 32, "num_channels": 2,
     "max_position_embeddings": 2048, "boi": len(LETTERS) + 1, "eoi": len(LETTERS) + 2,
     "image_placeholder_id": len(LETTERS) + 3,
 }  # fmt: skip
 SMALL_1: dict[str, Any] = {RENAMED.get(name, name): value for name, value in SMALL.items()}
 # what layers change, and what a latent says beside what all latents say, is little, so that drafts are kept
 SCALES = {"o_proj.weight": 0.005, "down_proj.weight": 0.005, "image_in_projector.weight": 0.02,
-          "image_in_projector.bias": 1.0}  # fmt: skip
+          "image_in_projector.bias": 1.0, "cond_embed.weight": 0.05}  # fmt: skip
 
 
 def tokenizer() -> PreTrainedTokenizerFast:

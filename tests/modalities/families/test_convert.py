@@ -90,7 +90,7 @@ def one_less(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         (lambda weights: wrong_shape(weights), ("1 tensors", "mask_token")),
         (lambda weights: one_less(weights), ("1 tensors", "decoder_blocks.1.mlp.fc2.bias")),
         (lambda weights: {"a": torch.zeros(3)}, ("another model than MAR",)),
-        (lambda weights: {"a": "text"}, ("no averaged weights",)),
+        (lambda weights: {"a": "text"}, ("no weights under model_ema",)),
         (lambda weights: tiny_mar(replace(TINY, width=8)).state_dict(), ("width 8", "MAR-B, MAR-L, MAR-H")),
     ],
 )
@@ -108,9 +108,9 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path: Path) -> None:
         path.write_bytes(content)
         refused(run(path, "--out", out), "cannot be read")
     torch.save({"model": {}}, path)
-    refused(run(path, "--out", out), "no averaged weights")
+    refused(run(path, "--out", out), "no weights under model_ema")
     torch.save([1, 2], path)
-    refused(run(path, "--out", out), "no averaged weights")
+    refused(run(path, "--out", out), "no weights under model_ema")
     assert not out.exists()
 
 

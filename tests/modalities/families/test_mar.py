@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from torch import Tensor
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.families.mar.chain import Chain, Schedule
 from polydraft.modalities.image.families.mar.config import SIZES
-from polydraft.modalities.image.families.mar.generate import Drawn, Plan, Settings, conditions, generate
+from polydraft.modalities.image.families.mar.generate import Drawn, Plan, Settings, generate
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
-from polydraft.modalities.image.families.mar.noise import normals
+from polydraft.modalities.image.families.mar.noise import Dice
 from polydraft.modalities.image.families.mar.sets import guidance, order, set_sizes
 
 from . import published
@@ -93,6 +94,17 @@ def test_unknown_tokens_are_not_read(mar: MAR) -> None:
     torch.testing.assert_close(mar(tokens, known, vectors), mar(other, known, vectors))
 
 
+def test_a_drafter_of_the_same_weights_leaves_out_blocks(mar: MAR) -> None:
+    tokens, known, vectors = torch.randn(1, 9, 4), torch.arange(9)[None] < 5, mar.classes(torch.tensor([0]))
+    assert mar.with_fewer_blocks(2)(tokens, known, vectors).equal(mar(tokens, known, vectors))
+    first = mar.with_fewer_blocks(1)
+    assert first.encoder_blocks[0] is mar.encoder_blocks[0] and len(first.decoder_blocks) == 1
+    torch.testing.assert_close(first(tokens, known, vectors)[0], slow_z(first, tokens[0], known[0], vectors[0]))
+    for depth in (0, 3):
+        with pytest.raises(InvalidArgument, match="use 1 to 2"):
+            mar.with_fewer_blocks(depth)
+
+
 def test_classes_out_of_range_are_refused(mar: MAR) -> None:
     with pytest.raises(InvalidArgument, match="0 to 4"):
         mar.classes(torch.tensor([5]))
@@ -158,7 +170,7 @@ def test_moments_follow_the_formulas(mar: MAR, guided: bool) -> None:
             wanted = math.sqrt(before) * beta / (1 - now) * token
             wanted = wanted + math.sqrt(now / before) * (1 - before) / (1 - now) * x[row]
             torch.testing.assert_close(mean[row], wanted, rtol=1e-4, atol=1e-4)
-            if chain.last(step):
+            if chain.silent(step):
                 continue
             least, share = beta * (1 - before) / (1 - now), (said[0][4:] + 1) / 2
             deviation = (beta**share * least ** (1 - share)).sqrt() * 0.9
@@ -210,11 +222,16 @@ def test_orders_are_permutations_of_their_seed() -> None:
 
 def test_noise_is_gaussian_and_tied_to_its_place() -> None:
     seeds, places = torch.arange(500).repeat_interleave(9), torch.arange(9).repeat(500)
-    drawn = normals(seeds, places, 3, 16)
+    dice = Dice(seeds, places)
+    drawn = dice.normals(3, 16)
     assert stats.kstest(drawn.flatten().double().numpy(), "norm").pvalue > 1e-4
-    assert drawn[17:19].equal(normals(seeds[17:19], places[17:19], 3, 16))
-    others = (normals(seeds, places, 4, 16), normals(seeds, places, 3, 16, stream=1), normals(seeds + 1, places, 3, 16))
-    for other in (*others, normals(seeds, places + 1, 3, 16)):
+    assert stats.kstest(dice.uniforms(3).numpy(), "uniform").pvalue > 1e-4
+    some = torch.tensor([17, 4, 3000])
+    assert dice.of(some).normals(3, 16).equal(drawn[some])
+    assert dice.of(some).normals(torch.tensor([1, 3, 2]), 16)[1].equal(drawn[4])
+    others = [dice.normals(4, 16), Dice(seeds, places, 1).normals(3, 16)]
+    others += [Dice(seeds + 1, places).normals(3, 16), Dice(seeds, places + 1).normals(3, 16)]
+    for other in others:
         assert abs(float((drawn * other).mean())) < 5 / math.sqrt(drawn.numel())
     assert abs(float((drawn[:, 0] * drawn[:, 1]).mean())) < 5 / math.sqrt(len(drawn))
 
@@ -229,32 +246,39 @@ def whole(model: MAR, labels: list[int], seeds: list[int], settings: Settings = 
 
 
 def test_every_set_fills_its_places_and_leaves_the_others(mar: MAR) -> None:
-    steps = whole(mar, [1, 3], [7, 8])
-    assert [drawn.places.shape[1] for drawn in steps] == set_sizes(9, 4)
-    before = torch.zeros(2, 9, 4)
-    for drawn in steps:
+    steps, plan = whole(mar, [1, 3], [7, 8]), Plan.of(mar, [1, 3], [7, 8], SETTINGS)
+    sizes, before = set_sizes(9, 4), torch.zeros(2, 9, 4)
+    assert not plan.turns[0].equal(plan.turns[1])
+    for index, drawn in enumerate(steps):
         changed = (drawn.tokens != before).any(-1)
-        own = torch.zeros_like(changed).scatter(1, drawn.places, True)
-        assert changed.equal(own) and (drawn.tokens != 0).any(-1).equal(drawn.known)
+        assert changed.equal(plan.turns == index) and changed.sum(1).tolist() == [sizes[index]] * 2
+        assert (drawn.tokens != 0).any(-1).equal(drawn.known)
         before = drawn.tokens
     assert bool(steps[-1].known.all()) and steps[-1].tokens.isfinite().all()
     assert mar.latents(steps[-1].tokens).shape == (2, 4, 3, 3)
 
 
-def test_a_token_is_drawn_from_what_is_known_before_its_set(mar: MAR) -> None:
+def test_sets_follow_the_order_of_the_seed(mar: MAR) -> None:
+    turns = Plan.of(mar, [1], [7], SETTINGS).turns[0]
+    assert turns[order(7, 9)].tolist() == sorted(turns.tolist())
+
+
+@pytest.mark.parametrize("noisy_end", [False, True])
+def test_a_token_is_drawn_from_what_is_known_before_its_set(mar: MAR, noisy_end: bool) -> None:
     """The third set, again, by hand."""
-    steps, plan = whole(mar, [1], [7]), Plan.of(mar, [1], [7], SETTINGS)
-    z = conditions(mar, steps[1].tokens, steps[1].known, plan.labels, guided=True)[0]
-    chain = Chain(mar.net, SETTINGS.steps, SETTINGS.temperature)
-    for place in steps[2].places[0]:
-        seed, spot = plan.seeds, place[None]
-        x = normals(seed, spot, 0, 4)
+    settings = replace(SETTINGS, noisy_end=noisy_end)
+    steps, plan = whole(mar, [1], [7], settings), Plan.of(mar, [1], [7], settings)
+    labels = [mar.class_emb.weight[1], mar.fake_latent[0]]
+    branches = torch.stack([slow_z(mar, steps[1].tokens[0], steps[1].known[0], label) for label in labels])
+    chain = settings.chain(mar)
+    for place in (plan.turns[0] == 2).nonzero()[:, 0]:
+        dice, condition = Dice(plan.seeds, place[None]), chain.condition(branches[None, :, place])
+        x = dice.normals(0, 4)
         for step in range(5):
-            mean, log_variance = chain.moments(
-                x, step, chain.condition(z[None, :, place]), torch.tensor([plan.scales[2]])
-            )
-            x = mean if step == 4 else mean + (0.5 * log_variance).exp() * normals(seed, spot, step + 1, 4)
-        torch.testing.assert_close(x[0], steps[2].tokens[0, place], rtol=1e-3, atol=1e-3)
+            mean, log_variance = chain.moments(x, step, condition, plan.scales[2:3])
+            x = mean + (0.5 * log_variance).exp() * dice.normals(step + 1, 4)
+        wanted = x if noisy_end else mean
+        torch.testing.assert_close(wanted[0], steps[2].tokens[0, place], rtol=1e-3, atol=1e-3)
 
 
 def test_seeds_reproduce_and_rows_do_not_touch(mar: MAR) -> None:
@@ -266,8 +290,10 @@ def test_seeds_reproduce_and_rows_do_not_touch(mar: MAR) -> None:
 
 
 def test_without_guidance_the_other_branch_is_not_computed(mar: MAR) -> None:
-    assert conditions(mar, torch.zeros(2, 9, 4), torch.zeros(2, 9) > 0, torch.tensor([0, 1]), False).shape[1] == 1
-    plain = Settings(iterations=4, steps=5)
+    plain, first = Settings(iterations=4, steps=5), torch.zeros(1, dtype=torch.long)
+    for settings, branches in ((plain, 1), (SETTINGS, 2)):
+        plan = Plan.of(mar, [1], [7], settings)
+        assert plan.read(mar, torch.zeros(1, 9, 4), first, first)[1].shape == (1, branches, 16)
     assert not whole(mar, [1], [7], plain)[-1].tokens.equal(whole(mar, [1], [7])[-1].tokens)
 
 

@@ -246,8 +246,12 @@ def without_area(folder: Path) -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
-    "a pickle": (pickled, polydraft.WeightsError, "run `polydraft convert nextstep-vae .*checkpoint.pt --out FOLDER`"),
-    "no autoencoder": (remove("vae/diffusion_pytorch_model.safetensors"), polydraft.WeightsError, "convert nextstep-"),
+    "a pickle": (pickled, polydraft.WeightsError, "run `polydraft convert autoencoder .*checkpoint.pt --out FOLDER`"),
+    "no autoencoder": (
+        remove("vae/diffusion_pytorch_model.safetensors"),
+        polydraft.WeightsError,
+        "convert autoencoder",
+    ),
     "another autoencoder": (of_three_channels, polydraft.WeightsError, "has 3 channels and this NextStep draws 2"),
     "no tokenizer": (remove("tokenizer.json"), polydraft.WeightsError, "the tokenizer in "),
     "another tokenizer": (without_area, polydraft.WeightsError, r"has no <\|image_area\|>"),

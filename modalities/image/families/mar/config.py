@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MODEL_TYPE = "polydraft-mar"
-LATENT_SCALE = 0.2325  # brings the published autoencoder's latents to unit variance
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.families.mar.chain import Chain
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
-from polydraft.modalities.image.families.mar.noise import normals
+from polydraft.modalities.image.families.mar.noise import Dice
 from polydraft.modalities.image.families.mar.sets import guidance, order, set_sizes
 
 
@@ -26,22 +26,47 @@ from polydraft.modalities.image.families.mar.sets import guidance, order, set_si
 class Settings:
     """iterations: sets a picture is drawn in. steps: of every token's chain. scale: guidance of the last set, 1 is off.
 
-    temperature: what the chain's noise is multiplied with; its makers take 0.95 without guidance.
+    temperature: what the chain's noise is multiplied with; its makers take 0.95 without guidance. noisy_end: see Chain.
     """
 
     iterations: int = 64
     steps: int = 100
     scale: float = 1.0
     temperature: float = 1.0
+    noisy_end: bool = False
+
+    def chain(self, model: MAR) -> Chain:
+        """How a token is drawn. Raises InvalidArgument."""
+        return Chain(model.net, self.steps, self.temperature, self.noisy_end)
+
+
+@dataclass(frozen=True)
+class Spots:
+    """Tokens of several sets, one after the other. All `[N]`.
+
+    pairs: which of the sets each belongs to. rows: of the batch. places: of the picture. seeds, scales: its row's seed
+    and its set's guidance.
+    """
+
+    pairs: Tensor
+    rows: Tensor
+    places: Tensor
+    seeds: Tensor
+    scales: Tensor
+
+    def dice(self, stream: int = 0) -> Dice:
+        return Dice(self.seeds, self.places, stream)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is known before anything is drawn. sizes, scales: of every set. orders: `[B, T]`. labels, seeds: `[B]`."""
+    """What is fixed before anything is drawn.
 
-    sizes: list[int]
-    scales: list[float]
-    orders: Tensor
+    turns: `[B, T]`, which set every place belongs to. scales: `[sets]`, guidance of every set. labels, seeds: `[B]`.
+    """
+
+    turns: Tensor
+    scales: Tensor
     labels: Tensor
     seeds: Tensor
     guided: bool
@@ -53,68 +78,76 @@ class Plan:
             raise InvalidArgument(f"{len(labels)} classes and {len(seeds)} seeds; give as many seeds as classes.")
         length = model.config.length
         sizes = set_sizes(length, settings.iterations)
-        orders = torch.stack([order(seed, length) for seed in seeds]).to(model.device)
-        labels_, seeds_ = (torch.tensor(part, device=model.device) for part in (labels, seeds))
-        return Plan(sizes, guidance(sizes, settings.scale), orders, labels_, seeds_, settings.scale != 1)
+        orders = torch.stack([order(seed, length) for seed in seeds])
+        turn = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        turns = torch.empty_like(orders).scatter(1, orders, turn.expand_as(orders))
+        kept = [turns, torch.tensor(guidance(sizes, settings.scale)), torch.tensor(labels), torch.tensor(seeds)]
+        turns, scales, kept_labels, kept_seeds = (part.to(model.device) for part in kept)
+        return Plan(turns, scales, kept_labels, kept_seeds, settings.scale != 1)
 
-    def begin(self, index: int) -> int:
-        """How many tokens are drawn before set `index`."""
-        return sum(self.sizes[:index])
+    def known(self, rows: Tensor, sets: Tensor) -> Tensor:
+        """`[P, T]` bool: what rows `[P]` know before their sets `[P]` are drawn."""
+        return self.turns[rows] < sets[:, None]
 
-    def places(self, index: int) -> Tensor:
-        """`[B, k]`: where the tokens of set `index` are."""
-        return self.orders[:, self.begin(index) : self.begin(index + 1)]
+    def spots(self, rows: Tensor, sets: Tensor) -> Spots:
+        """The tokens of sets `[P]` of rows `[P]`."""
+        pairs, places = (self.turns[rows] == sets[:, None]).nonzero(as_tuple=True)
+        return Spots(pairs, rows[pairs], places, self.seeds[rows][pairs], self.scales[sets][pairs])
 
-    def known(self, index: int) -> Tensor:
-        """`[B, T]` bool: what is known once the sets before `index` are."""
-        known = torch.zeros_like(self.orders, dtype=torch.bool)
-        return known.scatter(1, self.orders[:, : self.begin(index)], True)
+    def read(self, model: MAR, tokens: Tensor, rows: Tensor, sets: Tensor) -> tuple[Spots, Tensor]:
+        """The tokens of sets `[P]` of rows `[P]`, and z `[N, R, D]` that they are drawn from; R is 2 if guided.
+
+        tokens: `[B, T, C]`, of which each set is told those of earlier sets.
+        """
+        labels, known, spots = self.labels[rows], self.known(rows, sets), self.spots(rows, sets)
+        branches = [labels, torch.full_like(labels, UNCONDITIONAL)] if self.guided else [labels]
+        count = len(branches)
+        z = model(tokens[rows].repeat(count, 1, 1), known.repeat(count, 1), model.classes(torch.cat(branches)))
+        return spots, z.unflatten(0, (count, -1))[:, spots.pairs, spots.places].transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class Trail:
+    """What a chain went through. states: from the first noise to the token. All `[N, C]`, those after noise by step."""
+
+    states: list[Tensor]
+    means: list[Tensor]
+    log_variances: list[Tensor]
+
+    @property
+    def tokens(self) -> Tensor:
+        return self.states[-1]
+
+
+def run(chain: Chain, condition: Tensor, scales: Tensor, dice: Dice) -> Trail:
+    """Draw tokens: condition `[N, R, W]`, scales `[N]`."""
+    trail = Trail([dice.normals(0, chain.size)], [], [])
+    for step in range(chain.steps):
+        mean, log_variance = chain.moments(trail.tokens, step, condition, scales)
+        noise = 0.0 if chain.silent(step) else (0.5 * log_variance).exp() * dice.normals(step + 1, chain.size)
+        trail.states.append(mean + noise)
+        trail.means.append(mean)
+        trail.log_variances.append(log_variance)
+    return trail
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """After a set. tokens: `[B, T, C]` fp32, 0 where none is known. known: `[B, T]`. places: `[B, k]`, its own."""
+    """After a set. tokens: `[B, T, C]` fp32, 0 where none is known. known: `[B, T]`."""
 
-    iteration: int
     tokens: Tensor
     known: Tensor
-    places: Tensor
 
 
-def conditions(model: MAR, tokens: Tensor, known: Tensor, labels: Tensor, guided: bool) -> Tensor:
-    """z `[B, R, T, D]` of both branches, or of one where nothing is guided."""
-    branches = [labels, torch.full_like(labels, UNCONDITIONAL)] if guided else [labels]
-    repeated = (part.repeat(len(branches), *[1] * (part.ndim - 1)) for part in (tokens, known))
-    z = model(*repeated, model.classes(torch.cat(branches)))
-    return z.unflatten(0, (len(branches), -1)).transpose(0, 1)
-
-
-def at_places(z: Tensor, places: Tensor) -> Tensor:
-    """z `[B, R, T, D]` at places `[B, k]`, token by token: `[B k, R, D]`."""
-    where = places[:, None, :, None].expand(-1, z.shape[1], -1, z.shape[-1])
-    return z.gather(2, where).transpose(1, 2).flatten(0, 1)
-
-
-def run_chain(chain: Chain, z: Tensor, scale: Tensor, seeds: Tensor, places: Tensor) -> Tensor:
-    """Tokens `[N, C]` of z `[N, R, D]`, guided by scale `[N]`, with the noise of seeds and places `[N]`."""
-    condition, size = chain.condition(z), chain.net.input_proj.in_features
-    x = normals(seeds, places, 0, size)
-    for step in range(chain.steps):
-        mean, log_variance = chain.moments(x, step, condition, scale)
-        x = mean if chain.last(step) else mean + (0.5 * log_variance).exp() * normals(seeds, places, step + 1, size)
-    return x
-
-
-@torch.inference_mode()
 def generate(model: MAR, labels: list[int], seeds: list[int], settings: Settings) -> Iterator[Drawn]:
     """Draw a picture for every label, set by set. Raises InvalidArgument before anything is drawn."""
-    plan, chain = Plan.of(model, labels, seeds, settings), Chain(model.net, settings.steps, settings.temperature)
-    tokens = torch.zeros(len(labels), model.config.length, model.config.size, device=model.device)
-    for index, size in enumerate(plan.sizes):
-        places = plan.places(index)
-        z = at_places(conditions(model, tokens, plan.known(index), plan.labels, plan.guided), places)
-        scale = torch.full((len(z),), plan.scales[index], device=model.device)
-        drawn = run_chain(chain, z, scale, plan.seeds.repeat_interleave(size), places.flatten())
-        where = places[..., None].expand(-1, -1, tokens.shape[-1])
-        tokens = tokens.scatter(1, where, drawn.unflatten(0, places.shape))
-        yield Drawn(index, tokens, plan.known(index + 1), places)
+    plan, chain = Plan.of(model, labels, seeds, settings), settings.chain(model)
+    tokens = torch.zeros(*plan.turns.shape, model.config.size, device=model.device)
+    rows = torch.arange(len(labels), device=model.device)
+    for index in range(len(plan.scales)):
+        sets = torch.full_like(rows, index)
+        with torch.inference_mode():  # not while others run
+            spots, z = plan.read(model, tokens, rows, sets)
+            drawn = run(chain, chain.condition(z), spots.scales, spots.dice()).tokens
+            tokens = tokens.index_put((spots.rows, spots.places), drawn)
+        yield Drawn(tokens, plan.known(rows, sets + 1))

@@ -10,6 +10,7 @@ published names.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.families.adaln import AdaLN
-from polydraft.modalities.image.families.mar.config import LATENT_SCALE, MARConfig
+from polydraft.modalities.image.families.mar.config import MARConfig
 from polydraft.modalities.image.families.patches import unpatchify
 from polydraft.modalities.loading import read_weights
 
@@ -96,6 +97,20 @@ class MAR(nn.Module):
 
         return read_weights("weights", folder, read)
 
+    def with_fewer_blocks(self, depth: int) -> MAR:
+        """A drafter of the same weights that leaves out blocks, the kept ones evenly spaced. Raises InvalidArgument."""
+        whole = self.config.depth
+        if not 1 <= depth <= whole:
+            raise InvalidArgument(f"depth {depth} is not possible; use 1 to {whole}.")
+        kept = [round(place * (whole - 1) / max(depth - 1, 1)) for place in range(depth)]
+        with torch.device("meta"):
+            made = MAR(replace(self.config, depth=depth))
+        for name, part in (*self.named_children(), *self.named_parameters(recurse=False)):
+            setattr(made, name, part)
+        made.encoder_blocks = nn.ModuleList(self.encoder_blocks[block] for block in kept)
+        made.decoder_blocks = nn.ModuleList(self.decoder_blocks[block] for block in kept)
+        return made.eval()
+
     @property
     def net(self) -> AdaLN:
         """The head."""
@@ -108,9 +123,9 @@ class MAR(nn.Module):
         return self.mask_token.device
 
     def latents(self, tokens: Tensor) -> Tensor:
-        """Tokens `[B, T, C]` as what the published autoencoder decodes, `[B, channels, H, W]`."""
+        """Tokens `[B, T, C]` as a picture of latents, `[B, channels, H, W]`, see `autoencoder.pixels`."""
         side = self.config.side
-        return unpatchify(tokens, (side, side), self.config.patch) / LATENT_SCALE
+        return unpatchify(tokens, (side, side), self.config.patch)
 
     def classes(self, labels: Tensor) -> Tensor:
         """Vectors `[B, D]` of labels `[B]`; UNCONDITIONAL is nobody's class. Raises InvalidArgument."""

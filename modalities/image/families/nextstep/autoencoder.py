@@ -3,7 +3,7 @@
     autoencoder = NextStepAutoencoder.from_folder(folder, config)
     pixels = autoencoder.decode(tokens, (32, 32))
 
-The published one is a pickle; `polydraft convert nextstep-vae` brings it into this form.
+The published one is a pickle; `polydraft convert autoencoder` brings it into this form.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from diffusers import AutoencoderKL
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.image.families.autoencoder import load, pixels
 from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, PICKLE, NextStepConfig
 from polydraft.modalities.image.families.patches import unpatchify
-from polydraft.modalities.loading import read_weights
 
 FILE = "diffusion_pytorch_model.safetensors"
 
@@ -36,35 +35,27 @@ class NextStepAutoencoder(nn.Module):
         """The decoder of a NextStep of this configuration. Raises WeightsError."""
         if not (folder / FILE).is_file():
             raise WeightsError(without(folder))
-        vae: Any = read_weights(
-            "autoencoder", folder,
-            lambda: AutoencoderKL.from_pretrained(
-                folder, torch_dtype=dtype, use_safetensors=True, local_files_only=True, low_cpu_mem_usage=False
-            ),
-        )  # fmt: skip
+        vae = load(folder, device, dtype)
         if vae.config["latent_channels"] != config.channels:
             raise WeightsError(
                 f"the autoencoder in {folder} has {vae.config['latent_channels']} channels and this NextStep draws "
                 f"{config.channels}; use the one of {AUTOENCODER}."
             )
-        return cls(vae.to(device).eval().requires_grad_(False), config.patch)
+        return cls(vae, config.patch)
 
     def decode(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
         """Pixels `[n, 3, H, W]` fp32, not clamped, of tokens `[n, h · w, C · p · p]` of a grid (h, w)."""
-        scale, shift = self.vae.config["scaling_factor"], self.vae.config["shift_factor"] or 0
-        latents = unpatchify(tokens.float(), grid, self.patch) / scale + shift
-        made: Tensor = self.vae.decode(latents.to(self.vae.dtype)).sample
-        return made.float()
+        return pixels(self.vae, unpatchify(tokens.float(), grid, self.patch))
 
 
 def without(folder: Path) -> str:
     """What to do where a folder holds no autoencoder in diffusers' form."""
     if not (folder / PICKLE).is_file():
         return (
-            f"{folder} holds no {FILE}; download {AUTOENCODER}, run `polydraft convert nextstep-vae` on its {PICKLE}, "
+            f"{folder} holds no {FILE}; download {AUTOENCODER}, run `polydraft convert autoencoder` on its {PICKLE}, "
             "and give the folder it makes as codec."
         )
     return (
-        f"the autoencoder in {folder} is a pickle; run `polydraft convert nextstep-vae {folder / PICKLE} --out FOLDER` "
+        f"the autoencoder in {folder} is a pickle; run `polydraft convert autoencoder {folder / PICKLE} --out FOLDER` "
         "and give codec=FOLDER."
     )

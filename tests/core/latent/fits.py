@@ -1,0 +1,69 @@
+"""How well draws fit a law: p-values, of which the smallest counts, times how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+GOOD = 1e-4  # above it draws are taken to fit
+BAD = 1e-12  # below it they plainly do not
+
+
+def least(found: Iterable[float]) -> float:
+    """The smallest p-value of several looks, as if it had been the only look (Bonferroni); nan is no fit."""
+    values = [0.0 if np.isnan(value) else float(value) for value in found]
+    return min(1.0, min(values) * len(values))
+
+
+def normal(draws: Tensor) -> float:
+    """Of independent standard normals of any shape: Kolmogorov-Smirnov and the first four moments."""
+    x, count = draws.double().flatten().numpy(), draws.numel()
+    # deviations of the means of x, x², x³ and x⁴
+    wanted = ((x, 0, 1), (x**2, 1, 2), (x**3, 0, 15), (x**4, 3, 96))
+    away = [(values.mean() - mean) / (variance / count) ** 0.5 for values, mean, variance in wanted]
+    return least([stats.kstest(x, "norm").pvalue, *(2 * stats.norm.sf(abs(score)) for score in away)])
+
+
+def alike(these: Tensor, those: Tensor) -> float:
+    """Of two samples `[S, K]` of one law: every coordinate and every product of two (Kolmogorov-Smirnov)."""
+
+    def looks(sample: Tensor) -> Tensor:
+        first, second = torch.triu_indices(sample.shape[1], sample.shape[1])
+        return torch.cat([sample, sample[:, first] * sample[:, second]], 1).double()
+
+    pairs = zip(looks(these).T.numpy(), looks(those).T.numpy(), strict=True)
+    return least(stats.ks_2samp(one, other, method="asymp").pvalue for one, other in pairs)
+
+
+def counted(counts: Tensor, chances: Tensor) -> float:
+    """Of counts over bins of known chances (χ²)."""
+    expected = chances.double().flatten() / chances.sum() * counts.sum()
+    return float(stats.chisquare(counts.double().flatten().numpy(), expected.numpy()).pvalue)
+
+
+def unrelated(first: Tensor, second: Tensor, bins: int = 8) -> float:
+    """Of independent standard normals: their correlation, and counts over a grid of equally likely cells (χ²)."""
+    x, y = first.double().flatten(), second.double().flatten()
+    correlation = float((x * y).mean() * len(x) ** 0.5)
+    at = [(bins * torch.special.ndtr(value)).long().clamp(0, bins - 1) for value in (x, y)]
+    cells = torch.bincount(at[0] * bins + at[1], minlength=bins**2)
+    return least([2 * stats.norm.sf(abs(correlation)), counted(cells, torch.ones(bins**2))])
+
+
+def joint(residuals: Tensor) -> float:
+    """Of independent standard normals `[S, T, C]`: each alone, and every two of one place or of two in a row."""
+    _, length, size = residuals.shape
+    found = [normal(residuals[:, t, c]) for t in range(length) for c in range(size)]
+    found += [
+        unrelated(residuals[:, t, c], residuals[:, t + 1, d])
+        for t in range(length - 1) for c in range(size) for d in range(size)
+    ]  # fmt: skip
+    found += [
+        unrelated(residuals[:, t, c], residuals[:, t, d])
+        for t in range(length) for d in range(size) for c in range(d)
+    ]  # fmt: skip
+    return least(found)
