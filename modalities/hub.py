@@ -18,6 +18,7 @@ from polydraft.core.errors import UnknownModel, WeightsError
 
 RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS
     "polydraft.modalities.speech.recognise",
+    "polydraft.modalities.image.recognise",
     "polydraft.modalities.vlm.recognise",
 )
 FILES = ["*.json", "*.jinja", "*.safetensors"]
@@ -26,8 +27,8 @@ FILES = ["*.json", "*.jinja", "*.safetensors"]
 def manifest(name: str, codec: str | None) -> tuple[Path, dict[str, Any]] | None:
     """Folder and manifest of a model in Hugging Face form; None if `name` is neither folder nor repository.
 
-    codec: folder or repository of what makes sound of its codes; None is its subfolder `codec`, or for a repository the
-    family's own.
+    codec: folder or repository of what makes sound or pictures of its tokens; None is a subfolder (`codec`, or what the
+    family calls it), or for a repository the family's own.
     """
     folder = Path(name)
     remote = not folder.is_dir()
@@ -42,7 +43,8 @@ def manifest(name: str, codec: str | None) -> tuple[Path, dict[str, Any]] | None
         found: dict[str, Any] | None = recogniser.manifest(folder)
         if found is not None:
             own, extra = recogniser.CODECS.get(found["family"], (None, []))
-            return folder, found | {"target": "."} | with_codec(folder, codec or (own if remote else None), own, extra)
+            place = folder / found.get("codec", "codec")
+            return folder, found | {"target": "."} | with_codec(place, codec or (own if remote else None), own, extra)
     known = ", ".join(family for module in RECOGNISERS for family in import_module(module).MARKS)
     raise UnknownModel(f"model {name!r} is of no family polydraft knows; it loads {known}, and its own.")
 
@@ -58,12 +60,15 @@ def said(file: Path) -> dict[str, Any]:
     return value
 
 
-def with_codec(folder: Path, codec: str | None, own: str | None, extra: list[str]) -> dict[str, str]:
-    """What the manifest says of the codec. own: the family's repository; extra: more files it consists of."""
-    if own is None or (codec is None and (folder / "codec").is_dir()):
+def with_codec(place: Path, codec: str | None, own: str | None, extra: list[str]) -> dict[str, str]:
+    """What the manifest says of the codec. place: the subfolder it may be in; own: the family's repository; extra: more
+    files it consists of."""
+    if own is None or (codec is None and place.is_dir()):
         return {}
     if codec is None:
-        raise WeightsError(f"{folder} has no codec; put {own} into its subfolder codec, or give codec={own!r}.")
+        raise WeightsError(
+            f"{place.parent} has no {place.name}; put {own} into its subfolder {place.name}, or give codec={own!r}."
+        )
     if Path(codec).is_dir():
         return {"codec": str(Path(codec).resolve())}
     if not is_repository(codec):

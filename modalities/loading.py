@@ -34,6 +34,9 @@ PIPELINES = {
     "vlm": ("polydraft.modalities.vlm.pipeline", "VLMPipeline"),
 }
 LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
+FAMILY_PIPELINES = {  # of families that need one of their own
+    "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
+}
 MANIFEST = "polydraft.json"
 T = TypeVar("T")
 UNREADABLE = (
@@ -58,6 +61,12 @@ class ModelCard:
         return self.manifest["modality"]
 
     @property
+    def pipeline(self) -> tuple[str, str]:
+        """Module and name of its pipeline."""
+        usual = (LATENT_PIPELINES if self.latent else PIPELINES)[self.modality]
+        return FAMILY_PIPELINES.get(self.manifest.get("family", ""), usual)
+
+    @property
     def summary(self) -> str:
         return self.manifest["summary"]
 
@@ -72,7 +81,7 @@ class ModelCard:
 
     @property
     def codec(self) -> Path:
-        """The folder of what makes sound of codes."""
+        """The folder of what makes sound or pictures of tokens."""
         return self.path / self.manifest.get("codec", "codec")
 
     @property
@@ -103,10 +112,10 @@ class ModelCard:
 
     @property
     def makes(self) -> dict[str, list[str]]:
-        """What can be asked of it, by category: voices, or what it draws."""
+        """What can be asked of it, by category: voices, or what it draws; nothing where that is free."""
         if self.modality == "speech":
             return {"voices": self.manifest["voices"]}
-        if self.modality == "vlm":
+        if self.modality == "vlm" or "family" in self.manifest:
             return {}
         from polydraft.modalities.world.captions import wordings
 
@@ -196,7 +205,7 @@ def load(
     """The pipeline of the model's modality (`ImagePipeline`, `SpeechPipeline`, `VLMPipeline`); its weights stay loaded.
 
     name: an embedded model's, a folder, or organisation/repository on the Hugging Face hub. codec: folder or repository
-    of what makes sound of a speech model's codes, where its folder has no subfolder `codec`. drafter: folder or
+    of what makes sound of a speech model's codes, or pictures of latents, where its folder has none. drafter: folder or
     repository of a small causal LM, of an EAGLE head as published, or of what `polydraft train drafter` made. `method`
     becomes its default; "auto" picks the best device and dtype here. device_map: how transformers spreads the target
     over several devices, `device` being its first. `modality` refuses models of others.
@@ -208,7 +217,7 @@ def load(
     if modality not in (None, found.modality):
         fitting = ", ".join(other.name for other in models() if other.modality == modality)
         raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")
-    module, pipeline = (LATENT_PIPELINES if found.latent else PIPELINES)[found.modality]
+    module, pipeline = found.pipeline
     make = getattr(import_module(module), pipeline)
     if device_map is not None:
         found = replace(found, device_map=device_map)

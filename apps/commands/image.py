@@ -42,6 +42,8 @@ def image(
     top_k: TopK = None,
     top_p: TopP = None,
     guidance_scale: Annotated[float | None, typer.Option(help="How strictly the prompt guides; 1 is off.")] = None,
+    size: Annotated[str | None, typer.Option(help="Such as 512x256, for models that draw several.")] = None,
+    codec: Annotated[str | None, typer.Option(help="Folder of the autoencoder, where the model's has none.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     compare: Compare = False,
@@ -54,10 +56,10 @@ def image(
     seeds = read_seeds(seed)
     check_files(output, map_file)
     request.check(map_file, compare, speculative, method)
-    pipe = request.loaded(model, "image", device=device, dtype=dtype)
+    pipe = request.loaded(model, "image", codec=codec, device=device, dtype=dtype)
     options: dict[str, Any] = {
         "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "guidance_scale": guidance_scale,
+        "guidance_scale": guidance_scale, "size": size,
     }  # fmt: skip
     asked = request.Request(options, speculative, method, compare)
     asked.warm_up(partial(pipe.stream, prompts), WARM_UP_PASSES)

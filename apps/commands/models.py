@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 EXAMPLES: dict[str, Callable[[ModelCard], str]] = {
     "image": lambda card: (
         f'polydraft image "a {card.makes["kinds"][0]} on a {card.makes["backgrounds"][0]} background"'
+        if card.makes
+        else 'polydraft image "a lighthouse in the fog, oil on canvas"'
     ),
     "speech": lambda card: " ".join(
         [

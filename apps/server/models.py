@@ -62,10 +62,8 @@ class Served:
 
     @property
     def size(self) -> str:
-        """ "128x128", of pictures it draws; empty for others."""
-        if self.modality != "image":
-            return ""
-        return f"{self.pipe.side}x{self.pipe.side}"
+        """ "128x128", of pictures it draws unless asked for others; empty for other models."""
+        return str(self.pipe.dimensions) if self.modality == "image" else ""
 
     def prompts(self, arguments: dict[str, Any]) -> int:
         """As how many prompts a request counts."""

@@ -103,7 +103,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
 
     def read() -> Any:
         made: Any = AutoencoderKL.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, torch_dtype=dtype
+            folder, local_files_only=True, use_safetensors=True, torch_dtype=dtype, low_cpu_mem_usage=False
         )
         made.to(device).eval().requires_grad_(False)
         return made
@@ -113,6 +113,6 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
 
 def pixels(model: Any, latents: Tensor) -> Tensor:
     """Pictures `[B, 3, H, W]` in about -1 to 1, fp32, of latents `[B, C, h, w]` as the models draw them."""
-    scaled = latents.to(model.dtype) / model.config.scaling_factor + model.config.shift_factor
+    scaled = latents.to(model.dtype) / model.config.scaling_factor + (model.config.shift_factor or 0)
     made: Tensor = model.decode(scaled).sample.float()
     return made

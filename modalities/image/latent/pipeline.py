@@ -8,7 +8,6 @@ The same seed draws the same latents, drafted or not (`core.latent`).
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,20 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from polydraft.core.latent.law import LatentSampler
-from polydraft.core.latent.target import LatentTarget, check
-from polydraft.core.sampling import Sampling
-from polydraft.core.target import CausalTarget
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import CELL, LatentAutoencoder
+from polydraft.modalities.image.latent.base import LatentPictures
 from polydraft.modalities.image.latent.head import LatentHead
-from polydraft.modalities.image.pipeline import PicturePipeline
+from polydraft.modalities.image.world import WorldPictures
 from polydraft.modalities.loading import ModelCard, pretrained, read_weights
 
 GRID = 16  # latents a side
 
 
-class LatentImagePipeline(PicturePipeline):
-    """Pictures of latents."""
+class LatentImagePipeline(WorldPictures, LatentPictures):
+    """Pictures of the emoji world as latents."""
+
+    head: LatentHead
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
@@ -51,43 +49,17 @@ class LatentImagePipeline(PicturePipeline):
             return pretrained(AutoModel, folder, self.device, self.dtype), self.read_head(folder / "head")
         return super().read_drafter(kind, folder)
 
-    def adapted(self, guided: bool) -> CausalTarget:
-        return LatentTarget(self.target_model, self.head, begin=vocabulary.BOI, guided=guided, context=self.context)
-
-    @cached_property
-    def sampler(self) -> LatentSampler:
-        return LatentSampler(self.head)
-
-    def sampling(self, **asked: Any) -> Sampling:
-        found = super().sampling(**asked)
-        check(found)
-        return found
-
     @property
-    def mask(self) -> Tensor:
-        """`[1, V]` bool: no id is generated."""
-        return torch.zeros(1, self.target_model.config.vocab_size, dtype=torch.bool, device=self.device)
-
-    @property
-    def codes(self) -> None:
-        return None
+    def begin(self) -> int:
+        return vocabulary.BOI
 
     @property
     def grid(self) -> tuple[int, int]:
         return GRID, GRID
 
     @property
-    def side(self) -> int:
-        return GRID * CELL
-
-    def blank(self, rows: int) -> Tensor:
-        return torch.full((rows, self.image_tokens, self.head.size), torch.nan)
-
-    def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
-        return torch.as_tensor(committed, dtype=torch.float32).view(-1, self.head.size)
-
-    def missing(self, tokens: Tensor) -> Tensor:
-        return tokens.isnan().any(-1)
+    def token_side(self) -> int:
+        return CELL
 
     def pixels(self, tokens: Tensor) -> Tensor:
         return self.autoencoder.decode(tokens.nan_to_num(0).view(-1, *self.grid, self.head.size))

@@ -114,6 +114,20 @@ def test_steps_are_those_of_the_published_loop(name: str, guided: bool) -> None:
             torch.testing.assert_close(torch.stack([state[row, place] for state in states]), torch.stack(wanted))
 
 
+@pytest.mark.parametrize("name", LAWS)
+def test_a_step_goes_towards_what_the_flow_leads_to(name: str) -> None:
+    law = LAWS[name]
+    head = small_head(law)
+    hidden, x = torch.randn(2, 2, 3, 16), torch.randn(2, 3, head.size)
+    condition, scale = head.condition(hidden), torch.tensor([7.5, 2.0])
+    for step in (0, law.steps // 2, law.steps - 1):
+        expected = head.denoised(x, step, condition, scale)
+        mean = head.mean(x, step, condition, scale)
+        torch.testing.assert_close(head.towards(x, step, expected), mean, rtol=1e-3, atol=1e-3)
+    # where nothing is left to go, a step leads nearly there
+    assert not torch.allclose(head.denoised(x, 0, condition, scale), x, atol=0.1)
+
+
 def test_deviations_of_the_releases() -> None:
     one, next_one = PUBLISHED["1"].deviations, PUBLISHED["1.1"].deviations
     assert one[-1] == 0 and min(one[:-1]) > 0 and len(one) == 50

@@ -22,7 +22,6 @@ from polydraft.apps.server.api.schemas.images import (
     PartialImage,
     Picture,
 )
-from polydraft.apps.server.engine import Served
 from polydraft.apps.server.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.result import ImageResult
@@ -39,30 +38,27 @@ PICTURES = {
 async def generate(asked: ImageRequest, request: Request, engine: TheEngine) -> Any:
     """Draw a prompt; with `stream` unfinished pictures come first, as server-sent events."""
     served = engine.model(asked.model, "image")
-    if asked.size not in ("auto", served.size):
-        raise InvalidArgument(f"size={asked.size} is not possible; {served.name} draws {served.size}.")
     if asked.partial_images and not asked.stream:
         raise InvalidArgument("partial_images comes with stream=true; set both, or neither.")
     arguments = asked.drawing() | {
         "prompt": asked.prompt, "n": asked.n, "guidance_scale": asked.guidance_scale,
-        "partial_images": asked.partial_images,
+        "size": asked.size, "partial_images": asked.partial_images,
     }  # fmt: skip
     ticket = noted(request, engine.submit(served.name, "image", arguments, news=asked.stream), arguments["seed"])
     if asked.stream:
         head = await sse.first(ticket, request)
-        return sse.stream(events(ticket, head, asked, served))
+        return sse.stream(events(ticket, head, asked))
     result: ImageResult = await sse.whole(ticket, request)
     files = await asyncio.to_thread(all_files, result, asked)
     return ImagesAnswer(
-        created=int(time.time()), model=served.name, size=served.size, output_format=asked.output_format,
+        created=int(time.time()), model=served.name, size=size_of(result.image), output_format=asked.output_format,
         data=[Picture(b64_json=file, seed=seed) for file, seed in zip(files, result.seeds, strict=True)],
         usage=usage(ticket, result), ignored_words=list(result.ignored_words), metrics=metrics(result.stats),
     )  # fmt: skip
 
 
-async def events(ticket: Ticket, head: ImageNews | None, asked: ImageRequest, served: Served) -> AsyncIterator[bytes]:
+async def events(ticket: Ticket, head: ImageNews | None, asked: ImageRequest) -> AsyncIterator[bytes]:
     """Unfinished pictures, then the whole ones."""
-    shared: dict[str, Any] = {"size": served.size, "output_format": asked.output_format}
     async with ticket:
         count, news = 0, head
         while news is not None:
@@ -70,7 +66,12 @@ async def events(ticket: Ticket, head: ImageNews | None, asked: ImageRequest, se
                 file = await asyncio.to_thread(file_of, picture, asked, {"state": "unfinished"})
                 yield sse.event(
                     PartialImage(
-                        partial_image_index=count, index=index, b64_json=file, created_at=int(time.time()), **shared
+                        partial_image_index=count,
+                        index=index,
+                        b64_json=file,
+                        created_at=int(time.time()),
+                        size=size_of(picture),
+                        output_format=asked.output_format,
                     ),
                     "image_generation.partial_image",
                 )
@@ -81,7 +82,7 @@ async def events(ticket: Ticket, head: ImageNews | None, asked: ImageRequest, se
         for index, (file, seed) in enumerate(zip(files, result.seeds, strict=True)):
             done = CompletedImage(
                 index=index, b64_json=file, created_at=int(time.time()), seed=seed, usage=usage(ticket, result),
-                metrics=metrics(result.stats), **shared,
+                metrics=metrics(result.stats), size=size_of(result.image), output_format=asked.output_format,
             )  # fmt: skip
             yield sse.event(done, "image_generation.completed")
 
@@ -92,6 +93,10 @@ def all_files(result: ImageResult, asked: ImageRequest) -> list[str]:
         file_of(picture, asked, {"model": result.model, "method": result.method, "seed": str(seed)})
         for picture, seed in zip(result.images, result.seeds, strict=True)
     ]
+
+
+def size_of(picture: Image.Image) -> str:
+    return f"{picture.width}x{picture.height}"
 
 
 def file_of(picture: Image.Image, asked: ImageRequest, notes: dict[str, str]) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import Qwen2Config
 
 MODEL_TYPE = "nextstep"
+AUTOENCODER, PICKLE = "stepfun-ai/NextStep-1-f8ch16-Tokenizer", "checkpoint.pt"  # repository, and its file
 BACKBONE = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta",
@@ -67,7 +68,7 @@ class NextStepConfig:
                     f"this NextStep says {name} {fields[name]!r}, which polydraft does not compute; "
                     f"use a release that says {value!r}, as NextStep-1 and NextStep-1.1 do."
                 )
-        missing = [name for name in (*BACKBONE, "boi", "eoi", "image_placeholder_id") if name not in fields]
+        missing = [name for name in (*BACKBONE, "boi", "eoi", "image_placeholder_id") if fields.get(name) is None]
         if missing:
             raise WeightsError(f"this NextStep's config.json says no {', '.join(missing)}; download it again.")
         # Only NextStep-1.1 writes the head's shape under the names it was trained with.

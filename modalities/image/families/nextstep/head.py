@@ -58,15 +58,32 @@ class NextStepHead(nn.Module):
 
         R is 2 where rows are guided, conditional first: the velocity is then u + scale (c - u).
         """
-        time, span = self.law.times[step], self.law.spans[step]
+        return self.along(x, step, self.velocity(x, step, condition, scale))
+
+    def denoised(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
+        """`[B, K, C]` fp32: where the flow would bring x along its velocity at `step`."""
+        return x + (1 - self.law.times[step]) * self.velocity(x, step, condition, scale)
+
+    def towards(self, x: Tensor, step: int, denoised: Tensor) -> Tensor:
+        """`[B, K, C]` fp32: the mean of x after `step` if the flow were to bring it to `denoised`."""
+        return self.along(x, step, (denoised - x) / (1 - self.law.times[step]))
+
+    def velocity(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
+        """`[B, K, C]` fp32 of the flow at x when `step` begins, guided; see `mean`."""
         dtype = self.net.dtype
-        told = torch.tensor([time], dtype=dtype, device=x.device)  # in the weights' type, as published
+        told = torch.tensor([self.law.times[step]], dtype=dtype, device=x.device)  # in the weights' type, as published
         y = condition + self.net.time_embed(told)
         branches = self.net(x.to(dtype)[:, None].expand(-1, y.shape[1], -1, -1), y).float()
-        velocity = branches[:, 0]
-        if branches.shape[1] == 2:
-            unconditional = branches[:, 1]
-            velocity = unconditional + scale[:, None, None] * (velocity - unconditional)
+        if branches.shape[1] == 1:
+            return branches[:, 0]
+        conditional, unconditional = branches.unbind(1)
+        scale = scale[:, None, None]
+        guided = unconditional + scale * (conditional - unconditional)
+        return torch.where(scale == 1, conditional, guided)  # what a row says that is not guided among others
+
+    def along(self, x: Tensor, step: int, velocity: Tensor) -> Tensor:
+        """The mean of x after `step` of this velocity."""
+        time, span = self.law.times[step], self.law.spans[step]
         if not self.deviations[step]:
             return x + velocity * span
         return x + ((1 + time) * velocity - x) * span

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-AREA = "<|image_area|>{}*{}"
+AREA_TOKEN = "<|image_area|>"
+AREA = AREA_TOKEN + "{}*{}"
 
 
 def prompt_ids(tokenizer: Any, caption: str, grid: tuple[int, int], boi: int) -> list[int]:

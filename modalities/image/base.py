@@ -1,0 +1,150 @@
+"""What text-to-image pipelines share, whatever their tokens are and whatever their captions may say.
+
+pipe = load("tiny-image")
+for step in pipe.stream("two frogs on a blue background"): print(step.tokens_done)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.core.sampling import Sampling
+from polydraft.core.target import Prompt
+from polydraft.modalities.image.result import ImageResult
+from polydraft.modalities.image.run import ImageRun, ImageStep, ImageStream
+from polydraft.modalities.pipeline import Pipeline, guided, seeds
+
+LONGEST_TEXT = 2000  # characters
+
+
+class PicturePipeline(Pipeline):
+    """A text-to-image model with its weights, ready to draw with any of its methods."""
+
+    @property
+    @abstractmethod
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of tokens."""
+
+    @property
+    @abstractmethod
+    def token_side(self) -> int:
+        """Pixels a side of what a token stands for."""
+
+    @abstractmethod
+    def caption(self, text: str) -> tuple[str, list[str]]:
+        """What the model reads of a prompt, and the words it does not know; raises PromptError."""
+
+    @abstractmethod
+    def branches(self, caption: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of the conditional branch of guidance, and of the other."""
+
+    @abstractmethod
+    def blank(self, rows: int) -> Tensor:
+        """`[rows, T, …]`: pictures of which no token is there."""
+
+    @abstractmethod
+    def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
+        """`[K, …]`: what the loop committed, as results have it."""
+
+    @abstractmethod
+    def missing(self, tokens: Tensor) -> Tensor:
+        """`[n, T]` bool: tokens that are not there."""
+
+    @abstractmethod
+    def pixels(self, tokens: Tensor) -> Tensor:
+        """`[n, 3, H, W]` in -1..1 of tokens `[n, T, …]`; missing ones look like something."""
+
+    @property
+    def image_tokens(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def row(self) -> int:  # type: ignore[override]
+        return self.grid[1]
+
+    @property
+    def dimensions(self) -> str:
+        """Width and height of its pictures, "128x128"."""
+        return f"{self.grid[1] * self.token_side}x{self.grid[0] * self.token_side}"
+
+    def sized(self, size: str | None) -> Self:
+        """The same model, drawing pictures of `size`: "512x256" is wide; None or "auto" its own."""
+        if size not in (None, "auto", self.dimensions):
+            raise InvalidArgument(f"size={size} is not possible; {self.card.name} draws {self.dimensions}.")
+        return self
+
+    def sample_prompts(self) -> list[Prompt]:
+        return self.prompts_to_ids(["a cat"])
+
+    def __call__(
+        self, prompt: str | list[str], *, on_step: Callable[[ImageStep], None] | None = None, **options: Any
+    ) -> ImageResult:
+        """As `generate_image`, without model, device and dtype."""
+        stream = self.stream(prompt, **options)
+        for step in stream:
+            if on_step is not None:
+                on_step(step)
+        return stream.result()
+
+    def stream(self, prompt: str | list[str], **options: Any) -> ImageStream:
+        """An iterator of steps; leave it at any time, `result()` is what was drawn so far. options: as of `run`."""
+        return ImageStream(self.run(prompt, **options))
+
+    def run(
+        self, prompt: str | list[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
+        seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        top_p: float | None = None, guidance_scale: float | None = None, size: str | None = None,
+        partial_images: int = 0,
+    ) -> ImageRun:  # fmt: skip
+        """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
+        pipe, choice = self.sized(size), self.chosen(speculative, method)
+        if not isinstance(n, int) or n < 1:
+            raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")
+        texts = [prompt] if isinstance(prompt, str) else list(prompt)
+        captions, ignored = pipe.read(texts)
+        captions = [caption for caption in captions for _ in range(n)]
+        sampling = pipe.sampling(temperature=temperature, top_k=top_k, top_p=top_p, guidance_scale=guidance_scale)
+        prompts = pipe.prompts_to_ids(captions, seeds(seed, len(captions), "picture"), sampling)
+        way = pipe.method(choice, guided(prompts))
+        return ImageRun(pipe, way, prompts, [text for text in texts for _ in range(n)], ignored, partial_images)
+
+    def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
+        """What the model reads of prompts, and the words it does not know."""
+        if not texts:
+            raise PromptError("the list of prompts is empty; give at least one prompt.")
+        captions, ignored = [], []
+        for text in texts:
+            if not isinstance(text, str) or not text.strip():
+                raise PromptError("the prompt is empty; say what to draw, such as 'two frogs on a blue background'.")
+            if len(text) > LONGEST_TEXT:
+                raise PromptError(f"the prompt has {len(text)} characters; use at most {LONGEST_TEXT}.")
+            caption, unknown = self.caption(text)
+            captions.append(caption)
+            ignored += unknown
+        return captions, tuple(dict.fromkeys(ignored))
+
+    def prompts_to_ids(
+        self, captions: list[str], row_seeds: list[int] | None = None, sampling: Sampling | None = None
+    ) -> list[Prompt]:
+        """Both branches of every row; sampling: the model's own unless given."""
+        sampling = self.sampling() if sampling is None else sampling
+        row_seeds = list(range(len(captions))) if row_seeds is None else row_seeds
+        return [
+            Prompt(self.branches(caption), self.image_tokens, seed, sampling=sampling)
+            for caption, seed in zip(captions, row_seeds, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def decode_images(self, tokens: Tensor) -> list[Image.Image]:
+        """Pictures of tokens `[n, T, …]`; whatever where some are missing."""
+        pixels = torch.cat([self.pixels(part) for part in tokens.to(self.device).split(8)])
+        bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).to("cpu", torch.uint8)
+        return [Image.fromarray(np.asarray(picture)) for picture in bytes_]

@@ -1,0 +1,145 @@
+"""Text to image by NextStep-1.1 or NextStep-1, from the folder their makers publish.
+
+    pipe = load("NextStep-1.1", codec="nextstep-vae")
+    pipe("a baby panda reading a book", seed=7, size="512x512").image.save("panda.png")
+
+The same seed draws the same latents, drafted or not (`core.latent`). Captions are free text.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from copy import copy
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from polydraft.core.errors import InvalidArgument, WeightsError
+from polydraft.modalities.hub import said
+from polydraft.modalities.image.families.nextstep.autoencoder import NextStepAutoencoder
+from polydraft.modalities.image.families.nextstep.config import NextStepConfig
+from polydraft.modalities.image.families.nextstep.head import NextStepHead
+from polydraft.modalities.image.families.nextstep.law import PUBLISHED
+from polydraft.modalities.image.families.nextstep.model import NextStep
+from polydraft.modalities.image.families.nextstep.prompt import AREA_TOKEN, prompt_ids
+from polydraft.modalities.image.latent.base import LatentPictures
+from polydraft.modalities.image.run import ImageRun
+from polydraft.modalities.loading import ModelCard, read_weights
+
+log = logging.getLogger("polydraft.models")
+USUAL = 512  # pixels a side that the releases were trained on
+SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")  # width and height
+
+
+class NextStepPipeline(LatentPictures):
+    """negative: what the other branch of guidance reads in the caption's place."""
+
+    head: NextStepHead
+    negative = ""
+
+    def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        if card.device_map is not None:
+            raise InvalidArgument(f"device_map is not possible for {card.name}; leave it out, and name one device.")
+        self.config = NextStepConfig.read(said(card.target / "config.json"))
+        self.law = PUBLISHED[self.config.release]
+        # the small parts first: what is wrong with them is said before 30 GB are read
+        self.tokenizer = tokenizer(card.target, self.config)
+        self.autoencoder = NextStepAutoencoder.from_folder(card.codec, self.config, device, dtype)
+        self._grid = (USUAL // self.autoencoder.side,) * 2
+        super().__init__(card, method=method, device=device, dtype=dtype)
+        if not self.law.deviations[-1]:
+            log.warning(
+                "note: %s draws nothing after the last step of a token, so that no draft of one is ever kept; "
+                "use NextStep-1.1, or method ar", card.name,
+            )  # fmt: skip
+
+    def read_target(self, folder: Path) -> PreTrainedModel:
+        model = NextStep.from_folder(folder, self.device, self.dtype, self.law)
+        self.head = model.head
+        return model.backbone.model
+
+    def read_drafter(self, kind: str, folder: Path) -> Any:
+        """A small NextStep, whose head takes the same steps; or a network on the target's features."""
+        if kind != "lm":
+            return super().read_drafter(kind, folder)
+        own = NextStepConfig.read(said(folder / "config.json"))
+        if (own.size, own.boi, own.backbone["vocab_size"]) != (
+            self.config.size, self.config.boi, self.config.backbone["vocab_size"],
+        ):  # fmt: skip
+            raise WeightsError(
+                f"the drafter in {folder} has other ids or latents than {self.card.name}; use a small NextStep that "
+                "was trained with its tokenizer and autoencoder."
+            )
+        model = NextStep.from_folder(folder, self.device, self.dtype, self.law)
+        return model.backbone.model, model.head
+
+    @property
+    def begin(self) -> int:
+        return self.config.boi
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self._grid
+
+    @property
+    def token_side(self) -> int:
+        return self.autoencoder.side
+
+    def sized(self, size: str | None) -> Self:
+        if size in (None, "auto", self.dimensions):
+            return self
+        side, found = self.token_side, SIZE.fullmatch(str(size))
+        wide, high = map(int, found.groups()) if found else (1, 1)
+        if wide % side or high % side:
+            raise InvalidArgument(
+                f"size={size} is not possible; {self.card.name} draws widths and heights that are multiples of {side}, "
+                f"such as {self.dimensions}."
+            )
+        if (tokens := wide // side * (high // side)) >= self.context:
+            raise InvalidArgument(
+                f"size={size} is {tokens} tokens and {self.card.name} holds {self.context} positions; draw a smaller "
+                f"picture, such as {self.dimensions}."
+            )
+        return self.changed(_grid=(high // side, wide // side))
+
+    def changed(self, **attributes: Any) -> Self:
+        """The same weights and methods, other attributes."""
+        other = copy(self)
+        vars(other).update(attributes)
+        return other
+
+    def run(self, prompt: str | list[str], *, negative_prompt: str = "", **options: Any) -> ImageRun:
+        """As of other models of pictures. negative_prompt: what guidance leads away from."""
+        if negative_prompt:
+            self.read([negative_prompt])  # what is wrong with it is said as of prompts
+        return super(NextStepPipeline, self.changed(negative=negative_prompt)).run(prompt, **options)
+
+    def caption(self, text: str) -> tuple[str, list[str]]:
+        return text, []
+
+    def branches(self, caption: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        asked, other = (
+            tuple(prompt_ids(self.tokenizer, text, self.grid, self.begin)) for text in (caption, self.negative)
+        )
+        return asked, other
+
+    def pixels(self, tokens: Tensor) -> Tensor:
+        return self.autoencoder.decode(self.head.tokens(tokens.nan_to_num(0)), self.grid)
+
+
+def tokenizer(folder: Path, config: NextStepConfig) -> PreTrainedTokenizerFast:
+    """The tokenizer in `folder`. Raises WeightsError for one that does not know what precedes a picture."""
+    made: PreTrainedTokenizerFast = read_weights(
+        "tokenizer", folder, lambda: PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    )
+    known = made.backend_tokenizer.token_to_id
+    if known(AREA_TOKEN) is None or made.backend_tokenizer.id_to_token(config.boi) is None:
+        raise WeightsError(
+            f"the tokenizer in {folder} has no {AREA_TOKEN} or no id {config.boi}, which begins a picture; it is of "
+            "another model, download it again."
+        )
+    return made
