@@ -86,7 +86,8 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
     valid = [LatentBatches(glyphs, 99, held_out=True, drop=0.0).next(16)]
     target = LatentModel.from_folders(runs / "target", runs / "head").eval().requires_grad_(False)
     if kind == "lm":
-        model = LatentModel.from_folders(out, out / "head") if curve else small(target)
+        found = (out / "model.safetensors").exists()
+        model = LatentModel.from_folders(out, out / "head") if found else small(target)
         course.run(
             model, [], partial(losses, model), lambda: data.next(rows), valid, partial(model.save, out, out / "head"),
             weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=3e-3, curve=curve, rank=0,
