@@ -26,7 +26,7 @@ SAVE_EVERY = 240  # seconds
 def run(
     model: nn.Module, beside: Sequence[nn.Module], losses: Callable[[Any], Tensor], next_batch: Callable[[], Any],
     valid: Sequence[Any], keep: Callable[[Curve], None], *, weights: dict[str, float], minutes: float, rate: float,
-    curve: Curve, rank: int,
+    curve: Curve, rank: int, judge_every: int = JUDGE_EVERY,
 ) -> None:  # fmt: skip
     """Train `model`, and what is only there to help it `beside`, for `minutes`.
 
@@ -52,7 +52,7 @@ def run(
             continue
         if step % TELL_EVERY == 0:
             print(f"{elapsed:6.0f}s step {step} {told(weights, parts)}", flush=True)
-        if step % JUDGE_EVERY == 0:
+        if step % judge_every == 0:
             with torch.no_grad():
                 held = torch.stack([losses(batch) for batch in valid]).mean(0)
             place = {"seconds": past + round(elapsed), "step": before + step}

@@ -26,7 +26,7 @@ from polydraft.apps.train import checkpoint, course
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.autoencoder import NOISE
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
-from polydraft.apps.train.latent.target import LatentModel, Lessons, losses, noisy
+from polydraft.apps.train.latent.target import JUDGE_EVERY, LatentModel, Lessons, losses, noisy
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
@@ -86,17 +86,19 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
     valid = [LatentBatches(glyphs, 99, held_out=True, drop=0.0).next(16)]
     target = LatentModel.from_folders(runs / "target", runs / "head").eval().requires_grad_(False)
     if kind == "lm":
-        model = LatentModel.from_folders(out, out / "head") if curve else small(target)
+        found = (out / "model.safetensors").exists()
+        model = LatentModel.from_folders(out, out / "head") if found else small(target)
         course.run(
             model, [], partial(losses, model), lambda: data.next(rows), valid, partial(model.save, out, out / "head"),
             weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=3e-3, curve=curve, rank=0,
+            judge_every=JUDGE_EVERY,
         )  # fmt: skip
         return
     student = EagleNetwork(target.backbone.config)
     course.run(
         student, [], partial(continuation, target, student), lambda: data.next(rows // 2), valid,
         partial(save, student, out), weights={"estimates": 1.0, "features": FEATURES}, minutes=minutes,
-        rate=2e-3, curve=[], rank=0,
+        rate=2e-3, curve=[], rank=0, judge_every=JUDGE_EVERY,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Train the target of `tiny-latent`: a causal backbone that reads latents, and the head that draws the next one.
 
     python -m polydraft.apps.train.latent.target --runs runs/tiny-latent --minutes 60
+    torchrun --nproc-per-node 2 -m polydraft.apps.train.latent.target --runs runs/tiny-latent --minutes 60 --rows 8
 
 `--runs` holds `vae/` and `begun/` (`begin.py`); `target/` and `head/` are left there, and trained on if they are there.
 
@@ -35,6 +36,7 @@ from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.autoencoder import NOISE
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
 from polydraft.apps.train.optimise import apply, descent, set_rate
+from polydraft.apps.train.together import join
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
@@ -46,6 +48,7 @@ DRAWS = 4  # noisy latents a token and step
 SPREAD = 0.3  # of them drawn evenly from what may begin, so that rare beginnings are learnt too
 PLAIN = 0.2  # what a latent of bare background counts, where nothing else is possible
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
+JUDGE_EVERY = 100  # steps
 KEPT = 48  # batches of states that the head learns from alone
 
 
@@ -222,17 +225,22 @@ def run(
     runs: Path, image: Path, minutes: float, seed: int = 0, rows: int = 16, rate: float = 1.5e-3, packed: float = 0.4,
     first: float = 5.0, eager: bool = False,
 ) -> None:  # fmt: skip
-    """Train for `minutes`, the `first` of them on the stages before the last if nothing is there yet."""
-    curve = checkpoint.known(runs / "target")
-    torch.manual_seed(seed + checkpoint.steps(curve))
+    """Train for `minutes`. Where nothing is there yet, `first` of them go into the stages before the last; that is one
+    process's work. rows: of each process."""
+    curve, rank = checkpoint.known(runs / "target"), join()
+    torch.manual_seed(seed + checkpoint.steps(curve) + 10_000 * rank)
     glyphs = GlyphLatents(LatentAutoencoder.from_folder(runs / "vae").float())
-    data = LatentBatches(glyphs, seed + checkpoint.steps(curve))
+    data = LatentBatches(glyphs, seed + checkpoint.steps(curve) + 10_000 * rank)
     valid = LatentBatches(glyphs, 99, held_out=True, drop=0.0).next(16)
-    if curve:
+    if (runs / "target" / "model.safetensors").exists():
         model = LatentModel.from_folders(runs / "target", runs / "head")
     else:
         model, minutes = start(runs, image, data, first), minutes - first
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
+        keep(model, runs, image, curve)
+    if minutes <= 0:
+        return
+    if rank == 0:
+        print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     if not eager:
         model.backbone.compile()
     begun = time.monotonic()
@@ -242,7 +250,8 @@ def run(
 
     course.run(
         model, [], partial(losses, model), next_batch, [valid], partial(keep, model, runs, image),
-        weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=rate, curve=curve, rank=0,
+        weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=rate, curve=curve, rank=rank,
+        judge_every=JUDGE_EVERY,
     )  # fmt: skip
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.latent import autoencoder, begin, drafters, target
+from polydraft.apps.train.together import on_every_core
 from polydraft.modalities.loading import card
 
 SHARES = {"encoder": 0.06, "decoder": 0.2, "begin": 0.06, "target": 0.55, "lm": 0.06, "eagle": 0.07}  # of the minutes
+ROWS = 16  # of a batch of the target
 FIRST = 0.1  # of the target's minutes go into the stages before its last
 
 
@@ -23,7 +25,12 @@ def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
     autoencoder.train_encoder(out / "vae", spent["encoder"], seed)
     autoencoder.train_decoder(out / "vae", spent["decoder"], seed)
     begin.run(image, out / "begun", spent["begin"], seed)
-    target.run(out, image, spent["target"], seed, first=FIRST * spent["target"])
+    first = FIRST * spent["target"]
+    target.run(out, image, first, seed, first=first)
+    on_every_core(
+        "polydraft.apps.train.latent.target", ROWS, "--rows", "--runs", out, "--image", image, "--minutes",
+        spent["target"] - first, "--seed", seed,
+    )  # fmt: skip
     for kind in ("lm", "eagle"):
         drafters.run(kind, out, spent[kind], seed)
     assemble(out, out / "model")

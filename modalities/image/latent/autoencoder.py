@@ -43,9 +43,9 @@ class LatentAutoencoder(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, vae: Any) -> None:
+    def __init__(self, vae: Any) -> None:  # an `AutoencoderKL`, whose attributes come from its configuration
         super().__init__()
-        self.vae: Any = vae  # whose attributes come from its configuration
+        self.vae = vae
         self.size: int = self.vae.config["latent_channels"]
         self.register_buffer("mean", torch.tensor(self.vae.config["latents_mean"]), persistent=False)
         self.register_buffer("deviation", torch.tensor(self.vae.config["latents_std"]), persistent=False)
