@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = NEXTSTEP_CONFIG | {
 SMALL_1: dict[str, Any] = {RENAMED.get(name, name): value for name, value in SMALL.items()}
 # what layers change, and what a latent says beside what all latents say, is little, so that drafts are kept
 SCALES = {"o_proj.weight": 0.005, "down_proj.weight": 0.005, "image_in_projector.weight": 0.02,
-          "image_in_projector.bias": 1.0, "cond_embed.weight": 0.05}  # fmt: skip
+          "image_in_projector.bias": 1.0, "cond_embed.weight": 0.02}  # fmt: skip
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
