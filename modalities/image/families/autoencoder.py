@@ -44,8 +44,11 @@ def convert(checkpoint: Path, out: Path) -> Any:
     fields = said(checkpoint.parent / "config.json")
     own = fields if "z_channels" in fields else {}
     weights = {name: tensor for name, tensor in found.items() if name.startswith(PARTS)}
+    form = shape(checkpoint, weights)
+    if not own and not form["use_post_quant_conv"]:  # kl16 has one, NextStep's has none
+        raise WeightsError(f"{checkpoint} needs the config.json published with it, for its scale; put it beside.")
     model: Any = AutoencoderKL(
-        **shape(checkpoint, weights), scaling_factor=own.get("scaling_factor", MAR_SCALE),
+        **form, scaling_factor=own.get("scaling_factor", MAR_SCALE),
         shift_factor=own.get("shift_factor", 0.0),
     )  # fmt: skip
     levels = len(model.config.block_out_channels)

@@ -173,6 +173,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for wrong, words in (
         ({"model": {"a": torch.zeros(2)}}, "holds no autoencoder"),
         ({"a": torch.zeros(2)}, "holds no autoencoder"),
+        (published(False, False), "needs the config.json"),
         ([1], "no weights under model"),
         ({"epoch": 3}, "no weights under model"),
         ({"model": weights | {"quant_conv.bias": torch.zeros(3)}}, "1 tensors .* quant_conv.bias"),
