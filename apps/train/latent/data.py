@@ -81,7 +81,7 @@ class LatentBatch:
 
     latents: `[B, CELLS, C]` without noise. could: `[B, CELLS, K, C]`, what every latent could have been given those
     before it, and chances `[B, CELLS, K]`, which are 0 where there is nothing to learn. plain: `[B, CELLS]`, bare
-    background for sure. told: `[B]`, whether the caption is there.
+    background for sure. begun: `[B, CELLS]`, something stands there or before. told: `[B]`, the caption is there.
     """
 
     ids: Tensor
@@ -90,6 +90,7 @@ class LatentBatch:
     could: Tensor
     chances: Tensor
     plain: Tensor
+    begun: Tensor
     told: Tensor
 
 
@@ -131,8 +132,9 @@ class LatentBatches:
         could = torch.from_numpy(np.stack([could for _, _, could, _ in samples]))
         chances = torch.from_numpy(np.stack([chances for *_, chances in samples]))
         empty = torch.tensor([self.glyphs.empty[scene.background] for _, scene, *_ in samples])
+        there = torch.from_numpy(np.stack([self.glyphs.ids(scene) for _, scene, *_ in samples])).flatten(1)
         return LatentBatch(
-            ids, begins, self.glyphs.of([scene for _, scene, *_ in samples]).flatten(1, 2), self.glyphs.table[could],
-            chances, (could[..., 0] == empty[:, None]) & (chances[..., 0] == 1),
+            ids, begins, self.glyphs.table[there], self.glyphs.table[could], chances,
+            (could[..., 0] == empty[:, None]) & (chances[..., 0] == 1), (there != empty[:, None]).cumsum(1) > 0,
             torch.tensor([bool(caption) for caption, *_ in samples]),
         )  # fmt: skip

@@ -45,8 +45,8 @@ from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.captions import vocabulary as words
 
 DRAWS = 4  # noisy latents a token and step
-SPREAD = 0.3  # of them drawn evenly from what may begin, so that rare beginnings are learnt too
-PLAIN = 0.2  # what a latent of bare background counts, where nothing else is possible
+SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `Lessons`)
+PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
 JUDGE_EVERY = 100  # steps
 KEPT = 48  # batches of states that the head learns from alone
@@ -89,24 +89,43 @@ class LatentModel(nn.Module):
 
 @dataclass(frozen=True)
 class Lessons:
-    """What a head is taught, a row a token: features `[N, D]`, could `[N, K, C]`, chances `[N, K]`, and how many of the
-    draws follow the chances alone (`told` `[N]`); `weight` `[N]` is what a token counts."""
+    """What a head is taught, a row a token: features `[N, D]`, could `[N, K, C]`, chances `[N, K]`; shares `[N, K]`,
+    how often a noisy latent is drawn from each of them; weight `[N]`, what a token counts.
+
+    A posterior mean holds wherever the noisy latent came from. So what may begin is drawn more often than it begins,
+    and where nothing can any more, what began before is drawn too: it has to come to nothing. Without a caption, and
+    before anything has begun, nobody can tell these apart, and latents are drawn as they come.
+    """
 
     features: Tensor
     could: Tensor
     chances: Tensor
-    told: Tensor
+    shares: Tensor
     weight: Tensor
 
     @staticmethod
     def of(batch: LatentBatch, features: Tensor) -> Lessons:
-        taught = batch.chances.any(-1)
-        told = batch.told[:, None].expand_as(taught)[taught]
+        taught, over = batch.chances.any(-1), (batch.plain & batch.begun)[..., None]
+        could = torch.where(over[..., None], began(batch), batch.could)
+        others = ((batch.chances > 0) | over).float()
+        others[..., 0] = 0
+        share = SPREAD * batch.told[:, None, None] * others.any(-1, keepdim=True)
+        shares = (1 - share) * batch.chances + share * others / others.sum(-1, keepdim=True).clamp(min=1)
         weight = torch.where(batch.plain[taught], PLAIN, 1.0)
-        return Lessons(features[taught], batch.could[taught], batch.chances[taught], told, weight)
+        return Lessons(features[taught], could[taught], batch.chances[taught], shares[taught], weight)
 
     def some(self, rows: Tensor) -> Lessons:
         return Lessons(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def began(batch: LatentBatch) -> Tensor:
+    """`could`, but what follows the first of every token is what may begin somewhere in its picture, any of it."""
+    found = batch.could.clone()
+    for row, chances in enumerate(batch.chances[:, :, 1:] > 0):
+        if chances.any():
+            some = batch.could[row, :, 1:][chances]
+            found[row, :, 1:] = some[torch.randint(len(some), chances.shape)]
+    return found
 
 
 def sigmas(levels: tuple[float, ...], tokens: int, draws: int) -> Tensor:
@@ -124,10 +143,7 @@ def posterior_mean(x: Tensor, sigma: Tensor, could: Tensor, chances: Tensor) -> 
 
 def noisy(head: LatentHead, lessons: Lessons, draws: int = DRAWS) -> tuple[Tensor, Tensor, Tensor]:
     """`draws` noisy latents a token `[N, S, C]`, their noise levels `[N, S, 1]` and the posterior means there."""
-    begins = (lessons.chances[:, 1:] > 0).float()
-    even = F.pad(begins / begins.sum(-1, keepdim=True).clamp(min=1), (1, 0))
-    share = SPREAD * (begins.any(-1) & lessons.told)[:, None]
-    modes = torch.multinomial((1 - share) * lessons.chances + share * even, draws, replacement=True)
+    modes = torch.multinomial(lessons.shares, draws, replacement=True)
     clean = lessons.could.gather(1, modes[..., None].expand(-1, -1, head.size))
     sigma = sigmas(head.config.levels, *modes.shape)
     x = clean + sigma * torch.randn(clean.shape)

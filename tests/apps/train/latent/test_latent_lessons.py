@@ -73,7 +73,7 @@ def test_a_head_learns_a_law() -> None:
     head = LatentHead(HEAD)
     could = torch.randn(2, 4, 3)
     chances = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.7, 0.2, 0.1, 0.0]])
-    lessons = Lessons(torch.randn(2, 16), could, chances, torch.tensor([True, True]), torch.ones(2))
+    lessons = Lessons(torch.randn(2, 16), could, chances, chances, torch.ones(2))
     lessons = lessons.some(torch.arange(256) % 2)
     optimiser = torch.optim.AdamW(head.parameters(), lr=1e-2)
     errors = []
@@ -101,3 +101,20 @@ def test_a_state_never_sees_its_own_latent(glyphs: GlyphLatents) -> None:
     parts = losses(model, batch)
     parts[0].backward()
     assert parts.isfinite().all() and all(weight.grad is not None for weight in model.parameters())
+
+
+def test_what_can_no_more_begin_is_drawn_where_the_caption_is_there(glyphs: GlyphLatents) -> None:
+    batch = LatentBatches(glyphs, seed=2, drop=0.5).next(8)
+    lessons = Lessons.of(batch, torch.zeros(8, CELLS, 4))
+    taught = batch.chances.any(-1)
+    row, plain = torch.arange(8)[:, None].expand(8, CELLS)[taught], (batch.plain & batch.begun)[taught]
+    told = batch.told[row]
+    assert torch.allclose(lessons.shares.sum(1), torch.ones(len(row)))
+    assert torch.equal(lessons.shares[~told], lessons.chances[~told])
+    tempted = lessons.could[plain & told], lessons.shares[plain & told]
+    assert (tempted[1][:, 1:] > 0).all() and (tempted[1][:, 0] > 0.5).all()
+    x = tempted[0][:, 1:] + 0.1 * torch.randn_like(tempted[0][:, 1:])
+    wanted = posterior_mean(x, torch.full((*x.shape[:2], 1), 0.1), tempted[0], lessons.chances[plain & told])
+    assert torch.allclose(wanted, tempted[0][:, :1].expand_as(wanted))  # the background, whatever it looked like
+    begun = {tuple(latent.tolist()) for latent in batch.could[:, :, 1:][batch.chances[:, :, 1:] > 0]}
+    assert {tuple(latent.tolist()) for latent in tempted[0][:, 1:].flatten(0, 1)} <= begun
