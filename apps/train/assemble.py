@@ -68,8 +68,7 @@ FORMS = (
             "defaults": {"method": "jacobi", "temperature": 1.0, "guidance_scale": 1.5},
         },
         lambda runs, target: of_images.build(words(), synonyms()).save(str(target / "tokenizer.json")),
-        (("eagle", "eagle"),),
-        ERRORS,
+        curves=ERRORS,
     ),
     Form(
         "codec",
