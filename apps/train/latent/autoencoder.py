@@ -89,6 +89,7 @@ def save(codec: LatentAutoencoder, folder: Path) -> None:
     normal = {"latents_mean": codec.mean.tolist(), "latents_std": codec.deviation.tolist()}
     copy: Any = AutoencoderKL.from_config(codec.vae.config, **normal)
     copy.load_state_dict(weights, assign=True)
+    copy.register_to_config(_name_or_path="")  # else the folder says where it was made
     copy.save_pretrained(folder)
 
 
