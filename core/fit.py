@@ -16,6 +16,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.plans import Static, chances
 from polydraft.core.noise import gumbel, row_keys
 from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.tokens import side_by_side
 
 
 @torch.inference_mode()
@@ -28,7 +29,7 @@ def pass_seconds(
     seconds: dict[int, list[float]] = {count: [] for count in nodes}
     for repeat in range(repeats + 1):
         for count in nodes:
-            draft = Draft.of_chain(target.some(count).expand(len(prompts), *target.some(count).shape))
+            draft = Draft.of_chain(side_by_side(target.some(count), len(prompts)))
             start = time.perf_counter()
             target.score(state, draft).outputs.sum().item()  # waits for the device
             if repeat:  # the first round warms up

@@ -20,6 +20,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.tokens import side_by_side
 
 TIES_APART = "exact (ties apart)"  # the same law; the same tokens but where two were all but equally good
 COVERED = ("llama", "mistral", "gemma3_text", "qwen2", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3", "qwen3_vl_text")
@@ -142,11 +143,6 @@ def drafts(target: CausalTarget, rows: int, nodes: int = PATH) -> tuple[Draft, D
     return chain, replace(
         chain, tokens=tree, parents=parents, valid=torch.ones_like(parents, dtype=torch.bool), deepest=PATH, chain=False
     )
-
-
-def side_by_side(tokens: Tensor, rows: int) -> Tensor:
-    """Tokens `[N, …]` of one row for `rows` of them."""
-    return tokens.expand(rows, *tokens.shape)
 
 
 def distance(ours: Tensor, own: Tensor) -> float:

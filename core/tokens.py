@@ -35,3 +35,8 @@ def same(these: Tensor, those: Tensor) -> Tensor:
     """`[B, K]` bool: which tokens `[B, K, …]` are equal, in every coordinate."""
     equal = these == those
     return equal if equal.ndim == 2 else equal.flatten(2).all(-1)
+
+
+def side_by_side(tokens: Tensor, rows: int) -> Tensor:
+    """Tokens `[N, …]` of one row for `rows` of them, `[rows, N, …]`."""
+    return tokens.expand(rows, *tokens.shape)

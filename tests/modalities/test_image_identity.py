@@ -21,14 +21,8 @@ from polydraft.modalities.loading import load
 
 from ..covering import every_pair
 from ..decoding import run, same
+from .captions import CAPTIONS
 
-CAPTIONS = [
-    "two frogs on a blue background",
-    "a small panda to the left of a large rocket on a yellow background",
-    "navy background with three stars",
-    "a cat above a fire on a pink background",
-    "one big sun on an orange background",
-]
 TOKENS = 16
 
 

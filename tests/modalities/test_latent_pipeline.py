@@ -20,15 +20,9 @@ from polydraft.modalities.loading import card, load
 
 from ..covering import every_pair
 from ..decoding import run, same
+from .captions import CAPTIONS
 from .latent_folder import write
 
-CAPTIONS = [
-    "two frogs on a blue background",
-    "a small panda to the left of a large rocket on a yellow background",
-    "navy background with three stars",
-    "a cat above a fire on a pink background",
-    "one big sun on an orange background",
-]
 TOKENS = 16
 
 

@@ -8,13 +8,12 @@ So a row's picture does not depend on what else is in its batch.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from polydraft.core.noise import uniform
+from polydraft.core.noise import normals, uniform
 
 Draw = int | Tensor  # one for all tokens, or `[N]`
 
@@ -36,10 +35,10 @@ class Dice:
         return self.units(draw, torch.tensor([number], device=self.seeds.device))[:, 0]
 
     def normals(self, draw: Draw, size: int) -> Tensor:
-        """`[N, size]` fp32 of unit variance (Box and Muller 1958)."""
+        """`[N, size]` fp32 of unit variance."""
         pairs = 2 * torch.arange(size, device=self.seeds.device)
         first, second = self.units(draw, pairs), self.units(draw, pairs + 1)
-        return ((-2 * first.log()).sqrt() * (2 * math.pi * second).cos()).float()
+        return normals(first, second).float()
 
     def units(self, draw: Draw, numbers: Tensor) -> Tensor:
         """`[N, numbers]` float64 in (0, 1)."""
