@@ -257,6 +257,7 @@ def run(
         return
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
+    model.backbone.set_attn_implementation("eager")  # compiled, its backward takes .53 s where the fused one takes .72
     if not eager:
         model.backbone.compile()
     begun = time.monotonic()
