@@ -2,11 +2,13 @@
 
     python -m polydraft.apps.train.latent.autoencoder encoder --out runs/tiny-latent/vae --minutes 8
     python -m polydraft.apps.train.latent.autoencoder decoder --out runs/tiny-latent/vae --minutes 18
+    python -m polydraft.apps.train.latent.finish --runs runs/tiny-latent --minutes 12   # after the target
 
 Both learn from latents with the noise that tokens have. The encoder sees single cells anyway, so a small network that
 reads single cells stands in for the decoder, at a sixth of the time; running statistics of the latents keep their
 variance at one, so it can't shout the noise down. Once it is done the target can be begun. The decoder then learns from
-whole scenes, packed ones mostly, and things count more in them than what they stand on.
+whole scenes, packed ones mostly, and things count more in them than what they stand on. Once the target is trained the
+decoder learns on from what that draws (`finish.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from polydraft.modalities.world.scene import BACKGROUNDS, Placed, Scene, place, 
 
 NOISE = 0.3  # of tokens, in units of a normalised latent
 BEYOND = 3.0  # normalised latents are asked to stay within
+ROWS, RATE = 8, 2e-3  # of the decoder
 THINGS = 2.0  # what a pixel of a thing's box counts beside the background's 1
 
 
@@ -137,24 +141,40 @@ def settle(codec: LatentAutoencoder) -> None:
     codec.deviation = codec.deviation * distinct.std(0)
 
 
-def train_decoder(out: Path, minutes: float, seed: int = 0, rows: int = 8, rate: float = 2e-3) -> None:
+def train_decoder(out: Path, minutes: float, seed: int = 0) -> None:
     """The second stage: the decoder of `out`, on the latents of its encoder, computed once."""
     torch.manual_seed(seed)
-    rng, held_out = np.random.default_rng(seed), np.random.default_rng(10_000)
-    validation = [place(random_composition(held_out, True), held_out) for _ in range(100)]
+    rng = np.random.default_rng(seed)
     codec = LatentAutoencoder.from_folder(out).float()
-    codec.vae.to(memory_format=torch.channels_last)
     glyphs = GlyphLatents(codec)
+
+    def encoded(step: int) -> tuple[Tensor, list[Scene]]:
+        plain = step % 4 == 3  # mostly background, which has to stay flat
+        scenes = [place(random_composition(rng), rng) if plain else packed_scene(rng) for _ in range(ROWS)]
+        latents = glyphs.of(scenes)
+        return latents + NOISE * torch.randn(latents.shape), scenes
+
+    learn_to_decode(codec, out, encoded, minutes, RATE)
+
+
+def learn_to_decode(
+    codec: LatentAutoencoder, out: Path, some: Callable[[int], tuple[Tensor, list[Scene]]], minutes: float, rate: float
+) -> None:
+    """Train the decoder of `codec` for `minutes`, and keep it in `out`.
+
+    some: of a step, latents `[B, H/8, W/8, C]` as tokens are, and the scenes that they should show.
+    """
+    held_out = np.random.default_rng(10_000)
+    validation = [place(random_composition(held_out, True), held_out) for _ in range(100)]
+    codec.vae.to(memory_format=torch.channels_last)
     optimiser = torch.optim.AdamW(codec.vae.decoder.parameters(), betas=(0.9, 0.95), weight_decay=1e-4)
     begun, step = time.monotonic(), 0
     while (spent := (time.monotonic() - begun) / (minutes * 60)) < 1:
         set_rate([optimiser], rate * annealed(spent, step))
-        plain = step % 4 == 3  # mostly background, which has to stay flat
-        scenes = [place(random_composition(rng), rng) if plain else packed_scene(rng) for _ in range(rows)]
+        latents, scenes = some(step)
         pixels = to_pixels([scene.render() for scene in scenes])
-        latents = glyphs.of(scenes)
         with torch.autocast("cpu", torch.bfloat16):
-            decoded = codec.decode(latents + NOISE * torch.randn(latents.shape))
+            decoded = codec.decode(latents)
         loss = loss_of(decoded, pixels, boxes(scenes))
         loss.backward()
         apply([optimiser], codec)

@@ -82,6 +82,7 @@ class LatentBatch:
     latents: `[B, CELLS, C]` without noise. could: `[B, CELLS, K, C]`, what every latent could have been given those
     before it, and chances `[B, CELLS, K]`, which are 0 where there is nothing to learn. plain: `[B, CELLS]`, bare
     background for sure. begun: `[B, CELLS]`, something stands there or before. told: `[B]`, the caption is there.
+    scenes: what the latents are of.
     """
 
     ids: Tensor
@@ -92,6 +93,7 @@ class LatentBatch:
     plain: Tensor
     begun: Tensor
     told: Tensor
+    scenes: tuple[Scene, ...]
 
 
 class LatentBatches:
@@ -136,5 +138,5 @@ class LatentBatches:
         return LatentBatch(
             ids, begins, self.glyphs.table[there], self.glyphs.table[could], chances,
             (could[..., 0] == empty[:, None]) & (chances[..., 0] == 1), (there != empty[:, None]).cumsum(1) > 0,
-            torch.tensor([bool(caption) for caption, *_ in samples]),
+            torch.tensor([bool(caption) for caption, *_ in samples]), tuple(scene for _, scene, *_ in samples),
         )  # fmt: skip

@@ -30,6 +30,19 @@ from polydraft.modalities.world.matcher import fidelity
 PARTS = ("ok", "objects", "count", "relation", "background", "clean")
 
 
+def chain(
+    head: LatentHead, condition: Tensor, scale: Tensor, generator: torch.Generator | None = None,
+    temperature: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """Latents `[B, K, C]` drawn by the head's own chain. condition: `[B, R, K, W]`; scale: `[B]`, of guidance."""
+    size = (condition.shape[0], condition.shape[2], head.size)
+    x = head.start * torch.randn(size, generator=generator)
+    for step, deviation in enumerate(head.deviations):
+        noise = torch.randn(size, generator=generator)
+        x = head.mean(x, step, condition, scale) + temperature * deviation * noise
+    return x
+
+
 @torch.inference_mode()
 def draw(
     backbone: LlamaModel, head: LatentHead, text: Tokenizer, captions: Sequence[str], guidance: float, seed: int = 0,
@@ -51,12 +64,8 @@ def draw(
             past_key_values=cache,
         ).last_hidden_state[:, -1]  # fmt: skip
         condition = head.condition(hidden).unflatten(0, (branches, -1)).transpose(0, 1)[:, :, None]
-        x = head.start * torch.randn(len(captions), 1, head.size, generator=generator)
-        for step, deviation in enumerate(head.deviations):
-            noise = torch.randn(x.shape, generator=generator)
-            x = head.mean(x, step, condition, scale) + temperature * deviation * noise
-        drawn.append(x)
-        entries = head.embed(x).repeat(branches, 1, 1).to(backbone.dtype)
+        drawn.append(chain(head, condition, scale, generator, temperature))
+        entries = head.embed(drawn[-1]).repeat(branches, 1, 1).to(backbone.dtype)
         here = slice(here.stop, here.stop + 1)
     return torch.cat(drawn, 1)
 

@@ -10,6 +10,9 @@ those of its chain. What it could be is known with its chances (`image/posterior
 that law, whichever way the scene went, and the head is taught the law's own posterior mean at that point instead of a
 single draw of it: the same optimum with less noise in it.
 
+Each batch is read several times: first as the scenes are, with fresh noise, then as the model itself drew them the time
+before (`Rounds`). A model that has only read scenes is wrong by more with every latent of its own that it reads.
+
 First what reads latents is fitted to what the backbone read before, codes of `tiny-image`; then the head alone learns
 from states of the backbone, which are kept; then everything.
 """
@@ -20,6 +23,7 @@ import argparse
 import math
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -35,6 +39,7 @@ from polydraft.apps.train.image.data import GlyphCodes
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.autoencoder import NOISE
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
+from polydraft.apps.train.latent.draw import chain
 from polydraft.apps.train.optimise import apply, descent, set_rate
 from polydraft.apps.train.together import join
 from polydraft.modalities.image import vocabulary
@@ -49,6 +54,8 @@ SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `L
 PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
 JUDGE_EVERY = 100  # steps
+ROUNDS = 3  # how often a batch is read
+SETTLED = 0.999  # chance of a latent that those before it settle
 KEPT = 48  # batches of states that the head learns from alone
 
 
@@ -160,11 +167,52 @@ def denoising(head: LatentHead, lessons: Lessons) -> Tensor:
     return torch.stack([(each * lessons.weight).sum() / lessons.weight.sum(), each[lessons.weight == 1].mean()])
 
 
+def noised(batch: LatentBatch) -> Tensor:
+    """Tokens of the scenes, `[B, CELLS, C]`."""
+    return batch.latents + NOISE * torch.randn(batch.latents.shape)
+
+
 def losses(model: LatentModel, batch: LatentBatch) -> Tensor:
-    tokens = batch.latents + NOISE * torch.randn(batch.latents.shape)
     with torch.autocast("cpu", torch.bfloat16):
-        features = model.features(batch, tokens).float()
+        features = model.features(batch, noised(batch)).float()
     return denoising(model.head, Lessons.of(batch, features))
+
+
+class Rounds:
+    """Batches that are read `rounds` times each, from the second on with tokens that the model drew the time before.
+
+    It only draws what those before settle: where something may begin, its draw and the scene could go different ways,
+    and the scene is what it is taught. Bengio et al. 2015, scheduled sampling (arXiv 1506.03099), all places at once.
+    """
+
+    def __init__(self, model: LatentModel, fresh: Callable[[], LatentBatch], rounds: int) -> None:
+        self.model, self.fresh, self.rounds = model, fresh, rounds
+        self.read = 0
+        self.batch: LatentBatch | None = None
+        self.tokens: Tensor | None = None
+
+    def next(self) -> LatentBatch:
+        if self.batch is None or self.read == self.rounds:
+            self.batch, self.tokens, self.read = self.fresh(), None, 0
+        return self.batch
+
+    def losses(self, batch: LatentBatch) -> Tensor:
+        """As the function; of a batch that is not under way, with tokens of the scenes."""
+        if batch is not self.batch:
+            return losses(self.model, batch)
+        with torch.autocast("cpu", torch.bfloat16):
+            features = self.model.features(batch, noised(batch) if self.tokens is None else self.tokens).float()
+        self.tokens, self.read = drawn(self.model.head, batch, features.detach()), self.read + 1
+        return denoising(self.model.head, Lessons.of(batch, features))
+
+
+@torch.no_grad()
+def drawn(head: LatentHead, batch: LatentBatch, features: Tensor) -> Tensor:
+    """Tokens `[B, CELLS, C]`, drawn at features `[B, CELLS, D]` where those before settle them, else the scenes'."""
+    settled, tokens = batch.chances.amax(-1) > SETTLED, noised(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        tokens[settled] = chain(head, head.condition(features[settled])[None, None], torch.ones(1))[0]
+    return tokens
 
 
 def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: float) -> None:
@@ -201,7 +249,7 @@ def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int 
     while len(kept) < KEPT and time.monotonic() - begun < seconds / 3:
         batch = data.next(16, 0.3)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            features = model.features(batch, batch.latents + NOISE * torch.randn(batch.latents.shape)).float()
+            features = model.features(batch, noised(batch)).float()
         kept.append(Lessons.of(batch, features))
     lessons = Lessons(*(torch.cat([getattr(one, field.name) for one in kept]) for field in fields(Lessons)))
     lessons = lessons.some((lessons.weight == 1) | (torch.rand(len(lessons.weight)) < PLAIN))
@@ -265,8 +313,9 @@ def run(
     def next_batch() -> LatentBatch:
         return data.next(rows, max(0.0, packed - (time.monotonic() - begun) / (minutes * 60)))
 
+    under_way = Rounds(model, next_batch, ROUNDS)
     course.run(
-        model, [], partial(losses, model), next_batch, [valid], partial(keep, model, runs, image),
+        model, [], under_way.losses, under_way.next, [valid], partial(keep, model, runs, image),
         weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=rate, curve=curve, rank=rank,
         judge_every=JUDGE_EVERY,
     )  # fmt: skip

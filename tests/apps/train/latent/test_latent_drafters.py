@@ -31,7 +31,7 @@ def batch() -> LatentBatch:
     could = torch.randn(2, CELLS, 4, 3)
     chances = torch.tensor([0.7, 0.3, 0.0, 0.0]).expand(2, CELLS, -1)
     none = torch.zeros(2, CELLS, dtype=torch.bool)
-    return LatentBatch(ids, begins, could[:, :, 0], could, chances, none, ~none, torch.ones(2).bool())
+    return LatentBatch(ids, begins, could[:, :, 0], could, chances, none, ~none, torch.ones(2).bool(), ())
 
 
 def test_eagle_comes_nearer_to_the_estimates_of_the_target(target: LatentModel) -> None:

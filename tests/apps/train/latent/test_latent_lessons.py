@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.target import LatentModel, Lessons, denoising, losses, posterior_mean, sigmas
+from polydraft.apps.train.latent.target import LatentModel, Lessons, Rounds, denoising, losses, posterior_mean, sigmas
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.world.scene import place, random_composition
@@ -118,3 +120,26 @@ def test_what_can_no_more_begin_is_drawn_where_the_caption_is_there(glyphs: Glyp
     assert torch.allclose(wanted, tempted[0][:, :1].expand_as(wanted))  # the background, whatever it looked like
     begun = {tuple(latent.tolist()) for latent in batch.could[:, :, 1:][batch.chances[:, :, 1:] > 0]}
     assert {tuple(latent.tolist()) for latent in tempted[0][:, 1:].flatten(0, 1)} <= begun
+
+
+def test_later_rounds_read_what_the_model_drew(glyphs: GlyphLatents) -> None:
+    """Where those before settle a latent; a fresh batch follows the last round; any other batch is read as it is."""
+    torch.manual_seed(0)
+    backbone = LlamaModel(
+        LlamaConfig(vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    )
+    model, data = LatentModel(backbone, LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
+    rounds = Rounds(model, partial(data.next, 2), 2)
+    first = rounds.next()
+    assert rounds.tokens is None
+    rounds.losses(first)
+    assert rounds.next() is first and rounds.tokens is not None
+    settled = first.chances.amax(-1) > 0.999
+    apart = (rounds.tokens - first.latents).square().mean(-1).sqrt()
+    assert apart[~settled].mean() < 0.4 < apart[settled].mean()  # an untrained head draws anything
+    kept = rounds.tokens
+    rounds.losses(data.next(2))
+    assert rounds.tokens is kept
+    parts = rounds.losses(first)
+    assert parts.requires_grad and not rounds.tokens.requires_grad
+    assert rounds.next() is not first and rounds.tokens is None

@@ -1,0 +1,78 @@
+"""The last lesson of the decoder of `tiny-latent`: latents as the trained target draws them.
+
+    python -m polydraft.apps.train.latent.finish --runs runs/tiny-latent --minutes 12
+
+Until now it has seen latents of scenes with the noise of tokens. What the target draws is further off, and its errors
+are not noise: it hesitates between things that look alike. Here it draws scenes that are known, every latent after the
+ones of the scene (`target.drawn`), then once more after its own; the decoder learns what they should have shown. The
+latents of half a batch stay those of scenes, so that it does not forget how those look. The encoder stays as it is,
+and with it what the target has learnt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydraft.apps.train.image.posterior import SIDE
+from polydraft.apps.train.latent.autoencoder import NOISE, ROWS, learn_to_decode
+from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
+from polydraft.apps.train.latent.target import ROUNDS, LatentModel, drawn, noised
+from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
+from polydraft.modalities.world.scene import Scene
+
+PACKED = 0.5  # share of packed scenes
+RATE = 7e-4  # the decoder has converged once
+SHARE = 0.3  # of the minutes goes into drawing, at most
+MOST = 4000  # scenes drawn
+
+
+@torch.no_grad()
+def draw_scenes(model: LatentModel, data: LatentBatches, seconds: float) -> tuple[Tensor, list[Scene]]:
+    """Latents `[N, SIDE, SIDE, C]` that `model` draws for scenes of `data`, and the scenes."""
+    latents: list[Tensor] = []
+    scenes: list[Scene] = []
+    begun = time.monotonic()
+    while not scenes or (len(scenes) < MOST and time.monotonic() - begun < seconds):
+        batch = data.next(ROWS, PACKED)
+        tokens = noised(batch)
+        for _ in range(ROUNDS - 1):
+            with torch.autocast("cpu", torch.bfloat16):
+                features = model.features(batch, tokens).float()
+            tokens = drawn(model.head, batch, features)
+            latents.append(tokens.unflatten(1, (SIDE, SIDE)))
+            scenes += batch.scenes
+        if len(scenes) % 400 < 2 * ROWS:
+            print(f"{len(scenes)} scenes drawn in {time.monotonic() - begun:.0f}s", flush=True)
+    return torch.cat(latents), scenes
+
+
+def run(runs: Path, minutes: float, seed: int = 0) -> None:
+    """Train the decoder in `runs/vae` on what `runs/target` and `runs/head` draw."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    codec = LatentAutoencoder.from_folder(runs / "vae").float()
+    glyphs = GlyphLatents(codec)
+    model = LatentModel.from_folders(runs / "target", runs / "head").eval()
+    latents, scenes = draw_scenes(model, LatentBatches(glyphs, seed + 3), minutes * 60 * SHARE)
+
+    def some(_: int) -> tuple[Tensor, list[Scene]]:
+        rows = rng.integers(len(scenes), size=ROWS)
+        shown, tokens = [scenes[row] for row in rows], latents[torch.from_numpy(rows)]
+        clean = glyphs.of(shown[: ROWS // 2])
+        return torch.cat([clean + NOISE * torch.randn(clean.shape), tokens[ROWS // 2 :]]), shown
+
+    learn_to_decode(codec, runs / "vae", some, minutes * (1 - SHARE), RATE)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=12.0)
+    parser.add_argument("--seed", type=int, default=0)
+    run(**vars(parser.parse_args()))
