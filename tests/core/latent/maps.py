@@ -18,7 +18,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.network import NetworkDrafter
 from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.latent.drafters import LatentChainDrafter
-from polydraft.core.latent.law import LatentSampler
+from polydraft.core.latent.law import FixedNoise, LatentSampler
 from polydraft.core.latent.target import LatentPrefill, nothing
 from polydraft.core.sampling import Sampling, Settings
 from polydraft.core.state import State
@@ -32,7 +32,7 @@ HEATS = (1.0, 0.6)  # temperatures of the rows in turn
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(FixedNoise):
     """A chain whose means are straight in x, so that its end is normal. shift: what drafts do not know of the map."""
 
     size: int = 2
@@ -49,7 +49,7 @@ class Line:
         return [(after / before) ** 2 for before, after in zip(self.levels, self.levels[1:], strict=False)]
 
     @property
-    def deviations(self) -> list[float]:
+    def deviations(self) -> list[float]:  # type: ignore[override]
         return [after * (1 - shrink) ** 0.5 for after, shrink in zip(self.levels[1:], self.shrinks, strict=True)]
 
     def condition(self, hidden: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Still(Line):
     """The same, whose last step has no noise."""
 
     @property
-    def deviations(self) -> list[float]:
+    def deviations(self) -> list[float]:  # type: ignore[override]
         return [*super().deviations[:-1], 0.0]
 
 
