@@ -24,6 +24,7 @@ from polydraft.core.verify.tape import TapeVerifier
 
 Values = dict[str, Any]
 COUPLING = "De Bortoli et al. 2025, arXiv 2501.05370"
+CSPD = "Wang et al. 2024, arXiv 2411.11925"
 
 
 def target_of(context: MethodContext) -> LatentTarget:
@@ -103,7 +104,7 @@ JUDGES: dict[str, JudgePart] = {
         JudgePart("coupled", "exact", "the two chains coupled step by step, each step as often as any coupling can",
                   COUPLING, lambda context, values, shape: CoupledVerifier(), ("chain",), drafter="eagle"),
         JudgePart("cspd", "lossy", "as published: the ratio of the chains' last steps, both driven by one noise",
-                  "Wang et al. 2024, arXiv 2411.11925",
+                  CSPD,
                   lambda context, values, shape: ContinuousSpeculative(values["prefill"]), ("chain",), drafter="eagle",
                   parameters={"prefill": Parameter(13, "first latents that the target draws alone", 0, 10**6)}),
     )

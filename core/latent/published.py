@@ -5,10 +5,10 @@ Target and draft walk their chains with the same noise at every step, so that th
 the drafted latent is kept with `min(1, Σ p(x0 | x1) / q(x0 | x1))`, each under its own x1. Σ is the product over the
 earlier steps of the ratio of standard deviations, draft over target; chains of fixed noise have Σ = 1. A latent that is
 not kept is drawn again from the target's last step until one passes with `[Σp - q]+ / Σp`, and the first latents of a
-picture are the target's alone (pre-filling). What it computes is the ratio of two conditional laws at one point of each
-chain, not that of the latents' laws, so the result is near the target's law and not of it. The code that its authors
-published takes the reciprocal of Σ, divides deviations by 42 in the test and adds no noise in the last step; here is
-the formula.
+picture are the target's alone (pre-filling). Where Σ is 1 that is a coupling of two last steps, each behind a draw of
+its own chain, and keeps the law but for the end of trying; where it is not, the factor makes of it what is near the
+target's law and not of it. The code that its authors published takes the reciprocal of Σ, divides deviations by 42 in
+the test and adds no noise in the last step; here is the formula.
 """
 
 from __future__ import annotations
