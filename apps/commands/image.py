@@ -43,6 +43,7 @@ def image(
     top_p: TopP = None,
     guidance_scale: Annotated[float | None, typer.Option(help="How strictly the prompt guides; 1 is off.")] = None,
     size: Annotated[str | None, typer.Option(help="Such as 512x256, for models that draw several.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Sets of tokens, for models that draw these.")] = None,
     codec: Annotated[str | None, typer.Option(help="Folder of the autoencoder, where the model's has none.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -60,6 +61,7 @@ def image(
     options: dict[str, Any] = {
         "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "guidance_scale": guidance_scale, "size": size,
+        "iterations": iterations,
     }  # fmt: skip
     asked = request.Request(options, speculative, method, compare)
     asked.warm_up(partial(pipe.stream, prompts), WARM_UP_PASSES)

@@ -54,6 +54,6 @@ class SetDrafter(Stateless):
         return Draft.of_chain(tokens, passes=len(walks), q=Walk.behind_each_other(walks))
 
 
-def shallow(target: MARTarget, share: int) -> MAR:
-    """The target with one block kept of every `share`."""
-    return target.model.with_fewer_blocks(max(1, target.model.config.depth // share))
+def shallow(target: MARTarget, layers: int) -> MAR:
+    """The target with so many of its blocks, all but one if it has no more."""
+    return target.model.with_fewer_blocks(min(layers, max(1, target.model.config.depth - 1)))

@@ -32,7 +32,7 @@ def independent(context: MethodContext, values: Values) -> Drafter:
 
 def early_exit(context: MethodContext, values: Values) -> Drafter:
     target = target_of(context)
-    return SetDrafter.of(shallow(target, values["share"]), target, values["depth"])
+    return SetDrafter.of(shallow(target, values["layers"]), target, values["depth"])
 
 
 # drafts cannot be on the tape: learnt deviations differ, and the lattices of the dither with them
@@ -43,7 +43,7 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "early-exit", "some of the target's own blocks and its head, no training", COUPLING, early_exit,
             lambda values: "off", judge="coupled",
-            parameters=DEPTH | {"share": Parameter(2, "one block is kept of so many", 1, 64)},
+            parameters=DEPTH | {"layers": Parameter(6, "blocks kept, of the encoder's and of the decoder's", 1, 64)},
         ),
         DraftPart(
             "draft", "a smaller MAR of the same tokens", COUPLING, independent, lambda values: "off", judge="coupled",
