@@ -215,7 +215,7 @@ class Tries:
         return Tries(self.keys[places])
 
     def draw(self, first: int, width: int, size: int) -> tuple[Tensor, Tensor]:
-        """Of places `[N]`, their draws `first` to `first + width`: normals `[N, width, size]`, uniforms `[N, width]`."""
+        """Draws `first` to `first + width` of places `[N]`: normals `[N, width, size]`, uniforms `[N, width]`."""
         tried = first + torch.arange(width, device=self.keys.device)
         drawn = lanes(mix(self.keys[:, None] * GOLDEN + tried), 2 * size + 1)
         return normals(drawn[..., :size], drawn[..., size : 2 * size]), drawn[..., -1]

@@ -89,7 +89,7 @@ class Foreseeing(Protocol):
 
 @dataclass(frozen=True)
 class Walk:
-    """How drafted latents came about: states `[B, N, T+1, C]` from the first to the latent, and the law of each step."""
+    """How drafted latents came about: states `[B, N, T+1, C]` from first to last, and the law of every step."""
 
     states: Tensor
     steps: list[Gaussian]
@@ -107,12 +107,18 @@ class Walk:
 
 @dataclass(frozen=True)
 class LatentLaw:
-    """What latent may come next at every column. given: `[B, K, R, D]` hidden states of all branches."""
+    """What latent may come next at every column.
+
+    given: `[B, K, R, D]` hidden states of all branches. looks: at how many steps of a chain the head is asked when
+    latents are drawn, for a cheaper draft; 0 is all. A draft is wanted for where its chain ends, and what the head
+    expects there changes little from step to step.
+    """
 
     chain: Chain
     given: Tensor
     scale: Tensor
     temperature: Tensor
+    looks: int = 0
 
     @cached_property
     def condition(self) -> Tensor:
@@ -129,25 +135,22 @@ class LatentLaw:
         spread = self.temperature[:, None, None] * deviation
         return Gaussian(mean.double(), spread.double(), level)
 
-    def looking(self, looks: int) -> Callable[[Tensor, int], Gaussian]:
-        """The steps in their order. looks: 0, or at how many of them the head is asked, for a cheaper draft.
-
-        A draft is wanted for where its chain ends, and what the head expects there changes little from step to step.
-        """
-        if looks in (0, self.steps):
+    def walking(self) -> Callable[[Tensor, int], Gaussian]:
+        """The steps in their order, for one walk."""
+        if self.looks in (0, self.steps):
             return self.step
         assert isinstance(self.chain, Foreseeing)
-        return Glances(self, self.chain, looks).step
+        return Glances(self, self.chain).step
 
-    def drawn(self, where: Places, looks: int = 0) -> Tensor:
-        """`[B, K, C]` fp32: the latents that the tape draws at these places; looks: see `looking`."""
-        *_, last = self.taped(where, looks)
+    def drawn(self, where: Places) -> Tensor:
+        """`[B, K, C]` fp32: the latents that the tape draws at these places."""
+        *_, last = self.taped(where)
         return last.float()
 
-    def taped(self, where: Places, looks: int = 0) -> Iterator[Tensor]:
+    def taped(self, where: Places) -> Iterator[Tensor]:
         """`[B, K, C]` float64: what the tape draws, after every step of the chain."""
         begin, widths, offsets = where.latent(self.steps, self.chain.size)
-        x, law_of = begin * self.chain.start, self.looking(looks)
+        x, law_of = begin * self.chain.start, self.walking()
         for step in range(self.steps):
             law = law_of(x, step)
             x = dithered(law.mean, law.deviation * widths[step], offsets[step])
@@ -160,9 +163,9 @@ class LatentLaw:
         sizes = 1 + self.steps, self.chain.size
         return noise.normal(self.given.shape[1], math.prod(sizes)).unflatten(2, sizes).movedim(2, 0)
 
-    def walked(self, normals: Tensor, looks: int = 0) -> Walk:
-        """Chains that draw Gaussian noise; looks: see `looking`."""
-        states, laws, law_of = [normals[0] * self.chain.start], [], self.looking(looks)
+    def walked(self, normals: Tensor) -> Walk:
+        """Chains that draw Gaussian noise."""
+        states, laws, law_of = [normals[0] * self.chain.start], [], self.walking()
         for step in range(self.steps):
             laws.append(law_of(states[-1], step))
             states.append(laws[-1].drawn(normals[1 + step]))
@@ -176,10 +179,10 @@ class LatentLaw:
 
 
 class Glances:
-    """Steps of one walk along a law's chain, whose head is asked at `looks` of them, the first among them."""
+    """Steps of one walk along a law's chain, whose head is asked at some of them, the first among them."""
 
-    def __init__(self, law: LatentLaw, chain: Foreseeing, looks: int) -> None:
-        self.law, self.chain = law, chain
+    def __init__(self, law: LatentLaw, chain: Foreseeing) -> None:
+        self.law, self.chain, looks = law, chain, law.looks
         self.at = {round(look * (law.steps - 1) / max(1, looks - 1)) for look in range(looks)}
         self.expected: Tensor | None = None
 
@@ -201,9 +204,10 @@ def dithered(mean: Tensor, half: Tensor, offset: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LatentSampler:
-    """Laws of a chain; what a Sampler is for ids."""
+    """Laws of a chain; what a Sampler is for ids. looks: see `LatentLaw`."""
 
     chain: Chain
+    looks: int = 0
     ends: Tensor | None = None  # latents have no end of their own
 
     def remembers(self, settings: Settings) -> bool:
@@ -215,4 +219,4 @@ class LatentSampler:
 
     def again(self, given: Tensor, settings: Settings) -> LatentLaw:
         """The same; a latent's law depends on nothing else."""
-        return LatentLaw(self.chain, given, settings.guidance_scale, settings.temperature)
+        return LatentLaw(self.chain, given, settings.guidance_scale, settings.temperature, self.looks)

@@ -47,7 +47,8 @@ def mar(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
     try:
         config = MARConfig(**fields)
     except TypeError as error:
-        raise WeightsError(f"{folder / 'config.json'} is no MAR's; convert it again with `polydraft convert mar`.") from error
+        file = folder / "config.json"
+        raise WeightsError(f"{file} is no MAR's; convert it again with `polydraft convert mar`.") from error
     name = next((name for name, published in SIZES.items() if published == config), "MAR")
     return {
         "format": 1, "modality": "image", "tokens": "latents", "family": "mar", "drafters": {}, "codec": "vae",

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.network import NetworkDrafter
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.reading import NetworkReader
 from polydraft.core.latent.drafters import LatentChainDrafter
 from polydraft.core.latent.law import FixedNoise, LatentSampler
 from polydraft.core.latent.target import LatentPrefill, nothing
@@ -143,21 +142,17 @@ class MapNetwork:
         return inputs
 
 
-class MapReader(NetworkDrafter):
+class MapReader(NetworkReader):
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self.target.hidden(tokens)  # type: ignore[attr-defined]
 
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
         return seen.ids, seen.lengths - 1
 
-    def head(self, features: Tensor) -> Tensor:
-        raise NotImplementedError
-
 
 def reader(target: MapTarget, chain: Line, depth: int = 3) -> LatentChainDrafter:
     """Drafts what `chain` says of the target's own hidden states."""
-    network = MapReader(MapNetwork(), target, Dynamic(depth, 1, depth, 0.0), Rank())  # type: ignore[arg-type]
-    return LatentChainDrafter(network, chain, depth)
+    return LatentChainDrafter(MapReader(MapNetwork(), target), LatentSampler(chain), depth)  # type: ignore[arg-type]
 
 
 def asked(runs: int) -> list[Prompt]:

@@ -240,7 +240,7 @@ def test_a_draft_that_was_chosen_among_several(monkeypatch):
     """Of two walks the one that ends nearer to its mean: no longer a draw of the law that it is said to be of."""
     honest = LatentLaw.walked
 
-    def better(self: LatentLaw, normals: Tensor, *looks: int) -> Walk:
+    def better(self: LatentLaw, normals: Tensor) -> Walk:
         first, second = honest(self, normals), honest(self, normals.roll(1, 1))
         near = [(walk.states[:, :, -1] - walk.steps[-1].mean).square().sum(-1) for walk in (first, second)]
         pick = (near[0] < near[1])[..., None]

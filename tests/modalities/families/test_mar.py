@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
-from polydraft.core.decode import decode, join, leave, start, step
+from polydraft.core import decode as loop
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.latent.law import dithered
@@ -259,7 +259,7 @@ def test_a_set_is_drawn_from_what_is_known_before_it(mar: MAR, noisy_end: bool) 
     branches = torch.stack([slow_z(mar, tokens[0], known, label) for label in labels])
     spots = places[2].clamp(max=8)
     hidden = branches[:, spots].flatten(1)[None, None]  # [1, 1, R, S · D]
-    batch = start(method, prompts)
+    batch = loop.start(method, prompts)
     noise, chain = batch.noise, method.target.chain  # type: ignore[attr-defined]
     begin, widths, offsets = noise.latent(torch.tensor([[2]]), 5, chain.size)
     scale = 1 + (2.9 - 1) * sets.progress[2].view(1, 1)
@@ -284,7 +284,7 @@ def test_seeds_reproduce_and_rows_do_not_touch(mar: MAR) -> None:
 def test_without_guidance_the_other_branch_is_not_computed(mar: MAR) -> None:
     for form, branches in ((replace(FORM, scale=1.0), 1), (FORM, 2)):
         method = form.method(mar)
-        batch = start(method, form.prompts([1], [7]))
+        batch = loop.start(method, form.prompts([1], [7]))
         scores = method.target.score(batch.state, Draft.empty(batch.state.tokens))
         assert scores.outputs.shape == (1, 1, branches, 16 * Sets.of(9, 4).widest)
 
@@ -292,12 +292,12 @@ def test_without_guidance_the_other_branch_is_not_computed(mar: MAR) -> None:
 def test_rows_join_and_leave(mar: MAR) -> None:
     """As in a server: pictures do not care whose neighbours they are."""
     method, prompts = FORM.method(mar), FORM.prompts([1, 3, 1, 4], [7, 8, 9, 10])
-    batch = start(method, prompts[:2])
-    step(method, batch)
-    join(method, batch, prompts[2:], [2, 3])
-    step(method, batch)
-    leave(batch, {0: "cancelled"})
-    list(decode(method, batch))
+    batch = loop.start(method, prompts[:2])
+    loop.step(method, batch)
+    loop.join(method, batch, prompts[2:], [2, 3])
+    loop.step(method, batch)
+    loop.leave(batch, {0: "cancelled"})
+    list(loop.decode(method, batch))
     for row in (1, 2, 3):
         one = draw(method, prompts[row : row + 1]).batch.outputs()[0]
         torch.testing.assert_close(batch.outputs()[row], one, rtol=1e-2, atol=1e-2)
@@ -306,12 +306,12 @@ def test_rows_join_and_leave(mar: MAR) -> None:
 
 def test_what_cannot_be_drawn_is_refused(mar: MAR) -> None:
     method = FORM.method(mar)
-    batch = start(method, FORM.prompts([1], [7]))
+    batch = loop.start(method, FORM.prompts([1], [7]))
     for wrong, words in (
         (FORM.prompts([5], [0]), "0 to 4"),
         ([replace(FORM.prompts([1], [0])[0], budget=5)], "5 sets are more"),
         ([replace(FORM.prompts([1], [0])[0], sampling=Sampling(temperature=0))], "temperature=0"),
     ):
         with pytest.raises(InvalidArgument, match=words):
-            join(method, batch, wrong, [1])
+            loop.join(method, batch, wrong, [1])
     assert len(batch) == 1 and len(batch.state) == 1

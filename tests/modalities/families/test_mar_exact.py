@@ -181,3 +181,20 @@ def test_rows_do_not_touch_and_seeds_reproduce() -> None:
 def test_models_of_other_tokens_are_refused() -> None:
     with pytest.raises(UnsupportedMethod, match="another kind"):
         FORM.method(toy_mar(), tiny_mar())
+
+
+def test_a_draft_that_overflows_is_not_kept_and_ends_nobody() -> None:
+    """Every column's encoder must not see it either."""
+    method, prompts = FORM.method(tiny_mar(), tiny_mar(seed=1)), FORM.prompts([1, 2], [5, 6])
+    honest = method.drafter.draft
+
+    def draft(*given: Any) -> Draft:
+        drafted = honest(*given)
+        if drafted.size:
+            drafted.tokens[0] = drafted.q.states[0, :, -1] = 3e38
+        return drafted
+
+    method.drafter.draft = draft  # type: ignore[method-assign]
+    made = draw(method, prompts)
+    assert made.tokens.isfinite().all() and made.tokens[0].abs().max() < 1e30
+    assert made.batch.requests[0].stats.target_passes == 3

@@ -86,7 +86,8 @@ def test_classes_by_name_and_number() -> None:
     assert len(names()) == len(set(names())) == 1000
     assert number("Golden  retriever", 1000) == number("207", 1000) == 207
     for text, classes, words in (
-        ("golden retreiver", 1000, "golden retriever"), ("1000", 1000, "0 to 999"), ("unicorn in space", 1000, "number"),
+        ("golden retreiver", 1000, "golden retriever"), ("1000", 1000, "0 to 999"),
+        ("unicorn in space", 1000, "number"),
         ("otter", 5, "0 to 4"), ("-1", 5, "no class"),
     ):  # fmt: skip
         with pytest.raises(PromptError, match=words):

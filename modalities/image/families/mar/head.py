@@ -1,4 +1,4 @@
-"""MAR's head as a chain of the core: a set of tokens is drawn at once, by Gaussian steps whose variance the head learnt.
+"""MAR's head as a chain of the core: a set of tokens is drawn by Gaussian steps whose variance the head learnt.
 
     chain = SetChain(model.net, widest=7, steps=100)
     condition = chain.condition(hidden)                     # [B, R, K, S · D] to [B, R, K, S, W]

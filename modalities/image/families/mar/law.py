@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from polydraft.modalities.image.families.mar.sets import Sets
 
 @dataclass(frozen=True)
 class SetLaw(LatentLaw):
-    """real: `[B, K, S · C]` bool, numbers of tokens that the set has; others are 0. scale: `[B, K]`."""
+    """Of all steps. real: `[B, K, S · C]` bool, numbers of tokens that the set has; others are 0. scale: `[B, K]`."""
 
-    real: Tensor
+    real: Tensor = field(kw_only=True)
 
     def step(self, x: Tensor, step: int) -> Gaussian:
         law = super().step(x, step)
@@ -49,4 +49,4 @@ class SetSampler:
         numbers = torch.arange(self.chain.size, device=t.device)
         real = numbers < self.chain.token * sizes[turns][..., None]
         scale = 1 + (settings.guidance_scale[:, None] - 1) * progress[turns]
-        return SetLaw(self.chain, hidden, scale, settings.temperature, real)
+        return SetLaw(self.chain, hidden, scale, settings.temperature, real=real)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
 from polydraft.core.errors import InvalidArgument
 
 TRAINED = 1000  # steps

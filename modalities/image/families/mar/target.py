@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.latent.target import LatentPrefill, check, nothing
+from polydraft.core.latent.target import LatentPrefill, check, nothing, sane
 from polydraft.core.rows import Rows
 from polydraft.core.sampling import Settings
 from polydraft.core.state import State
@@ -63,7 +63,8 @@ class MARTarget:
         for prompt in prompts:
             check(prompt.sampling)
             if prompt.budget > len(self.sets):
-                raise InvalidArgument(f"{prompt.budget} sets are more than a picture's {len(self.sets)}; ask for fewer.")
+                whole = len(self.sets)
+                raise InvalidArgument(f"{prompt.budget} sets are more than a picture's {whole}; ask for fewer.")
         rows, ones = len(prompts), torch.ones(len(prompts), dtype=torch.long, device=self.device)
         labels = torch.tensor([prompt.branches[0][-1] for prompt in prompts], device=self.device)
         self.model.classes(labels)  # what is out of range is refused here
@@ -106,7 +107,8 @@ def said(model: MAR, state: State, sets: Tensor, t: Tensor, branches: int) -> Te
     assert isinstance(canvas, Canvas)
     count, widest = canvas.places.shape[1:]
     where = standing(canvas.places, length)
-    tokens = sets[:, :count].reshape(len(sets), count * widest, -1).nan_to_num(0, 0, 0)
+    tokens = sets[:, :count].reshape(len(sets), count * widest, -1)
+    tokens = torch.where(sane(tokens)[..., None], tokens, 0)
     picture = tokens.gather(1, where[..., None].expand(-1, -1, tokens.shape[2]))  # [B, T, C]
     known = where[:, None] // widest < t[..., None]  # [B, K, T]
     lines = t.shape[1] * branches
