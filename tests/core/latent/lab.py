@@ -50,8 +50,8 @@ class LatentOracle(OracleDrafter):
         place = (uniform(key + 2, order, t, steps) * truth.shape[2]).long()
         one = torch.arange(truth.shape[2], device=device) == place[..., None]
         bit, sign = truth * (1 + 2**-23), -truth
-        huge = torch.full_like(truth, 3e38)
-        wrongs = truth + 1, either(one, bit, truth), either(one, sign, truth), truth * torch.nan, truth * torch.inf, huge
+        none = [torch.full_like(truth, number) for number in (torch.nan, torch.inf, 3e38)]
+        wrongs = truth + 1, either(one, bit, truth), either(one, sign, truth), *none
         wrong = torch.stack(wrongs, 2)  # [B, reach, kinds, C]
         kind = (uniform(key + 1, order, t, steps) * len(wrongs)).long()
         at = kind[..., None, None].expand(-1, -1, 1, truth.shape[2])
