@@ -79,6 +79,12 @@ def image(
         ignored_words=list(result.ignored_words),
     )  # fmt: skip
     value |= {"rows": [stats.to_dict() for stats in result.row_stats]}
+    if cheap := pipe.as_costly(result):
+        plainer = draw(pipe, prompts, "drawing plainly in as many passes", **options | cheap)
+        beside = output.with_stem(f"{output.stem}-plain")
+        plainer.save(beside)
+        note(f"{beside}; plain drawing in {cheap['iterations']} passes, to be compared with what is lossy")
+        value |= {"plain_in_as_many_passes": {"output": str(beside), "stats": plainer.stats.to_dict()}}
     tell(result, plain, f"{output}; {summary(result)}", value, as_json)
 
 

@@ -96,6 +96,11 @@ class PicturePipeline(Pipeline):
             raise InvalidArgument(f"iterations={iterations} is not possible; {self.card.name} draws token by token.")
         return self
 
+    def as_costly(self, result: ImageResult) -> dict[str, Any]:
+        """Options of plain drawing that takes as many target passes as a lossy `result` did, what that is to be
+        compared with; empty where plain drawing cannot be had in fewer passes, or nothing was lost."""
+        return {}
+
     def sample_prompts(self) -> list[Prompt]:
         return self.prompts_to_ids(["a cat"])
 

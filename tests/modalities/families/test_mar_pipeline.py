@@ -120,3 +120,13 @@ def test_the_command_draws(folder: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["prompts"] == ["4"]
     refused = CliRunner().invoke(app, [arguments[0], "a cat", *arguments[2:]])
     assert refused.exit_code == 2 and "no class that this model draws" in refused.stderr
+
+
+def test_beside_a_lossy_picture_stands_a_plain_one_of_as_many_passes(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "drawn.png"
+    arguments = ["image", "4", "--model", str(folder), "-o", str(out), "--iterations", "4", "--json"]
+    done = CliRunner().invoke(app, [*arguments, "--method", "early-exit(layers=1)+cspd(prefill=1)"])
+    assert done.exit_code == 0 and (tmp_path / "drawn-plain.png").is_file(), done.output
+    said = json.loads(done.stdout)
+    plain = said["plain_in_as_many_passes"]["stats"]
+    assert plain["target_passes"] == said["rows"][0]["target_passes"] and plain["method"] == "ar"

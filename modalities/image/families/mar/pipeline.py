@@ -30,6 +30,7 @@ from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
 from polydraft.modalities.image.families.mar.sets import Sets, order
 from polydraft.modalities.image.families.mar.target import MARTarget
 from polydraft.modalities.image.latent.base import LatentTokens
+from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.loading import ModelCard
 
 
@@ -88,6 +89,11 @@ class MARPipeline(LatentTokens):
             vars(other).pop("sampler", None)
             self._others[iterations] = other
         return self._others[iterations]
+
+    def as_costly(self, result: ImageResult) -> dict[str, Any]:
+        if result.stats.guarantee != "lossy":
+            return {}
+        return {"method": "ar", "iterations": max(row.target_passes for row in result.row_stats)}
 
     @property
     def mask(self) -> Tensor:
