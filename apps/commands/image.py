@@ -45,6 +45,7 @@ def image(
     size: Annotated[str | None, typer.Option(help="Such as 512x256, for models that draw several.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Sets of tokens, for models that draw these.")] = None,
     codec: Annotated[str | None, typer.Option(help="Folder of the autoencoder, where the model's has none.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     compare: Compare = False,
@@ -57,7 +58,7 @@ def image(
     seeds = read_seeds(seed)
     check_files(output, map_file)
     request.check(map_file, compare, speculative, method)
-    pipe = request.loaded(model, "image", codec=codec, device=device, dtype=dtype)
+    pipe = request.loaded(model, "image", codec=codec, drafter=drafter, device=device, dtype=dtype)
     options: dict[str, Any] = {
         "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "guidance_scale": guidance_scale, "size": size,
