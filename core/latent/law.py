@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -74,7 +74,6 @@ class FixedNoise(ABC):
         """`[B, K, C]` fp32: see `Chain.moments`."""
 
 
-@runtime_checkable
 class Foreseeing(Protocol):
     """What a chain of fixed noise has whose head need not be asked at every step."""
 
@@ -139,8 +138,7 @@ class LatentLaw:
         """The steps in their order, for one walk."""
         if self.looks in (0, self.steps):
             return self.step
-        assert isinstance(self.chain, Foreseeing)
-        return Glances(self, self.chain).step
+        return Glances(self, cast(Foreseeing, self.chain)).step
 
     def drawn(self, where: Places) -> Tensor:
         """`[B, K, C]` fp32: the latents that the tape draws at these places."""
