@@ -166,6 +166,11 @@ class Noise(Rows):
         places = torch.arange(columns, device=keys.device)
         return uniform((self.seeds ^ SECOND)[:, None], keys[:, None], places)
 
+    def tries(self, columns: int) -> Tries:
+        """Of places `[B, columns]` that draw until one draw passes, of the second stream; another draw."""
+        keys = mix(self.fresh() ^ mix(self.seeds ^ SECOND))
+        return Tries(mix(keys[:, None] * GOLDEN + torch.arange(columns, device=keys.device)))
+
     def at(self, t: Tensor) -> Places:
         """What laws draw at positions t `[B, K]`."""
         return Places(self, t)
@@ -197,3 +202,20 @@ class Places:
     def latent(self, steps: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """See `Noise.latent`."""
         return self.noise.latent(self.t, steps, size)
+
+
+@dataclass(frozen=True)
+class Tries:
+    """As many draws as it takes, at every place of its own; keys: `[…]` int64."""
+
+    keys: Tensor
+
+    def at(self, places: tuple[Tensor, ...]) -> Tries:
+        """Of those places alone, `[N]`."""
+        return Tries(self.keys[places])
+
+    def draw(self, first: int, width: int, size: int) -> tuple[Tensor, Tensor]:
+        """Draws `first` to `first + width` of places `[N]`: normals `[N, width, size]`, uniforms `[N, width]`."""
+        tried = first + torch.arange(width, device=self.keys.device)
+        drawn = lanes(mix(self.keys[:, None] * GOLDEN + tried), 2 * size + 1)
+        return normals(drawn[..., :size], drawn[..., size : 2 * size]), drawn[..., -1]

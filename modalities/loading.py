@@ -33,8 +33,10 @@ PIPELINES = {
     "speech": ("polydraft.modalities.speech.pipeline", "SpeechPipeline"),
     "vlm": ("polydraft.modalities.vlm.pipeline", "VLMPipeline"),
 }
+FAMILY_METHODS = {"mar": ("polydraft.modalities.image.families.mar.methods", "SETS")}
 LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
 FAMILY_PIPELINES = {  # of families that need one of their own
+    "mar": ("polydraft.modalities.image.families.mar.pipeline", "MARPipeline"),
     "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
 }
 MANIFEST = "polydraft.json"
@@ -98,6 +100,10 @@ class ModelCard:
         """Ways to draft and to judge its kind of token."""
         from polydraft.core.kinds import REGISTRIES
 
+        if own := FAMILY_METHODS.get(self.manifest.get("family", "")):
+            module, name = own
+            found: Registry = getattr(import_module(module), name)
+            return found
         return REGISTRIES[self.latent]
 
     @property

@@ -60,11 +60,15 @@ class Pipeline(ABC):
                 "note: %s asks for %s in generation_config.json, which polydraft does not follow", card.name,
                 ", ".join(dropped),
             )  # fmt: skip
-        self.context = positions(self.target_model.config.get_text_config())
+        self.context = self.positions()
         self._drafters: dict[str, Any] = {}
         self._targets: dict[bool, CausalTarget] = {}
         self._methods: dict[tuple[str, bool], Method] = {}
         self._sizes: dict[str, ByRows] = {}
+
+    def positions(self) -> int:
+        """Positions that the target knows."""
+        return positions(self.target_model.config.get_text_config())
 
     @property
     @abstractmethod
@@ -133,7 +137,7 @@ class Pipeline(ABC):
     def parsed(self, method: str) -> Choice:
         """The method of this name; one for another kind of token is refused with what fits."""
         knowing = [registry for registry in REGISTRIES if registry.knows(method)]
-        if not knowing or self.registry in knowing:
+        if not knowing or self.registry.knows(method):
             return self.registry.parse(method)
         raise UnsupportedMethod(
             f"method {method!r} is for {knowing[0].tokens} and {self.card.name} generates {self.registry.tokens}; "
@@ -161,9 +165,13 @@ class Pipeline(ABC):
             target = self.target(guided)
             drafter, verifier = self.registry.build(choice, self.method_context(target))
             self._methods[choice.name, guided] = Method(
-                choice.name, target, drafter, verifier, self.sampler, label(verifier.guarantee, target)
+                choice.name, target, drafter, verifier, self.sampler, self.label(verifier.guarantee, target)
             )
         return self._methods[choice.name, guided]
+
+    def label(self, guarantee: str, target: CausalTarget) -> str:
+        """`guarantee` as results of this target may carry it here."""
+        return label(guarantee, target)
 
     def forget(self, method: Method) -> None:
         """Keep a method no longer; asked for again, it is made again."""

@@ -9,6 +9,7 @@ polydraft bench costs
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
 polydraft bench latents --method eagle
+polydraft bench moments --method eagle+coupled --prompts 200
 polydraft bench serve --clients 1,2,4,8
 
 Those of the engine itself are in `bench_engine.py`.
@@ -219,6 +220,26 @@ def latents(
 
     run(
         prompts=prompts, method=method, model=model, temperature=temperature, guidance_scale=guidance_scale,
+        output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("moments")
+def moments(
+    prompts: Annotated[int, typer.Option(min=2, help="Captions, drawn plainly and with the method.")] = 200,
+    method: Annotated[str, typer.Option(help="Of the same law as plain decoding, or so it says.")] = "eagle+coupled",
+    model: Model = "tiny-latent",
+    temperature: Temperature = None,
+    guidance_scale: Guidance = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first picture.")] = 0,
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """Whether a method's latents have plain decoding's moments at every place, and its pictures the same fidelity."""
+    from polydraft.apps.bench.image.moments import run
+
+    run(
+        prompts=prompts, method=method, model=model, temperature=temperature, guidance_scale=guidance_scale, seed=seed,
         output=output, json=as_json,
     )  # fmt: skip
 

@@ -43,7 +43,9 @@ def image(
     top_p: TopP = None,
     guidance_scale: Annotated[float | None, typer.Option(help="How strictly the prompt guides; 1 is off.")] = None,
     size: Annotated[str | None, typer.Option(help="Such as 512x256, for models that draw several.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Sets of tokens, for models that draw these.")] = None,
     codec: Annotated[str | None, typer.Option(help="Folder of the autoencoder, where the model's has none.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     compare: Compare = False,
@@ -56,10 +58,11 @@ def image(
     seeds = read_seeds(seed)
     check_files(output, map_file)
     request.check(map_file, compare, speculative, method)
-    pipe = request.loaded(model, "image", codec=codec, device=device, dtype=dtype)
+    pipe = request.loaded(model, "image", codec=codec, drafter=drafter, device=device, dtype=dtype)
     options: dict[str, Any] = {
         "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "guidance_scale": guidance_scale, "size": size,
+        "iterations": iterations,
     }  # fmt: skip
     asked = request.Request(options, speculative, method, compare)
     asked.warm_up(partial(pipe.stream, prompts), WARM_UP_PASSES)
@@ -77,6 +80,12 @@ def image(
         ignored_words=list(result.ignored_words),
     )  # fmt: skip
     value |= {"rows": [stats.to_dict() for stats in result.row_stats]}
+    if cheap := pipe.as_costly(result):
+        plainer = draw(pipe, prompts, "drawing plainly in as many passes", **options | cheap)
+        beside = output.with_stem(f"{output.stem}-plain")
+        plainer.save(beside)
+        note(f"{beside}; plain drawing in {cheap['iterations']} passes, to be compared with what is lossy")
+        value |= {"plain_in_as_many_passes": {"output": str(beside), "stats": plainer.stats.to_dict()}}
     tell(result, plain, f"{output}; {summary(result)}", value, as_json)
 
 

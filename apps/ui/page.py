@@ -53,7 +53,8 @@ def offers(engine: Engine) -> dict[str, Offer]:
     """The first model of each modality."""
     found: dict[str, Offer] = {}
     for served in engine.models():
-        found.setdefault(served.modality, Offer(served.card, served.default_method, served.voices))
+        grid = served.pipe.grid if served.modality == "image" else (0, 0)
+        found.setdefault(served.modality, Offer(served.card, served.default_method, served.voices, grid))
     return found
 
 

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from polydraft.core.drafters import published
-from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, Said, counted, in_front, layers_like
-from polydraft.core.drafters.plans import Plan, Rank, Tree
-from polydraft.core.drafters.tree import embeddings
+from polydraft.core.drafters.candidates import Tree
+from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, counted, in_front, layers_like
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.reading import NetworkReader, Said, embeddings
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.network import Network
 from polydraft.core.state import State
@@ -82,20 +83,36 @@ class EagleNetwork(FeatureNetwork):
         return torch.where(pictured[..., None], embeddings.to(entries.dtype), entries)
 
 
-class EagleDrafter(NetworkDrafter):
+class EagleReader(NetworkReader):
     """pictured: `[V]` bool, ids of prompts that stand for pictures."""
 
-    def __init__(
-        self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank, pictured: Tensor | None = None
-    ) -> None:
+    def __init__(self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None = None) -> None:
         self.model, self.pictured = model.eval(), pictured
-        super().__init__(Network(model.layer, model.config), target, plan, rank)
-        self.words = None if model.words is None else torch.tensor(model.words, device=target.device)
-        self.projection = None if self.words is None else target.narrowed(self.words)
+        super().__init__(Network(model.layer, model.config), target)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         embeddings = self.target.embed(tokens)[:, None].expand(-1, features.shape[1], -1, -1)
         return self.model.fused(embeddings, features).flatten(0, 1)
+
+    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
+        ids, last = seen.ids, (seen.lengths - 2).clamp(min=0)
+        features = seen.features.flatten(0, 1)[:, :-1]
+        pictured = None if self.pictured is None else self.pictured[ids[:, 1:]]
+        entries = self.model.entries(embeddings(self.target, seen)[:, 1:], features, pictured)
+        if pictured is None or self.model.pictures != "dropped" or not entries.shape[1]:
+            return entries, last
+        return in_front(~pictured, entries)[0], last - counted(pictured, last)
+
+
+class EagleDrafter(NetworkDrafter):
+    """pictured: see `EagleReader`."""
+
+    def __init__(
+        self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank, pictured: Tensor | None = None
+    ) -> None:
+        super().__init__(EagleReader(model, target, pictured), target, plan, rank)
+        self.words = None if model.words is None else torch.tensor(model.words, device=target.device)
+        self.projection = None if self.words is None else target.narrowed(self.words)
 
     def head(self, features: Tensor) -> Tensor:
         return self.target.head(features, self.projection)
@@ -106,12 +123,3 @@ class EagleDrafter(NetworkDrafter):
             return logits
         nowhere = logits.new_full((*logits.shape[:-1], self.target.vocab), -torch.inf)
         return nowhere.index_copy_(-1, self.words, logits)
-
-    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
-        ids, last = seen.ids, (seen.lengths - 2).clamp(min=0)
-        features = seen.features.flatten(0, 1)[:, :-1]
-        pictured = None if self.pictured is None else self.pictured[ids[:, 1:]]
-        entries = self.model.entries(embeddings(self.target, seen)[:, 1:], features, pictured)
-        if pictured is None or self.model.pictures != "dropped" or not entries.shape[1]:
-            return entries, last
-        return in_front(~pictured, entries)[0], last - counted(pictured, last)

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.core.cache import SlotCache
+from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.network import FeatureNetwork
-from polydraft.core.drafters.plans import Plan, Rank, Tree
-from polydraft.core.drafters.tree import TreeDrafter, TreeState, embeddings
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.reading import ReadState, embeddings
+from polydraft.core.drafters.tree import TreeDrafter
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -70,13 +72,13 @@ class MultiTokenDrafter(TreeDrafter):
             self.model.remember(cache, features, embeddings(self.target, seen)[:, 1:], rows)
         return cache, (seen.lengths - 2).clamp(min=0)
 
-    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Tensor:
+    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Tensor:
         read, depth = self.target.embed(tokens)[:, None].expand_as(features), self.plan.depth
         own.cache.reach(state.longest + tokens.shape[1] + depth)
         ahead = self.model.ahead(own.cache, own.cached, features, read, own.counts, depth)
         return self.target.combine(self.target.head(ahead), state.settings)
 
-    def onward(self, said: Tensor, own: TreeState, tree: Tree) -> Tensor:
+    def onward(self, said: Tensor, own: ReadState, tree: Tree) -> Tensor:
         return said
 
     def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:

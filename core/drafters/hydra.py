@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.core.cache import SlotCache
+from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.heads import last
 from polydraft.core.drafters.network import FeatureNetwork
-from polydraft.core.drafters.plans import Plan, Rank, Tree
-from polydraft.core.drafters.tree import TreeDrafter, TreeState, take
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.reading import ReadState, take
+from polydraft.core.drafters.tree import TreeDrafter
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -67,11 +69,11 @@ class HydraDrafter(TreeDrafter):
         cache.join(len(seen.lengths))
         return cache, (seen.lengths - 2).clamp(min=0)
 
-    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Tensor:
+    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Tensor:
         root = tokens.gather(1, own.counts[:, None] - 1)
         return self.knowing(last(features, own.counts)[:, :, None], root)
 
-    def onward(self, said: Tensor, own: TreeState, tree: Tree) -> Tensor:
+    def onward(self, said: Tensor, own: ReadState, tree: Tree) -> Tensor:
         return self.knowing(take(said, tree.above), tree.newest)
 
     def knowing(self, known: Tensor, ids: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ up; left-law: drawn from the distribution of the place before (section 4.3 there
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,7 +49,9 @@ class Initial:
         rows = len(seen.lengths)
         return seen.lengths.new_zeros(rows, window), self.flat.repeat(rows, 1)
 
-    def fill(self, state: State, guesses: Tensor, known: Tensor, edge: Tensor, noise: Noise) -> Tensor:
+    def fill(
+        self, state: State, guesses: Tensor, known: Tensor, edge: Tensor, sampler: Sampler, noise: Noise
+    ) -> Tensor:
         """Ids `[B, W]` for every place; guesses `[B, W]` hold in the first `known` `[B, 1]`.
 
         edge: `[B, V]` scores behind the deepest guess; rows without any (known is 0) have had no pass yet.
@@ -61,7 +63,7 @@ class Initial:
         if self.name == "random":
             return first
         if self.name == "left-law":
-            filled = (edge[:, None] + noise.window(t)).argmax(-1)
+            filled = behind(edge, sampler, state, guesses.shape[1], noise)
         else:
             filled = torch.cat([state.roots(), guesses], 1).gather(1, known).expand_as(guesses)
         return torch.where(known > 0, self.permitted(filled), first)
@@ -99,8 +101,20 @@ class Fills(Protocol):
     def blank(self, seen: Prefill, window: int) -> tuple[Tensor, Tensor]:
         """Guesses `[B, window, …]` that nothing has been put into, and what laws of rows without a pass are made of."""
 
-    def fill(self, state: State, guesses: Tensor, known: Tensor, edge: Tensor, noise: Noise) -> Tensor:
+    def fill(
+        self, state: State, guesses: Tensor, known: Tensor, edge: Tensor, sampler: Any, noise: Noise
+    ) -> Tensor:
         """Tokens `[B, W, …]` for every place; edge: `[B, …]`, what the law behind the deepest guess was made of."""
+
+
+def behind(edge: Tensor, sampler: Any, state: State, width: int, noise: Noise) -> Tensor:
+    """`[B, width, …]`: what the next places draw, each with its own noise, from the one law that `edge` `[B, …]` makes.
+
+    sampler: of the tokens' kind.
+    """
+    law = sampler.again(edge[:, None].expand(-1, width, *edge.shape[1:]), state.settings)
+    drawn: Tensor = law.drawn(noise.at(state.generated[:, None] + torch.arange(width, device=edge.device)))
+    return drawn
 
 
 Filling = TypeVar("Filling", bound=Fills)
@@ -152,12 +166,10 @@ class JacobiDrafter(WindowDrafter[Fills]):
 
     def draft(self, state: State, own: Window, sampler: Sampler, noise: Noise) -> Draft:
         places = torch.arange(self.window, device=own.known.device)
-        fill = self.initial.fill(state, own.guesses, own.known, own.edge, noise)
+        fill = self.initial.fill(state, own.guesses, own.known, own.edge, sampler, noise)
         filled = either(places >= own.known, fill, own.guesses)
         if self.restart:
-            ahead = own.ahead[:, None].expand(-1, self.window, *own.ahead.shape[1:])
-            law = sampler.again(ahead, state.settings)
-            again = law.drawn(noise.at(state.generated[:, None] + places))
+            again = behind(own.ahead, sampler, state, self.window, noise)
             filled = either(own.restart.expand(-1, self.window), again, filled)
             own.again = again[:, 0]
         return Draft.of_chain(filled)

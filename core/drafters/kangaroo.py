@@ -15,7 +15,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, layers_like
 from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.tree import embeddings
+from polydraft.core.drafters.reading import NetworkReader, embeddings
 from polydraft.core.network import Network
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -68,17 +68,24 @@ class KangarooAdapter(FeatureNetwork):
         return self.joined[0]
 
 
-class EarlyExitDrafter(NetworkDrafter):
+class EarlyExitReader(NetworkReader):
     """It reads what the target's first layer reads, pictures included."""
 
-    def __init__(self, backbone: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank) -> None:
-        super().__init__(Network(backbone, backbone.config), target, plan, rank)
+    def __init__(self, backbone: PreTrainedModel, target: CausalTarget) -> None:
+        super().__init__(Network(backbone, backbone.config), target)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self.target.embed(tokens).repeat_interleave(features.shape[1], 0)
 
-    def head(self, features: Tensor) -> Tensor:
-        return self.target.head(features)
-
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
         return embeddings(self.target, seen), seen.lengths - 1
+
+
+class EarlyExitDrafter(NetworkDrafter):
+    """The target's own head says what the backbone's features mean."""
+
+    def __init__(self, backbone: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank) -> None:
+        super().__init__(EarlyExitReader(backbone, target), target, plan, rank)
+
+    def head(self, features: Tensor) -> Tensor:
+        return self.target.head(features)

@@ -20,8 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network import NetworkDrafter, Said, counted, in_front
-from polydraft.core.drafters.plans import Plan, Rank, Tree
+from polydraft.core.drafters.candidates import Tree
+from polydraft.core.drafters.network import NetworkDrafter, counted, in_front
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.reading import NetworkReader, Said
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -72,30 +74,20 @@ class IndependentLM(NamedTuple):
     translation: Translation | None = None
 
 
-class LMDrafter(NetworkDrafter):
-    """dropped: `[V]` bool, ids of prompts that it does not read."""
+class LMReader(NetworkReader):
+    """own: the drafter as a target; dropped: `[V]` bool, ids of prompts that it does not read."""
 
     def __init__(
-        self, model: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank, dropped: Tensor | None = None,
-        translation: Translation | None = None,
-    ) -> None:  # fmt: skip
-        self.own = CausalTarget(model, guided=target.branches > 1)
-        super().__init__(self.own.network, target, plan, rank)
-        self.dropped = dropped
-        self.translation = translation
+        self, own: CausalTarget, target: CausalTarget, dropped: Tensor | None, translation: Translation | None
+    ) -> None:
+        super().__init__(own.network, target)
+        self.dropped, self.translation = dropped, translation
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self.own_ids(tokens)
 
     def own_ids(self, ids: Tensor) -> Tensor:
         return ids if self.translation is None else self.translation.read[ids]
-
-    def head(self, features: Tensor) -> Tensor:
-        return self.own.head(features)
-
-    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
-        own = super().logits(said, state, tree)
-        return own if self.translation is None else self.translation.heard(own)
 
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
         ids, entries = seen.ids, seen.lengths - 1
@@ -104,3 +96,21 @@ class LMDrafter(NetworkDrafter):
             entries = entries - counted(dropped, entries)
             (ids,) = in_front(~dropped, ids)
         return self.own_ids(ids), entries
+
+
+class LMDrafter(NetworkDrafter):
+    """dropped: see `LMReader`."""
+
+    def __init__(
+        self, model: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank, dropped: Tensor | None = None,
+        translation: Translation | None = None,
+    ) -> None:  # fmt: skip
+        self.own, self.translation = CausalTarget(model, guided=target.branches > 1), translation
+        super().__init__(LMReader(self.own, target, dropped, translation), target, plan, rank)
+
+    def head(self, features: Tensor) -> Tensor:
+        return self.own.head(features)
+
+    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
+        own = super().logits(said, state, tree)
+        return own if self.translation is None else self.translation.heard(own)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,12 +16,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from polydraft.core.cache import SlotCache
-from polydraft.core.drafters.plans import Plan, Rank, Tree
-from polydraft.core.drafters.tree import TreeDrafter, TreeState
+from polydraft.core.drafters.candidates import Tree
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.reading import NetworkReader, ReadState, Said
+from polydraft.core.drafters.tree import TreeDrafter
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.kernels import prepare
-from polydraft.core.network import Frontier, Network
-from polydraft.core.rows import places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -80,65 +79,28 @@ def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
     return type(target_config)(**(target_config.to_dict() | changes | others))
 
 
-@dataclass(frozen=True)
-class Said:
-    """The network's features `[B*R, W, D]` of the live nodes, and where their children go."""
-
-    features: Tensor
-    frontier: Frontier
-
-
 class NetworkDrafter(TreeDrafter):
-    """Grows a tree node by node with a network of its own, which reads what it guessed."""
+    """Grows a tree of ids node by node with a network that reads what it guessed."""
 
-    def __init__(self, network: Network, target: CausalTarget, plan: Plan, rank: Rank) -> None:
+    def __init__(self, reader: NetworkReader, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(target, plan, rank)
-        self.network = network
+        self.reader = reader
 
     def passes(self, levels: int) -> int:
         return levels
-
-    @abstractmethod
-    def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """What the network reads for ids `[B, C]` behind features `[B, R, C, D]`: ids or embeddings `[B*R, C, D]`."""
-
-    @abstractmethod
-    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
-        """Inputs for all entries of prompts (see `remember`), and how many of them stay, `[B, R]`."""
 
     @abstractmethod
     def head(self, features: Tensor) -> Tensor:
         """Logits `[B, R, C, …]` of the network's own features."""
 
     def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
-        inputs, entries = self.prompt(seen)
-        cache = self.network.cache(seen.lengths.shape[1]) if cache is None else cache
-        rows = cache.join(len(seen.lengths))
-        if inputs.shape[1]:
-            self.network.prefill(cache, inputs, rows)
-        return cache, entries
+        return self.reader.remember(cache, seen)
 
-    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Said:
-        own.cache.reach(state.longest + tokens.shape[1] + self.plan.live)
-        columns, branches = places(tokens.shape[1], tokens.device), own.cached.shape[1]
-        causal = (columns[:, None] >= columns).expand(len(tokens), -1, -1)
-        inputs, depth = self.inputs(tokens, features), columns.expand(len(tokens), -1)
-        read = self.network.tree_pass(own.cache, inputs, causal, depth, own.cached)
-        last = (own.counts - 1).repeat_interleave(branches)
-        frontier = self.network.frontier(own.cache, own.cached + own.counts[:, None])
-        return Said(read[places(len(read), read.device), last][:, None], frontier)
+    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Said:
+        return self.reader.read(state, own, tokens, features, self.plan.live)
 
-    def onward(self, said: Said, own: TreeState, tree: Tree) -> Said:
-        branches = own.cached.shape[1]
-        above = tree.above[:, None].expand(-1, branches, -1).flatten(0, 1)
-        features = said.features
-        if features.shape[1] > 1:
-            features = features.gather(1, above[..., None].expand(-1, -1, features.shape[2]))
-        elif above.shape[1] > 1:
-            features = features.expand(-1, above.shape[1], -1)
-        inputs = self.inputs(tree.newest, features.unflatten(0, (-1, branches)))
-        frontier = said.frontier.below(above)
-        return Said(self.network.level_pass(own.cache, inputs, frontier), frontier)
+    def onward(self, said: Said, own: ReadState, tree: Tree) -> Said:
+        return self.reader.onward(said, own, tree.newest, tree.above)
 
     def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
         return self.target.combine(self.head(said.features.unflatten(0, (len(state), -1))), state.settings)

@@ -62,7 +62,7 @@ class SJDDrafter(WindowDrafter[Initial]):
         """Refreshed guesses, then initial ones."""
         guesses = self.refreshed(own, noise)
         fresh = torch.arange(self.window, device=guesses.device) >= own.known
-        filled = self.initial.fill(state, guesses, own.known, own.edge, noise)
+        filled = self.initial.fill(state, guesses, own.known, own.edge, sampler, noise)
         ids = torch.where(fresh, filled, guesses)
         laws = torch.where(fresh[..., None], self.initial.law(filled, own.known, own.edge), own.laws)
         return Draft.of_chain(ids, q=torch.nn.functional.pad(laws, (0, 0, 0, 1)) if noise.sampled else None)

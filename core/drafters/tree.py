@@ -1,8 +1,5 @@
 """Drafters that draft trees of their own laws, level by level, whoever says the laws.
 
-Between passes only what was committed counts: its tokens (and the target's features of them) are read again at the
-start of the next draft, so whatever a drafter remembers comes from the truth and a rejected node leaves no trace.
-
 Tokens that were accepted but wait for a pass of their own (identical methods commit only what stands in plain
 decoding's place) are the stem of the next draft, and the tree grows under the last of them: nothing found is lost.
 """
@@ -14,40 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft, most
-from polydraft.core.drafters.base import Outcome, joined
-from polydraft.core.drafters.plans import Plan, Rank, Tree
+from polydraft.core.drafters.base import Outcome
+from polydraft.core.drafters.candidates import Tree
+from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.reading import ReadState
 from polydraft.core.history import History
 from polydraft.core.noise import Noise
-from polydraft.core.rows import Rows
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
-
-
-@dataclass
-class TreeState(Rows):
-    """What the drafter remembers, and what it has not read yet.
-
-    cache: of its network, `cached` `[B, R]` entries of which will stay. tokens: `[B, K]` ids not read: the first
-    `counts` `[B]` of a row, of which `committed` `[B]` are committed and the rest found but waiting. features:
-    `[B, R, K, D]`, the target's features behind each (of the token before it).
-    """
-
-    cache: SlotCache
-    cached: Tensor
-    tokens: Tensor
-    features: Tensor
-    counts: Tensor
-    committed: Tensor
-
-    @property
-    def waiting(self) -> Tensor:
-        return self.counts - self.committed
 
 
 @dataclass(frozen=True)
@@ -62,7 +38,7 @@ class Stem:
     waiting: Tensor
 
     @staticmethod
-    def of(own: TreeState, depth: int) -> Stem:
+    def of(own: ReadState, depth: int) -> Stem:
         longest = most(own.waiting, depth)
         places = torch.arange(longest + 1, device=own.tokens.device)
         from_root = (own.committed - 1)[:, None] + places.clamp(max=own.waiting[:, None])
@@ -95,24 +71,23 @@ class TreeDrafter(ABC):
         """Read prompts but for the root into new rows of `cache` (None: make one); the entries they leave, `[B, R]`."""
 
     @abstractmethod
-    def read(self, state: State, own: TreeState, tokens: Tensor, features: Tensor) -> Any:
+    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Any:
         """What is said behind the first `own.counts` of tokens `[B, C]`; features `[B, R, C, D]` before each."""
 
     @abstractmethod
-    def onward(self, said: Any, own: TreeState, tree: Tree) -> Any:
+    def onward(self, said: Any, own: ReadState, tree: Tree) -> Any:
         """From what was said of one level to what is said of the next, the live nodes of `tree`."""
 
     @abstractmethod
     def logits(self, said: Any, state: State, tree: Tree) -> Tensor:
         """`[B, W, V]` after guidance: what is said behind the live nodes of `tree`, or the end of the stem."""
 
-    def begin(self, own: TreeState | None, seen: Prefill) -> TreeState:
+    def begin(self, own: ReadState | None, seen: Prefill) -> ReadState:
         """The prompt is read up to the root, which waits for the first draft."""
         cache, cached = self.remember(None if own is None else own.cache, seen)
-        ones = torch.ones_like(seen.lengths[:, 0])
-        return joined(own, TreeState(cache, cached, seen.roots, seen.before_root()[:, :, None], ones, ones.clone()))
+        return ReadState.begun(own, cache, cached, seen)
 
-    def draft(self, state: State, own: TreeState, sampler: Sampler, noise: Noise) -> Draft:
+    def draft(self, state: State, own: ReadState, sampler: Sampler, noise: Noise) -> Draft:
         """Read what is new, then grow a tree under the last of it."""
         new = most(own.counts, own.tokens.shape[1])
         said = self.read(state, own, own.tokens[:, :new], own.features[:, :, :new])
@@ -140,20 +115,5 @@ class TreeDrafter(ABC):
         whole.scatter_(1, columns[..., None].expand_as(q), q)
         return draft.after(passes, whole[:, :-1])
 
-    def observe(self, state: State, own: TreeState, outcome: Outcome) -> None:
-        """What was found is read next time: ids, and the target's features of the token before each."""
-        verdict = outcome.verdict
-        own.cached = own.cached + own.committed[:, None]
-        path = F.pad(verdict.path + 1, (1, 0))  # columns; the root is 0
-        own.tokens, own.features = verdict.tokens, take(outcome.features, path.clamp(min=0))
-        own.counts, own.committed = verdict.found, verdict.counts
-
-
-def take(features: Tensor, columns: Tensor) -> Tensor:
-    """`[B, R, C, D]` at columns `[B, K]` → `[B, R, K, D]`."""
-    return features.gather(2, columns[:, None, :, None].expand(-1, features.shape[1], -1, features.shape[3]))
-
-
-def embeddings(target: CausalTarget, seen: Prefill) -> Tensor:
-    """What the target's first layer read for prompts, `[B*R, L, D]`."""
-    return target.embed(seen.ids) if seen.embeddings is None else seen.embeddings.flatten(0, 1)
+    def observe(self, state: State, own: ReadState, outcome: Outcome) -> None:
+        own.observe(outcome)

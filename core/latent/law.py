@@ -13,24 +13,25 @@ a head ends without noise, two latents are equal only if all that led to them wa
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from polydraft.core.history import History
+from polydraft.core.latent.gaussian import Gaussian
 from polydraft.core.noise import Noise, Places
 from polydraft.core.sampling import Settings
 
 
 class Chain(Protocol):
-    """A head that denoises, as a chain of Gaussian steps of fixed isotropic variance.
+    """A head that denoises, as a chain of Gaussian steps.
 
-    size: coordinates of a latent. start: standard deviation of what the chain begins with. deviations: of every step in
-    order; 0 is a step without noise.
+    size: coordinates of a latent. start: standard deviation of what the chain begins with. steps: how many there are.
     """
 
     @property
@@ -40,19 +41,46 @@ class Chain(Protocol):
     def start(self) -> float: ...
 
     @property
-    def deviations(self) -> Sequence[float]: ...
+    def steps(self) -> int: ...
 
     def condition(self, hidden: Tensor) -> Tensor:
         """What the steps read of hidden states `[..., D]`: computed once a token, `[..., W]`."""
 
-    def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
-        """`[B, K, C]` fp32: the mean of x `[B, K, C]` after `step`.
+    def moments(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, float | Tensor]:
+        """Mean `[B, K, C]` fp32 of x `[B, K, C]` after `step`, and its standard deviation before temperature.
 
-        condition: `[B, R, K, W]` of the guidance branches (conditional, then unconditional); scale: `[B]`.
+        A number is fixed noise, the same whatever was drawn, 0 none at all; learnt noise is `[B, K, C]`. condition:
+        `[B, R, K, W]` of the guidance branches (conditional, then unconditional); scale: `[B]`.
         """
 
+
+class FixedNoise(ABC):
+    """Mix-in for chains whose noise is the same whatever is drawn.
+
+    deviations: of every step in order; 0 is a step without noise.
+    """
+
+    deviations: Sequence[float]
+
+    @property
+    def steps(self) -> int:
+        return len(self.deviations)
+
+    def moments(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, float]:
+        return self.mean(x, step, condition, scale), self.deviations[step]
+
+    @abstractmethod
+    def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
+        """`[B, K, C]` fp32: see `Chain.moments`."""
+
+
+class Foreseeing(Protocol):
+    """What a chain of fixed noise has whose head need not be asked at every step."""
+
+    deviations: Sequence[float]
+
     def denoised(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
-        """`[B, K, C]` fp32: the latent without noise that `mean` goes towards."""
+        """`[B, K, C]` fp32: the latent without noise that the mean after `step` goes towards."""
 
     def towards(self, x: Tensor, step: int, denoised: Tensor) -> Tensor:
         """`[B, K, C]` fp32: the mean of x after `step`, for whoever has `denoised`."""
@@ -60,14 +88,15 @@ class Chain(Protocol):
 
 @dataclass(frozen=True)
 class Walk:
-    """How drafted latents came about: states `[B, N, T+1, C]` from the first to the latent, means `[B, N, T, C]`."""
+    """How drafted latents came about: states `[B, N, T+1, C]` from first to last, and the law of every step."""
 
     states: Tensor
-    means: Tensor
+    steps: list[Gaussian]
 
     @staticmethod
     def behind_each_other(walks: list[Walk]) -> Walk:
-        return Walk(torch.cat([walk.states for walk in walks], 1), torch.cat([walk.means for walk in walks], 1))
+        steps = zip(*(walk.steps for walk in walks), strict=True)
+        return Walk(torch.cat([walk.states for walk in walks], 1), [Gaussian.beside(step) for step in steps])
 
     @property
     def latents(self) -> Tensor:
@@ -77,49 +106,54 @@ class Walk:
 
 @dataclass(frozen=True)
 class LatentLaw:
-    """What latent may come next at every column. given: `[B, K, R, D]` hidden states of all branches."""
+    """What latent may come next at every column.
+
+    given: `[B, K, R, D]` hidden states of all branches. looks: at how many steps of a chain the head is asked when
+    latents are drawn, for a cheaper draft; 0 is all. A draft is wanted for where its chain ends, and what the head
+    expects there changes little from step to step.
+    """
 
     chain: Chain
     given: Tensor
     scale: Tensor
     temperature: Tensor
+    looks: int = 0
 
     @cached_property
     def condition(self) -> Tensor:
         return self.chain.condition(self.given.transpose(1, 2))
 
-    def mean(self, x: Tensor, step: int) -> Tensor:
-        """`[B, K, C]` float64: see `Chain.mean`."""
-        return self.chain.mean(x.float(), step, self.condition, self.scale).double()
-
-    def deviation(self, step: int) -> Tensor:
-        """`[B, 1, 1]`: σ of a step; the row's temperature scales it."""
-        return (self.temperature * self.chain.deviations[step]).double()[:, None, None]
-
     @property
     def steps(self) -> int:
-        return len(self.chain.deviations)
+        return self.chain.steps
 
-    def means(self, looks: int) -> Callable[[Tensor, int], Tensor]:
-        """Means of the steps, in their order. looks: 0, or at how many of them the head is asked, for a cheaper draft.
+    def step(self, x: Tensor, step: int) -> Gaussian:
+        """Of x `[B, K, C]` after `step`; the row's temperature scales its deviation."""
+        mean, deviation = self.chain.moments(x.float(), step, self.condition, self.scale)
+        level = None if isinstance(deviation, Tensor) else deviation
+        spread = self.temperature[:, None, None] * deviation
+        return Gaussian(mean.double(), spread.double(), level)
 
-        A draft is wanted for where its chain ends, and what the head expects there changes little from step to step.
-        """
-        return self.mean if looks in (0, self.steps) else Glances(self, looks).mean
+    def walking(self) -> Callable[[Tensor, int], Gaussian]:
+        """The steps in their order, for one walk."""
+        if self.looks in (0, self.steps):
+            return self.step
+        return Glances(self, cast(Foreseeing, self.chain)).step
 
-    def drawn(self, where: Places, looks: int = 0) -> Tensor:
-        """`[B, K, C]` fp32: the latents that the tape draws at these places; looks: see `means`."""
-        *_, last = self.taped(where, looks)
+    def drawn(self, where: Places) -> Tensor:
+        """`[B, K, C]` fp32: the latents that the tape draws at these places."""
+        *_, last = self.taped(where)
         return last.float()
 
-    def taped(self, where: Places, looks: int = 0) -> Iterator[Tensor]:
+    def taped(self, where: Places) -> Iterator[Tensor]:
         """`[B, K, C]` float64: what the tape draws, after every step of the chain."""
         begin, widths, offsets = where.latent(self.steps, self.chain.size)
-        x, means = begin * self.chain.start, self.means(looks)
+        x, law_of = begin * self.chain.start, self.walking()
         for step in range(self.steps):
-            mean = means(x, step)
-            ends = not self.chain.deviations[step]  # there is nothing to draw
-            x = mean if ends else dithered(mean, self.deviation(step) * widths[step], offsets[step])
+            law = law_of(x, step)
+            x = dithered(law.mean, law.deviation * widths[step], offsets[step])
+            if not law.noisy:
+                x = torch.where(law.deviation > 0, x, law.mean)
             yield x
 
     def normals(self, noise: Noise) -> Tensor:
@@ -127,15 +161,15 @@ class LatentLaw:
         sizes = 1 + self.steps, self.chain.size
         return noise.normal(self.given.shape[1], math.prod(sizes)).unflatten(2, sizes).movedim(2, 0)
 
-    def walked(self, normals: Tensor, looks: int = 0) -> Walk:
-        """Chains that draw Gaussian noise; looks: see `means`."""
-        states, means, mean = [normals[0] * self.chain.start], [], self.means(looks)
+    def walked(self, normals: Tensor) -> Walk:
+        """Chains that draw Gaussian noise."""
+        states, laws, law_of = [normals[0] * self.chain.start], [], self.walking()
         for step in range(self.steps):
-            means.append(mean(states[-1], step))
-            states.append(means[-1] + self.deviation(step) * normals[1 + step])
+            laws.append(law_of(states[-1], step))
+            states.append(laws[-1].drawn(normals[1 + step]))
         # the token itself is float32, and what follows it has seen no other
         states[-1] = states[-1].float().double()
-        return Walk(torch.stack(states, 2), torch.stack(means, 2))
+        return Walk(torch.stack(states, 2), laws)
 
     def possible(self, columns: Tensor, latents: Tensor) -> Tensor:
         """`[B, K]` bool: whether latents `[B, K, C]` are numbers."""
@@ -143,19 +177,21 @@ class LatentLaw:
 
 
 class Glances:
-    """Means of one walk along a law's chain, whose head is asked at `looks` steps, the first among them."""
+    """Steps of one walk along a law's chain, whose head is asked at some of them, the first among them."""
 
-    def __init__(self, law: LatentLaw, looks: int) -> None:
-        self.law = law
+    def __init__(self, law: LatentLaw, chain: Foreseeing) -> None:
+        self.law, self.chain, looks = law, chain, law.looks
         self.at = {round(look * (law.steps - 1) / max(1, looks - 1)) for look in range(looks)}
         self.expected: Tensor | None = None
 
-    def mean(self, x: Tensor, step: int) -> Tensor:
-        """As `LatentLaw.mean`, towards what was expected last."""
-        law, x = self.law, x.float()
+    def step(self, x: Tensor, step: int) -> Gaussian:
+        """As `LatentLaw.step`, towards what was expected last."""
+        law, chain, x = self.law, self.chain, x.float()
         if step in self.at or self.expected is None:
-            self.expected = law.chain.denoised(x, step, law.condition, law.scale)
-        return law.chain.towards(x, step, self.expected).double()
+            self.expected = chain.denoised(x, step, law.condition, law.scale)
+        level = chain.deviations[step]
+        spread = law.temperature[:, None, None] * level
+        return Gaussian(chain.towards(x, step, self.expected).double(), spread.double(), level)
 
 
 def dithered(mean: Tensor, half: Tensor, offset: Tensor) -> Tensor:
@@ -166,9 +202,10 @@ def dithered(mean: Tensor, half: Tensor, offset: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LatentSampler:
-    """Laws of a chain; what a Sampler is for ids."""
+    """Laws of a chain; what a Sampler is for ids. looks: see `LatentLaw`."""
 
     chain: Chain
+    looks: int = 0
     ends: Tensor | None = None  # latents have no end of their own
 
     def remembers(self, settings: Settings) -> bool:
@@ -180,4 +217,4 @@ class LatentSampler:
 
     def again(self, given: Tensor, settings: Settings) -> LatentLaw:
         """The same; a latent's law depends on nothing else."""
-        return LatentLaw(self.chain, given, settings.guidance_scale, settings.temperature)
+        return LatentLaw(self.chain, given, settings.guidance_scale, settings.temperature, self.looks)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from polydraft.core.drafters.base import Drafter, NoDrafter
-from polydraft.core.drafters.eagle import EagleDrafter
+from polydraft.core.drafters.eagle import EagleReader
 from polydraft.core.drafters.jacobi import JacobiDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
-from polydraft.core.drafters.network import NetworkDrafter
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.kangaroo import EarlyExitReader, shallow
+from polydraft.core.drafters.reading import NetworkReader
 from polydraft.core.fit import ByRows
 from polydraft.core.latent.coupled import CoupledVerifier
-from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMDrafter, LeftLaw
+from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMReader, LeftLaw
+from polydraft.core.latent.law import LatentSampler
 from polydraft.core.latent.published import ContinuousSpeculative
 from polydraft.core.latent.target import LatentTarget
 from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
@@ -24,6 +24,7 @@ from polydraft.core.verify.tape import TapeVerifier
 
 Values = dict[str, Any]
 COUPLING = "De Bortoli et al. 2025, arXiv 2501.05370"
+CSPD = "Wang et al. 2024, arXiv 2411.11925"
 
 
 def target_of(context: MethodContext) -> LatentTarget:
@@ -31,37 +32,30 @@ def target_of(context: MethodContext) -> LatentTarget:
     return context.target
 
 
-def line(values: Values) -> Dynamic:
-    """Where a network's chain of `depth` goes."""
-    return Dynamic(values["depth"], 1, values["depth"], 0.0)
-
-
-def chained(context: MethodContext, values: Values, network: NetworkDrafter) -> Drafter:
+def chained(context: MethodContext, values: Values, reader: NetworkReader) -> Drafter:
     """A network whose hidden states are like the target's, and so go into its head."""
-    return LatentChainDrafter(network, target_of(context).chain, values["depth"], values["looks"])
+    return LatentChainDrafter(reader, LatentSampler(target_of(context).chain, values["looks"]), values["depth"])
 
 
 def independent(context: MethodContext, values: Values) -> Drafter:
     model, head = context.drafters["lm"]()
-    network = LatentLMDrafter(model, head, target_of(context), line(values), Rank())
-    return LatentChainDrafter(network, head, values["depth"], values["looks"])
+    reader = LatentLMReader(model, head, target_of(context))
+    return LatentChainDrafter(reader, LatentSampler(head, values["looks"]), values["depth"])
 
 
 def eagle(context: MethodContext, values: Values) -> Drafter:
-    model = context.drafters["eagle"]()
-    return chained(context, values, EagleDrafter(model, context.target, line(values), Rank()))
+    return chained(context, values, EagleReader(context.drafters["eagle"](), context.target))
 
 
 def early_exit(context: MethodContext, values: Values) -> Drafter:
     layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
-    backbone = shallow(context.target.model, layers)
-    return chained(context, values, EarlyExitDrafter(backbone, context.target, line(values), Rank()))
+    return chained(context, values, EarlyExitReader(shallow(context.target.model, layers), context.target))
 
 
 def jacobi(context: MethodContext, values: Values) -> Drafter:
     window, target = values["window"], target_of(context)
     alone = window.alone if isinstance(window, ByRows) else window
-    return JacobiDrafter(alone, LeftLaw(target.chain), restart=False)
+    return JacobiDrafter(alone, LeftLaw(target.chain.size), restart=False)
 
 
 def depth(default: int) -> dict[str, Parameter]:
@@ -103,7 +97,7 @@ JUDGES: dict[str, JudgePart] = {
         JudgePart("coupled", "exact", "the two chains coupled step by step, each step as often as any coupling can",
                   COUPLING, lambda context, values, shape: CoupledVerifier(), ("chain",), drafter="eagle"),
         JudgePart("cspd", "lossy", "as published: the ratio of the chains' last steps, both driven by one noise",
-                  "Wang et al. 2024, arXiv 2411.11925",
+                  CSPD,
                   lambda context, values, shape: ContinuousSpeculative(values["prefill"]), ("chain",), drafter="eagle",
                   parameters={"prefill": Parameter(13, "first latents that the target draws alone", 0, 10**6)}),
     )

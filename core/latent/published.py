@@ -5,10 +5,10 @@ Target and draft walk their chains with the same noise at every step, so that th
 the drafted latent is kept with `min(1, Σ p(x0 | x1) / q(x0 | x1))`, each under its own x1. Σ is the product over the
 earlier steps of the ratio of standard deviations, draft over target; chains of fixed noise have Σ = 1. A latent that is
 not kept is drawn again from the target's last step until one passes with `[Σp - q]+ / Σp`, and the first latents of a
-picture are the target's alone (pre-filling). What it computes is the ratio of two conditional laws at one point of each
-chain, not that of the latents' laws, so the result is near the target's law and not of it. The code that its authors
-published takes the reciprocal of Σ, divides deviations by 42 in the test and adds no noise in the last step; here is
-the formula.
+picture are the target's alone (pre-filling). Where Σ is 1 that is a coupling of two last steps, each behind a draw of
+its own chain, and keeps the law but for the end of trying; where it is not, the factor makes of it what is near the
+target's law and not of it. The code that its authors published takes the reciprocal of Σ, divides deviations by 42 in
+the test and adds no noise in the last step; here is the formula.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.latent.gaussian import Gaussian, proposed
 from polydraft.core.latent.law import LatentLaw, Walk
-from polydraft.core.noise import Noise
+from polydraft.core.noise import Noise, Tries
 from polydraft.core.tokens import put, take
 from polydraft.core.verdict import Verdict, follow
 
@@ -39,41 +40,46 @@ class ContinuousSpeculative:
     on_tape = False
 
     def verify(self, draft: Draft, law: LatentLaw, noise: Noise, t: Tensor) -> Verdict:
-        own = law.walked(law.normals(noise)).latents  # `[B, N+1, C]`, what the target draws where nothing is kept
+        normals = law.normals(noise)
         if not draft.size:
-            return follow(draft.valid.sum(1), draft, own)
-        sigma, drafted = law.deviation(law.steps - 1), draft.q.means[:, :, -1]
-        mean = aligned(law, draft.q)
-        ratio = log_density(draft.tokens, mean, sigma) - log_density(draft.tokens, drafted, sigma)
-        kept = draft.valid & (noise.uniform(draft.size).log() < ratio)
-        kept = kept & (t[:, None] + torch.arange(draft.size, device=t.device) >= self.prefill)
+            return follow(draft.valid.sum(1), draft, law.walked(normals).latents)
+        places = t[:, None] + torch.arange(draft.size, device=t.device)
+        due = draft.valid & (places >= self.prefill)
+        walk = law.walked(driven(normals, draft.q, due, law.chain.start))
+        p, q = walk.steps[-1].upto(draft.size), draft.q.steps[-1]
+        drafted, lift = draft.q.states[:, :, -1], lifted(draft.q, walk)
+        log_ratio = lift + p.log_density(drafted) - q.log_density(drafted)
+        kept = due & (noise.uniform(draft.size).log() < log_ratio)
         accepted = kept.cumprod(1).sum(1)
-        failed = accepted.clamp(max=draft.size - 1)[:, None]
-        tried = (accepted < draft.size) & (t + accepted >= self.prefill)  # elsewhere nothing was refused
-        again = residual(take(mean, failed), take(drafted, failed), sigma, noise)
-        own = own.clone()
-        put(own, accepted[:, None], torch.where(tried[:, None, None], again, take(own, accepted[:, None])))
+        failed = accepted.clamp(max=draft.size - 1)
+        lines = torch.arange(len(t), device=t.device)
+        tried = (accepted < draft.size) & due[lines, failed]  # elsewhere nothing was refused
+        at = lines, failed
+        again = capped(p.at(at), q.at(at), lift[at][:, None], noise.tries(draft.size).at(at))
+        own = walk.latents  # `[B, N+1, C]`, what the target draws where nothing was refused
+        put(own, accepted[:, None], torch.where(tried[:, None], again, own[lines, accepted])[:, None])
         return follow(accepted, draft, own)
 
 
-def aligned(law: LatentLaw, walk: Walk) -> Tensor:
-    """`[B, N, C]`: the mean of the target's last step, its chain driven by the noise of `walk`."""
-    nodes = LatentLaw(law.chain, law.given[:, :-1], law.scale, law.temperature)
-    x = walk.states[:, :, 0]
-    for step in range(law.steps - 1):
-        x = nodes.mean(x, step) + (walk.states[:, :, step + 1] - walk.means[:, :, step])
-    return nodes.mean(x, law.steps - 1)
+def driven(normals: Tensor, walk: Walk, due: Tensor, start: float) -> Tensor:
+    """Normals `[1+T, B, N+1, C]` with those that drove `walk` where `due` `[B, N]` holds."""
+    theirs = [walk.states[:, :, 0] / start]
+    theirs += [law.normals(walk.states[:, :, step + 1]) for step, law in enumerate(walk.steps)]
+    nodes = torch.where(due[..., None], torch.stack(theirs), normals[:, :, :-1])
+    return torch.cat([nodes, normals[:, :, -1:]], 2)
 
 
-def log_density(x: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:
-    """Of N(mean, σ²) at x `[B, N, C]`, but for a constant; `[B, N]`."""
-    return -((x - mean) / sigma).square().sum(-1) / 2
+def lifted(q: Walk, p: Walk) -> Tensor:
+    """`[B, N]`: log Σ, of what drafts had, `[B, N]`, and the target's, `[B, N+1]`."""
+    log_sigma = torch.zeros(q.states.shape[:2], dtype=torch.float64, device=q.states.device)
+    for drafted, own in zip(q.steps[:-1], p.steps[:-1], strict=True):
+        if own.level is None or own.level != drafted.level:
+            log_sigma += drafted.log_spread() - own.log_spread()[:, :-1]
+    return log_sigma
 
 
-def residual(mean: Tensor, drafted: Tensor, sigma: Tensor, noise: Noise) -> Tensor:
-    """`[B, 1, C]` fp32: the first of many draws of N(mean, σ²) that `[p - q]+ / p` lets pass; means `[B, 1, C]`."""
-    drawn = mean + sigma * noise.normal(TRIES, mean.shape[2])
-    chance = 1 - (log_density(drawn, drafted, sigma) - log_density(drawn, mean, sigma)).exp()
-    passed = noise.uniform(TRIES) < chance
+def capped(p: Gaussian, q: Gaussian, lift: Tensor, tries: Tries) -> Tensor:
+    """`[N, C]` fp32: the first of TRIES draws of p that passes; p, q: `[N, 1, C]`, lift: `[N, 1]`."""
+    drawn, passed = proposed(p, q, lift, tries, 0, TRIES)
     passed[:, -1] = True
-    return take(drawn, passed.int().argmax(1)[:, None]).float()
+    return take(drawn, passed.int().argmax(1)[:, None])[:, 0].float()

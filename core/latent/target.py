@@ -3,7 +3,8 @@
     target = LatentTarget(backbone, head, begin=boi, guided=True)
 
 A prompt is ids, the last of which begins the latents. In place of latents it has nan: a token of nan is that last id.
-So is an infinite one, which nobody says but a drafter: it must not spread through keys and values.
+So is an infinite one, or one so large that the backbone would overflow, which nobody says but a drafter: it must not
+spread through keys and values.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from polydraft.core.sampling import OFF, Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 
+LARGEST = 1e4  # no coordinate of a latent is; they are of about unit variance
 IDS_ONLY = ("top_k", "top_p", "min_p", "repetition_penalty", "min_tokens", "repetition_aware")
 
 
@@ -66,7 +68,7 @@ class LatentTarget(CausalTarget):
         """Latents `[..., C]`, or ids of prompts `[...]` → `[..., D]`."""
         if not tokens.is_floating_point():
             return super().embed(tokens)
-        none = ~tokens.isfinite().all(-1, keepdim=True)
+        none = ~sane(tokens)[..., None]
         return torch.where(none, self.first, self.chain.embed(tokens.masked_fill(none, 0)))
 
     def inputs(self, tokens: Tensor) -> Tensor:
@@ -109,6 +111,11 @@ def check(sampling: Sampling) -> None:
             f"{asked[0]} chooses among ids and this model draws latents; leave it out, or use temperature or "
             "guidance_scale."
         )
+
+
+def sane(tokens: Tensor) -> Tensor:
+    """`[…]` bool: which tokens `[…, C]` are latents that a model can read."""
+    return (tokens.abs() < LARGEST).all(-1)
 
 
 def nothing(rows: int, length: int, size: int, device: torch.device) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.drafters.network import in_front
-from polydraft.core.drafters.tree import embeddings
+from polydraft.core.drafters.reading import embeddings
 from polydraft.core.target import CausalTarget, Prompt
 
 

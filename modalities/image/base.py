@@ -54,6 +54,10 @@ class PicturePipeline(Pipeline):
     def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
         """`[K, …]`: what the loop committed, as results have it."""
 
+    def placed(self, prompt: Prompt, had: int, committed: list[Any]) -> tuple[Tensor, Tensor]:
+        """Places `[K]` of what the loop committed to a row that had so many tokens, and the tokens `[K, …]` there."""
+        return torch.arange(had, had + len(committed)), self.read_tokens(committed)
+
     @abstractmethod
     def missing(self, tokens: Tensor) -> Tensor:
         """`[n, T]` bool: tokens that are not there."""
@@ -65,6 +69,11 @@ class PicturePipeline(Pipeline):
     @property
     def image_tokens(self) -> int:
         return self.grid[0] * self.grid[1]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the loop that make a picture."""
+        return self.image_tokens
 
     @property
     def row(self) -> int:  # type: ignore[override]
@@ -80,6 +89,17 @@ class PicturePipeline(Pipeline):
         if size not in (None, "auto", self.dimensions):
             raise InvalidArgument(f"size={size} is not possible; {self.card.name} draws {self.dimensions}.")
         return self
+
+    def drawn_in(self, iterations: int | None) -> Self:
+        """The same model, drawing a picture in so many sets of tokens; None is its own number."""
+        if iterations is not None:
+            raise InvalidArgument(f"iterations={iterations} is not possible; {self.card.name} draws token by token.")
+        return self
+
+    def as_costly(self, result: ImageResult) -> dict[str, Any]:
+        """Options of plain drawing that takes as many target passes as a lossy `result` did, what that is to be
+        compared with; empty where plain drawing cannot be had in fewer passes, or nothing was lost."""
+        return {}
 
     def sample_prompts(self) -> list[Prompt]:
         return self.prompts_to_ids(["a cat"])
@@ -102,10 +122,10 @@ class PicturePipeline(Pipeline):
         self, prompt: str | list[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, guidance_scale: float | None = None, size: str | None = None,
-        partial_images: int = 0,
+        iterations: int | None = None, partial_images: int = 0,
     ) -> ImageRun:  # fmt: skip
         """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
-        pipe, choice = self.sized(size), self.chosen(speculative, method)
+        pipe, choice = self.sized(size).drawn_in(iterations), self.chosen(speculative, method)
         if not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")
         texts = [prompt] if isinstance(prompt, str) else list(prompt)
@@ -138,7 +158,7 @@ class PicturePipeline(Pipeline):
         sampling = self.sampling() if sampling is None else sampling
         row_seeds = list(range(len(captions))) if row_seeds is None else row_seeds
         return [
-            Prompt(self.branches(caption), self.image_tokens, seed, sampling=sampling)
+            Prompt(self.branches(caption), self.length, seed, sampling=sampling)
             for caption, seed in zip(captions, row_seeds, strict=True)
         ]
 

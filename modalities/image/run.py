@@ -52,7 +52,10 @@ class ImageNews:
 
 
 class ImageRun(Run[ImageNews, ImageResult]):
-    """One request for pictures. partial_images: how many unfinished ones are to be drawn, at equal shares of tokens."""
+    """One request for pictures. partial_images: how many unfinished ones are to be drawn, at equal shares of tokens.
+
+    done: tokens of pictures that are there.
+    """
 
     def __init__(
         self, pipe: PicturePipeline, method: Method, prompts: list[Prompt], texts: list[str], ignored: tuple[str, ...],
@@ -62,18 +65,19 @@ class ImageRun(Run[ImageNews, ImageResult]):
         self.pipe, self.texts, self.ignored = pipe, texts, ignored
         self.tokens = pipe.blank(len(prompts))
         self.committed_at = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
-        total = self.committed_at.numel()
+        self.done, total = 0, self.committed_at.numel()
         self.due_at = [total * share // (partial_images + 1) for share in range(1, partial_images + 1)]
 
     def take(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, str]:
         for row, (had, tokens) in committed.items():
-            place = slice(had, had + len(tokens))
-            self.tokens[row, place] = self.pipe.read_tokens(tokens)
-            self.committed_at[row, place] = self.passes
+            places, made = self.pipe.placed(self.prompts[row], had, tokens)
+            self.tokens[row, places] = made
+            self.committed_at[row, places] = self.passes
+            self.done += len(places)
         return {}
 
     def news(self) -> list[ImageNews]:
-        done, due = self.generated, False
+        done, due = self.done, False
         while self.due_at and done >= self.due_at[0]:
             self.due_at.pop(0)
             due = not self.over
@@ -109,7 +113,7 @@ class ImageStream(Stream[ImageRun], Iterator[ImageStep]):
 
     def __next__(self) -> ImageStep:
         step = next(self.made)
-        return ImageStep(self.run.generated, self.run.committed_at.numel(), self.run.passes, step)
+        return ImageStep(self.run.done, self.run.committed_at.numel(), self.run.passes, step)
 
     def result(self) -> ImageResult:
         """Pictures, tokens and statistics of what was committed so far."""

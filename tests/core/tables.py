@@ -16,6 +16,7 @@ from polydraft.core.drafters.base import Stateless
 from polydraft.core.drafters.heads import MultiTokenDrafter
 from polydraft.core.drafters.network import NetworkDrafter
 from polydraft.core.drafters.plans import Plan, Rank
+from polydraft.core.drafters.reading import NetworkReader
 from polydraft.core.noise import Noise
 from polydraft.core.rows import Departure
 from polydraft.core.sampling import Law, Sampler, Sampling, Settings
@@ -120,19 +121,21 @@ class TableNetwork:
         return torch.stack([inputs, cached + depth[:, -inputs.shape[1] :]], -1)
 
 
-class TableDrafter(NetworkDrafter):
-    def __init__(self, table: Tensor, target: TableTarget, plan: Plan, rank: Rank) -> None:
-        super().__init__(TableNetwork(), target, plan, rank)  # type: ignore[arg-type]
-        self.table = table
-
+class TableReader(NetworkReader):
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return tokens
 
-    def head(self, features: Tensor) -> Tensor:
-        return self.table[features[..., 1] - 1, features[..., 0]]
-
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
         return seen.ids, seen.lengths - 1
+
+
+class TableDrafter(NetworkDrafter):
+    def __init__(self, table: Tensor, target: TableTarget, plan: Plan, rank: Rank) -> None:
+        super().__init__(TableReader(TableNetwork(), target), target, plan, rank)  # type: ignore[arg-type]
+        self.table = table
+
+    def head(self, features: Tensor) -> Tensor:
+        return self.table[features[..., 1] - 1, features[..., 0]]
 
 
 class TableAhead(MultiTokenDrafter):

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from polydraft.core.drafters.block import BlockNetwork
+from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
-from polydraft.core.drafters.plans import Rank, Static, Tree, tree_places
+from polydraft.core.drafters.plans import Rank, Static, tree_places
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.fit import best_shares
 from polydraft.core.sampling import Sampling

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.jacobi import INITIALISATIONS, Initial
-from polydraft.core.drafters.plans import Dynamic, Rank, Static, Tree
+from polydraft.core.drafters.plans import Dynamic, Rank, Static
 from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
 from polydraft.core.noise import Noise
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling

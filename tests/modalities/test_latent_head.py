@@ -40,7 +40,7 @@ class Knowing(LatentHead):
         return (wanted - x / (1 + sigma**2)) * math.sqrt(1 + sigma**2) / sigma
 
     def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
-        self.now = self.steps[step].sigma
+        self.now = self.numbers[step].sigma
         return super().mean(x, step, condition, scale)
 
 

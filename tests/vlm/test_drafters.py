@@ -40,7 +40,8 @@ def said_first(pipe: VLMPipeline, drafter: EagleDrafter, prompts: list[Prompt]) 
             said.append(super().logits(*given))
             return said[-1]
 
-    heard = Heard(drafter.model, drafter.target, drafter.plan, drafter.rank, drafter.pictured)
+    reader: Any = drafter.reader
+    heard = Heard(reader.model, drafter.target, drafter.plan, drafter.rank, reader.pictured)
     how = method(pipe, heard)
     batch = start(how, prompts)
     heard.draft(batch.state, batch.drafts, how.sampler, batch.noise)

@@ -122,7 +122,7 @@ def test_a_drafter_without_eyes_drops_pictures(pipe_of):
     student = LlamaForCausalLM(LlamaConfig(vocab_size=pipe.mask.shape[1], **TEXT))
     drafter = LMDrafter(student, pipe.target(), Dynamic(2), Rank(), pipe.unread)
     with torch.inference_mode():
-        read, entries = drafter.prompt(drafter.target.prefill(drafter.target.empty(), prompts))
+        read, entries = drafter.reader.prompt(drafter.target.prefill(drafter.target.empty(), prompts))
     for row, prompt in enumerate(prompts):
         text = [token for token in prompt.branches[0] if token not in pipe.placeholders]
         assert len(text) < len(prompt.branches[0]) and read[row, : len(text)].tolist() == text

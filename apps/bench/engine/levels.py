@@ -94,7 +94,7 @@ def levels_of(deep: list[Run], shallow: list[Run], levels: int) -> Spread:
 
 def bare(drafter: EagleDrafter, batch: Batch, inputs: torch.Tensor) -> Callable[[], object]:
     """The drafter's layer alone, over inputs `[1, W, D]` that stand behind what the batch has drafted on."""
-    network, seen = drafter.network, batch.drafts.cache
+    network, seen = drafter.reader.network, batch.drafts.cache
     backbone: Any = network.backbone
     cache = network.cache(1)
     cache.join(1)

@@ -115,10 +115,8 @@ def heard(
     if not isinstance(method.drafter, LatentChainDrafter):
         raise UnsupportedMethod(f"method {name!r} has no chain of its own; use one of draft, eagle, early-exit.")
     target, drafter = Heard(pipe.head), Heard(method.drafter.sampler.chain)
-    recorded = LatentChainDrafter(method.drafter.network, drafter.chain, 1)
-    recorded.sampler = drafter
     note(f"drawing {prompts} pictures with {name}")
-    decoded(replace(method, sampler=target, drafter=recorded), asked)
+    decoded(replace(method, sampler=target, drafter=replace(method.drafter, sampler=drafter)), asked)
     scale = torch.tensor([sampling.guidance_scale], device=pipe.device)
     heat = torch.tensor([sampling.temperature], device=pipe.device)
     laws = [LatentLaw(each.chain, torch.cat(each.found)[None], scale, heat) for each in (target, drafter)]

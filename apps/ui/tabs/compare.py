@@ -108,6 +108,7 @@ class Lane:
     title: str
     kind: str
     drawing: Drawing | None
+    grid: tuple[int, int] = (0, 0)
     frame: Frame | None = None
     shown: str = ""
 
@@ -116,7 +117,7 @@ class Lane:
 
     def view(self, frame: Frame) -> str:
         if self.kind == "image":
-            return picture(frame.picture, frame.passes, (16, 16), f"{self.title} decoding’s picture")
+            return picture(frame.picture, frame.passes, self.grid, f"{self.title} decoding’s picture")
         if self.drawing is not None:
             return self.drawing.strip(frame)
         return answer(frame.pieces, going=frame.result is None)
@@ -132,7 +133,8 @@ async def raced(
 ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """Both lanes as they go, and the verdict."""
     rate = at.engine.model(None, "speech").pipe.sample_rate if kind == "speech" else 0
-    drafted, plain = (Lane(title, kind, Drawing("", rate) if rate else None) for title in ("Drafted", "Plain"))
+    grid = at.offers[kind].grid
+    drafted, plain = (Lane(title, kind, Drawing("", rate) if rate else None, grid) for title in ("Drafted", "Plain"))
     order: list[Lane] = []
 
     async def follow(lane: Lane, method: str) -> None:

@@ -19,11 +19,12 @@ PRIVATE: Any = "private"
 
 @dataclass(frozen=True)
 class Offer:
-    """A model as the page offers it. method: what it drafts with unless told otherwise."""
+    """A model as the page offers it. method: what it drafts with unless told otherwise; grid: of a picture's tokens."""
 
     card: ModelCard
     method: str
     voices: Sequence[str] = ()
+    grid: tuple[int, int] = (0, 0)
 
 
 @dataclass

@@ -19,7 +19,8 @@ EXAMPLES = (
     "two foxes on a navy background", "a panda to the left of a rocket on a yellow background",
     "three small suns on a pink background", "a whale above an umbrella on a blue background",
 )  # fmt: skip
-HINT = "A picture is 256 tokens. You will see which of them each pass of the network made."
+HINT = "A picture is {} tokens. You will see which of them each pass of the network made."
+WIDELY = 5.0  # guidance that goes far enough for most models
 
 
 def tab(at: Desk) -> None:
@@ -28,6 +29,8 @@ def tab(at: Desk) -> None:
     if offer is None:
         desk.html(stage.empty("picture", "No image model is loaded; start with --image to draw."))
         return
+    rows, columns = offer.grid
+    guidance = float(offer.card.defaults.get("guidance_scale", 1.0))
     desk.html(chrome.lead("Say what to draw. The picture fills in as its tokens are verified, several a pass."))
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
@@ -38,7 +41,7 @@ def tab(at: Desk) -> None:
             start, stop = desk.buttons("draw", "Draw")
             examples = gr.Column(elem_classes="bare")
         with gr.Column(scale=6, min_width=320, elem_classes="stage"):
-            view = desk.html(stage.stage(stage.empty("picture", HINT)), elem_id="draw-stage")
+            view = desk.html(stage.stage(stage.empty("picture", HINT.format(rows * columns))), elem_id="draw-stage")
             runs = desk.runs_box("draw")
         with gr.Column(scale=5, min_width=320, elem_classes="more"):
             seed = desk.seed_box("draw")
@@ -46,7 +49,7 @@ def tab(at: Desk) -> None:
                 method = desk.method_box(offer, "draw")
                 fine = desk.sampling(offer, "draw")
                 fine["guidance_scale"] = gr.Slider(
-                    1, 5, offer.card.defaults.get("guidance_scale", 1.0), step=0.1, label="Guidance",
+                    1, max(WIDELY, 2 * guidance), guidance, step=0.1, label="Guidance",
                     elem_id="draw-guidance", info="How strictly the prompt is followed; 1 is off and twice as fast.",
                 )  # fmt: skip
     record = gr.JSON(visible=False)
@@ -57,7 +60,7 @@ def tab(at: Desk) -> None:
         given = changed(settings, own)
         try:
             async for frame in at.frames("image", prompt=prompt, **given):
-                yield shown(frame, prompt, given)
+                yield shown(frame, prompt, given, offer.grid)
         except PolydraftError as error:
             yield stage.stage(stage.failure(str(error))), {"error": str(error)}
 
@@ -68,11 +71,11 @@ def tab(at: Desk) -> None:
     at.links["draw"] = {"prompt": prompt, "seed": seed, "method": method, "runs": runs, **fine}
 
 
-def shown(frame: Frame, prompt: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def shown(frame: Frame, prompt: str, given: dict[str, Any], grid: tuple[int, int]) -> tuple[str, dict[str, Any]]:
     """The stage, and what is known of the run."""
     now = frame.counts
     result = frame.result
-    seen = picture(frame.picture, frame.passes, (16, 16) if result is None else result.grid, f"Drawing: {prompt}")
+    seen = picture(frame.picture, frame.passes, grid, f"Drawing: {prompt}")
     if result is None:
         return stage.stage(seen, counts.bars(now) + counts.facts(now), going=True), {}
     notes = {"prompt": prompt, "model": result.model, "method": result.method, "seed": str(result.seeds[0])}

@@ -31,6 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.latent.law import FixedNoise
 from polydraft.core.training.shipping import shipped
 
 WAVES = 8  # frequencies of log sigma that the network sees
@@ -92,7 +93,7 @@ class Block(nn.Module):
         return x + self.second(F.silu(torch.addcmul(shift, inner, scale)))
 
 
-class LatentHead(nn.Module):
+class LatentHead(FixedNoise, nn.Module):
     """See above. Weights in the model's dtype; the chain, its means and noise levels in fp32."""
 
     def __init__(self, config: HeadConfig) -> None:
@@ -125,7 +126,7 @@ class LatentHead(nn.Module):
 
     def use(self, config: HeadConfig) -> None:
         self.config = config
-        self.steps = [Step.between(*pair) for pair in zip(config.levels, config.levels[1:], strict=False)]
+        self.numbers = [Step.between(*pair) for pair in zip(config.levels, config.levels[1:], strict=False)]
         self._times: dict[int, Tensor] = {}
 
     def set_levels(self, levels: tuple[float, ...]) -> None:
@@ -151,9 +152,9 @@ class LatentHead(nn.Module):
         return math.sqrt(1 + self.config.levels[0] ** 2)
 
     @property
-    def deviations(self) -> list[float]:
+    def deviations(self) -> list[float]:  # type: ignore[override]
         """Standard deviation of every step."""
-        return [step.deviation for step in self.steps]
+        return [step.deviation for step in self.numbers]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -172,7 +173,7 @@ class LatentHead(nn.Module):
     def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
         """Mean of `x` after `step`, `[B, K, C]` fp32. condition: `[B, R, K, W]`; of two branches the first has the
         caption, and `scale` `[B]` says how far to go from the second to the first and beyond."""
-        now = self.steps[step]
+        now = self.numbers[step]
         said = self.network(x[:, None] * now.scale, condition, self.at(step))
         if said.shape[1] == 2:
             guided = torch.lerp(said[:, 1], said[:, 0], scale.view(-1, 1, 1).to(said.dtype))
@@ -182,7 +183,7 @@ class LatentHead(nn.Module):
 
     def denoised(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:
         """The estimate of y that `mean` goes towards, `[B, K, C]` fp32."""
-        now = self.steps[step]
+        now = self.numbers[step]
         said = self.network(x[:, None] * now.scale, condition, self.at(step))
         both = said.shape[1] == 2
         guided = torch.lerp(said[:, 1], said[:, 0], scale.view(-1, 1, 1).to(said.dtype)) if both else said[:, 0]
@@ -215,7 +216,7 @@ class LatentHead(nn.Module):
 
     def at(self, step: int) -> Tensor:
         """`times` of a step's noise level, kept where weights don't change."""
-        sigma = torch.tensor([self.steps[step].sigma], device=self.enter.weight.device)
+        sigma = torch.tensor([self.numbers[step].sigma], device=self.enter.weight.device)
         if self.training or torch.is_grad_enabled():
             return self.times(sigma)
         if step not in self._times:

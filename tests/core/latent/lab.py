@@ -13,14 +13,13 @@ from transformers import LlamaConfig, LlamaModel
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
+from polydraft.core.drafters.eagle import EagleNetwork, EagleReader
 from polydraft.core.drafters.jacobi import JacobiDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
+from polydraft.core.drafters.kangaroo import EarlyExitReader, shallow
 from polydraft.core.drafters.oracle import OracleDrafter, Replayed
-from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.kernels import prepare
 from polydraft.core.latent.coupled import CoupledVerifier
-from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMDrafter, LeftLaw
+from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMReader, LeftLaw
 from polydraft.core.latent.law import LatentSampler
 from polydraft.core.latent.target import LatentTarget
 from polydraft.core.noise import Noise, uniform
@@ -39,7 +38,7 @@ HEATS, SCALES = (1.0, 0.5, 1.3), (2.0, 1.0, 3.0)
 @dataclass
 class LatentOracle(OracleDrafter):
     """Replays recorded latents `[T, C]`, some of them wrong: grossly, in the last bit or the sign of one coordinate,
-    or by being no latent at all: nan or infinite."""
+    or by being no latent at all: nan, infinite or too large to be read."""
 
     def draft(self, state: State, own: Replayed, sampler: Any, noise: Noise) -> Draft:
         device = state.tokens.device
@@ -51,7 +50,8 @@ class LatentOracle(OracleDrafter):
         place = (uniform(key + 2, order, t, steps) * truth.shape[2]).long()
         one = torch.arange(truth.shape[2], device=device) == place[..., None]
         bit, sign = truth * (1 + 2**-23), -truth
-        wrongs = truth + 1, either(one, bit, truth), either(one, sign, truth), truth * torch.nan, truth * torch.inf
+        none = [torch.full_like(truth, number) for number in (torch.nan, torch.inf, 3e38)]
+        wrongs = truth + 1, either(one, bit, truth), either(one, sign, truth), *none
         wrong = torch.stack(wrongs, 2)  # [B, reach, kinds, C]
         kind = (uniform(key + 1, order, t, steps) * len(wrongs)).long()
         at = kind[..., None, None].expand(-1, -1, 1, truth.shape[2])
@@ -87,16 +87,16 @@ class Lab:
         """What drafts chains of its own, on the tape and off it."""
 
         def lm(target: LatentTarget) -> LatentChainDrafter:
-            network = LatentLMDrafter(self.student, self.student_head, target, PLAN, Rank())
-            return LatentChainDrafter(network, self.student_head, DEPTH)
+            reader = LatentLMReader(self.student, self.student_head, target)
+            return LatentChainDrafter(reader, LatentSampler(self.student_head), DEPTH)
 
         def eagle(target: LatentTarget) -> LatentChainDrafter:
             prepare(self.network)
-            return LatentChainDrafter(EagleDrafter(self.network, target, PLAN, Rank()), target.chain, DEPTH)
+            return LatentChainDrafter(EagleReader(self.network, target), LatentSampler(target.chain), DEPTH)
 
         def early_exit(target: LatentTarget) -> LatentChainDrafter:
-            network = EarlyExitDrafter(shallow(self.model, 2), target, PLAN, Rank())
-            return LatentChainDrafter(network, target.chain, DEPTH)
+            reader = EarlyExitReader(shallow(self.model, 2), target)
+            return LatentChainDrafter(reader, LatentSampler(target.chain), DEPTH)
 
         return {"lm": lm, "eagle": eagle, "early exit": early_exit}
 
@@ -104,13 +104,12 @@ class Lab:
         """recorded: what the oracle replays, by when rows join."""
         return self.chained() | {
             "oracle": lambda target: LatentOracle(recorded, 0, reach=4, acceptance=0.75),
-            "jacobi": lambda target: JacobiDrafter(6, LeftLaw(target.chain), restart=False),
-            "jacobi of one": lambda target: JacobiDrafter(1, LeftLaw(target.chain), restart=False),
-            "jacobi, restarting": lambda target: JacobiDrafter(3, LeftLaw(target.chain)),
+            "jacobi": lambda target: JacobiDrafter(6, LeftLaw(target.chain.size), restart=False),
+            "jacobi of one": lambda target: JacobiDrafter(1, LeftLaw(target.chain.size), restart=False),
+            "jacobi, restarting": lambda target: JacobiDrafter(3, LeftLaw(target.chain.size)),
         }
 
 
-PLAN = Dynamic(DEPTH, 1, DEPTH, 0.0)
 COUPLED = CoupledVerifier()
 
 

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.network import NetworkDrafter
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.reading import NetworkReader
 from polydraft.core.latent.drafters import LatentChainDrafter
-from polydraft.core.latent.law import LatentSampler
+from polydraft.core.latent.law import FixedNoise, LatentSampler
 from polydraft.core.latent.target import LatentPrefill, nothing
 from polydraft.core.sampling import Sampling, Settings
 from polydraft.core.state import State
@@ -32,7 +31,7 @@ HEATS = (1.0, 0.6)  # temperatures of the rows in turn
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(FixedNoise):
     """A chain whose means are straight in x, so that its end is normal. shift: what drafts do not know of the map."""
 
     size: int = 2
@@ -49,7 +48,7 @@ class Line:
         return [(after / before) ** 2 for before, after in zip(self.levels, self.levels[1:], strict=False)]
 
     @property
-    def deviations(self) -> list[float]:
+    def deviations(self) -> list[float]:  # type: ignore[override]
         return [after * (1 - shrink) ** 0.5 for after, shrink in zip(self.levels[1:], self.shrinks, strict=True)]
 
     def condition(self, hidden: Tensor) -> Tensor:
@@ -83,7 +82,7 @@ class Still(Line):
     """The same, whose last step has no noise."""
 
     @property
-    def deviations(self) -> list[float]:
+    def deviations(self) -> list[float]:  # type: ignore[override]
         return [*super().deviations[:-1], 0.0]
 
 
@@ -143,21 +142,17 @@ class MapNetwork:
         return inputs
 
 
-class MapReader(NetworkDrafter):
+class MapReader(NetworkReader):
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self.target.hidden(tokens)  # type: ignore[attr-defined]
 
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
         return seen.ids, seen.lengths - 1
 
-    def head(self, features: Tensor) -> Tensor:
-        raise NotImplementedError
-
 
 def reader(target: MapTarget, chain: Line, depth: int = 3) -> LatentChainDrafter:
     """Drafts what `chain` says of the target's own hidden states."""
-    network = MapReader(MapNetwork(), target, Dynamic(depth, 1, depth, 0.0), Rank())  # type: ignore[arg-type]
-    return LatentChainDrafter(network, chain, depth)
+    return LatentChainDrafter(MapReader(MapNetwork(), target), LatentSampler(chain), depth)  # type: ignore[arg-type]
 
 
 def asked(runs: int) -> list[Prompt]:

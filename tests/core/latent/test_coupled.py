@@ -12,7 +12,8 @@ from torch import Tensor
 
 from polydraft.core.decode import Method
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.latent.coupled import CoupledVerifier, coupled
+from polydraft.core.latent.coupled import CoupledVerifier
+from polydraft.core.latent.gaussian import Gaussian, coupled
 from polydraft.core.verify.tape import TapeVerifier
 
 from ...decoding import run
@@ -35,7 +36,9 @@ def stepped(distance: float, size: int, step: Any = coupled) -> tuple[Tensor, Te
     generator = torch.Generator().manual_seed(5)
     z = torch.randn(rows, columns, size, dtype=torch.double, generator=generator)
     y = drafted + SIGMA * z
-    x, kept = step(y, drafted, mean, torch.tensor(SIGMA).double(), noise(rows, 1))
+    sigma = torch.full((rows, 1, 1), SIGMA).double()
+    q, p = (Gaussian(middle, sigma, SIGMA) for middle in (drafted, mean))
+    x, kept = step(y, q, p, torch.ones(rows, columns, dtype=torch.bool), noise(rows, 1))
     assert torch.equal(x[kept], y[kept])
     return z, (x - mean) / SIGMA, kept, direction / direction.norm()
 

@@ -14,6 +14,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.latent import coupled as coupled_module
 from polydraft.core.latent.coupled import CoupledVerifier, beside
+from polydraft.core.latent.gaussian import Gaussian, coupled
 from polydraft.core.latent.law import LatentLaw, LatentSampler, Walk
 from polydraft.core.noise import Noise
 from polydraft.core.verdict import Verdict, follow
@@ -103,7 +104,8 @@ def test_noise_that_is_used_twice_or_not_drawn(monkeypatch, change):
 
 
 def test_a_temperature_that_no_step_hears(monkeypatch):
-    monkeypatch.setattr(LatentLaw, "deviation", lambda self, step: torch.tensor(self.chain.deviations[step]).double())
+    honest = LatentLaw.step
+    monkeypatch.setattr(LatentLaw, "step", lambda self, *at: honest(replace(self, temperature=torch.ones(1)), *at))
     assert plain_fit() < BAD
 
 
@@ -145,10 +147,10 @@ def reflected(z: Tensor, apart: Tensor, noise: Noise) -> Tensor:
 def step_of(log_ratio: Callable[..., Tensor] = ratio, parted: Callable[..., Tensor] = reflected) -> Callable[..., Any]:
     """A step of the coupling with another rule: when a draft is kept, and what noise is drawn where it is not."""
 
-    def step(y: Tensor, drafted: Tensor, mean: Tensor, sigma: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        z, apart = (y - drafted) / sigma, (drafted - mean) / sigma
+    def step(y: Tensor, q: Gaussian, p: Gaussian, due: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        z, apart = q.normals(y), (q.mean - p.mean) / p.deviation
         kept = noise.uniform(y.shape[1]).log() < log_ratio(z, apart)
-        return torch.where(kept[..., None], y, mean + sigma * parted(z, apart, noise)), kept
+        return torch.where(kept[..., None], y, p.drawn(parted(z, apart, noise))), kept
 
     return step
 
@@ -217,14 +219,20 @@ def test_a_draft_kept_through_a_last_step_without_noise(monkeypatch):
     drafter = reader(target, Still(shift=0.1))
 
     assert fit(drafter, target=target) > GOOD
-    monkeypatch.setattr(coupled_module, "same", lambda these, those: torch.ones(these.shape[:2], dtype=torch.bool))
+
+    def blind(y: Tensor, q: Gaussian, p: Gaussian, due: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        drawn, kept = coupled(y, q, p, due, noise)
+        return (drawn, kept) if p.noisy else (y, torch.ones_like(kept))
+
+    monkeypatch.setattr(coupled_module, "coupled", blind)
     assert fit(drafter, target=target) < BAD
 
 
-def test_a_drafter_whose_deviations_are_not_the_targets():
-    """Which is why such a drafter is refused."""
+def test_other_deviations_taken_for_the_targets(monkeypatch):
+    """Reflection asks for equal ones; without it such a drafter keeps the law (`test_coupled`)."""
     drafter = reader(TARGET, NEAR)
     drafter.sampler = LatentSampler(Line(shift=0.1, levels=(3.0, 1.6, 0.9, 0.5, 0.2)))
+    monkeypatch.setattr(coupled_module, "coupled", step_of())
     assert fit(drafter) < BAD
 
 
@@ -232,12 +240,15 @@ def test_a_draft_that_was_chosen_among_several(monkeypatch):
     """Of two walks the one that ends nearer to its mean: no longer a draw of the law that it is said to be of."""
     honest = LatentLaw.walked
 
-    def better(self: LatentLaw, normals: Tensor, *looks: int) -> Walk:
+    def better(self: LatentLaw, normals: Tensor) -> Walk:
         first, second = honest(self, normals), honest(self, normals.roll(1, 1))
-        near = [(walk.states[:, :, -1] - walk.means[:, :, -1]).square().sum(-1) for walk in (first, second)]
-        pick = (near[0] < near[1])[..., None, None]
-        pairs = zip((first.states, first.means), (second.states, second.means), strict=True)
-        return Walk(*(torch.where(pick, one, other) for one, other in pairs))
+        near = [(walk.states[:, :, -1] - walk.steps[-1].mean).square().sum(-1) for walk in (first, second)]
+        pick = (near[0] < near[1])[..., None]
+        steps = [
+            replace(one, mean=torch.where(pick, one.mean, other.mean))
+            for one, other in zip(first.steps, second.steps, strict=True)
+        ]
+        return Walk(torch.where(pick[..., None], first.states, second.states), steps)
 
     drafter = reader(TARGET, NEAR)
     assert fit(drafter) > GOOD

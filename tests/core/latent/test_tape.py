@@ -68,7 +68,8 @@ def test_the_end_of_a_chain_has_the_chances_that_integration_gives():
     density = torch.exp(-((x / chain.start) ** 2) / 2)
     for step in range(made.steps):
         one = LatentLaw(chain, made.given[:1, :1].expand(-1, len(x), -1, -1), made.scale[:1], made.temperature[:1])
-        mean, sigma = one.mean(x[None, :, None], step)[0, :, 0], float(one.deviation(step)[0])
+        after_step = one.step(x[None, :, None], step)
+        mean, sigma = after_step.mean[0, :, 0], float(after_step.deviation)
         after, heavy = torch.zeros_like(x), density > density.max() * 1e-14
         for part_mean, part in zip(mean[heavy].split(500), density[heavy].split(500), strict=True):
             after += (torch.exp(-(((x[:, None] - part_mean) / sigma) ** 2) / 2) * part).sum(1)

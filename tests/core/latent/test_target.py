@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from polydraft.core.decode import start
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.eagle import EagleDrafter
-from polydraft.core.drafters.plans import Rank
+from polydraft.core.drafters.eagle import EagleReader
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.latent.drafters import LatentChainDrafter
+from polydraft.core.latent.law import LatentSampler
 from polydraft.core.sampling import RepetitionAware, Sampling
 
 from ...decoding import run, same
-from .lab import COUPLED, DEPTH, PLAN, SIZE, lab, prompts
+from .lab import COUPLED, DEPTH, SIZE, lab, prompts
 from .toys import BEGIN, LEVELS, RandomHead
 
 
@@ -38,7 +39,7 @@ def test_the_root_reads_as_the_id_that_begins_latents():
 def test_what_is_no_latent_reads_as_the_beginning():
     made = lab()
     target = made.target()
-    for value in (torch.nan, torch.inf, -torch.inf):
+    for value in (torch.nan, torch.inf, -torch.inf, 3e38, -2e4):
         tokens = torch.zeros(2, 3, SIZE)
         tokens[1, 2, 1] = value
         read = target.embed(tokens)
@@ -87,4 +88,25 @@ def test_a_drafter_whose_chain_has_other_noise_is_refused(size, levels):
     made, head = lab(), RandomHead(size, levels=levels)
     target = made.target()
     with pytest.raises(UnsupportedMethod, match="other noise than its target's"):
-        LatentChainDrafter(EagleDrafter(made.network, target, PLAN, Rank()), head, DEPTH)
+        LatentChainDrafter(EagleReader(made.network, target), LatentSampler(head), DEPTH)
+
+
+@pytest.mark.parametrize("verifier", [None, COUPLED], ids=["tape", "coupled"])
+def test_a_draft_that_overflows_is_not_kept_and_ends_nobody(verifier):
+    """One row of three drafts numbers that are finite and too large; all rows end as they would."""
+    made, asked = lab(), prompts(3)
+    method = made.method(made.chained()["eagle"], verifier=verifier)
+    plain, _ = run(made.method(), asked)
+    honest = method.drafter.draft
+
+    def draft(*given: Any) -> Draft:
+        drafted = honest(*given)
+        drafted.tokens[0] = 3e38
+        if drafted.q is not None:
+            drafted.q.states[0, :, -1] = 3e38
+        return drafted
+
+    method.drafter.draft = draft  # type: ignore[method-assign]
+    found, tau = run(method, asked)
+    assert all(tokens.isfinite().all() and tokens.abs().max() < 1e3 for tokens in found) and tau >= 1
+    assert verifier is not None or same(found, plain)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 
+from polydraft.core.latent.law import FixedNoise
 from polydraft.core.latent.target import LatentTarget
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
@@ -16,7 +17,7 @@ BEGIN = 2
 LEVELS = (3.0, 1.6, 0.9, 0.5, 0.3)  # noise of the states of a chain
 
 
-class RandomHead(nn.Module):
+class RandomHead(FixedNoise, nn.Module):
     """Denoises towards what it reads from a hidden state; spread: how much of that it hears."""
 
     def __init__(self, size: int = 3, hidden: int = 32, levels: Sequence[float] = LEVELS, spread: float = 1.0) -> None:

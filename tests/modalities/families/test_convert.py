@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from polydraft.apps.cli import app
 from polydraft.core.errors import OutputUnwritable
 from polydraft.modalities.image.families.mar import convert as module
-from polydraft.modalities.image.families.mar.generate import Settings, generate
 from polydraft.modalities.image.families.mar.network import MAR
 
 from .conftest import TINY, tiny_mar
+from .drawn import Form, draw
 
 CPU = torch.device("cpu")
 
@@ -61,9 +61,9 @@ def test_a_checkpoint_becomes_a_folder_that_draws_the_same(tmp_path: Path) -> No
     assert loaded.config == TINY
     for name, tensor in own.state_dict().items():
         assert loaded.state_dict()[name].equal(tensor), name
-    settings = Settings(iterations=3, steps=4, scale=2.0)
-    for one, other in zip(*(generate(model, [1], [5], settings) for model in (loaded, own)), strict=True):
-        assert one.tokens.equal(other.tokens)
+    form = Form(scale=2.0)
+    one, other = (draw(form.method(model), form.prompts([1], [5])).tokens for model in (loaded, own))
+    assert one.equal(other)
 
 
 def test_pickled_code_is_refused_and_not_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -12,15 +13,19 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
+from polydraft.core import decode as loop
+from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.image.families.mar.chain import Chain, Schedule
+from polydraft.core.latent.law import dithered
+from polydraft.core.sampling import Sampling
 from polydraft.modalities.image.families.mar.config import SIZES
-from polydraft.modalities.image.families.mar.generate import Drawn, Plan, Settings, generate
+from polydraft.modalities.image.families.mar.head import SetChain
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
-from polydraft.modalities.image.families.mar.noise import Dice
-from polydraft.modalities.image.families.mar.sets import guidance, order, set_sizes
+from polydraft.modalities.image.families.mar.schedule import Schedule
+from polydraft.modalities.image.families.mar.sets import Sets, order, set_sizes, standing
 
 from . import published
+from .drawn import Form, draw
 
 # --- names
 
@@ -149,38 +154,42 @@ def test_schedule_is_the_closed_form_on_evenly_spaced_steps(steps: int) -> None:
 
 
 @pytest.mark.parametrize("guided", [False, True])
-def test_moments_follow_the_formulas(mar: MAR, guided: bool) -> None:
-    chain, branches = Chain(mar.net, 7, temperature=0.9), 2 if guided else 1
+@pytest.mark.parametrize("noisy_end", [False, True])
+def test_moments_follow_the_formulas(mar: MAR, guided: bool, noisy_end: bool) -> None:
+    """Of two rows of a set of three tokens."""
+    chain, branches = SetChain(mar.net, 3, 7, noisy_end), 2 if guided else 1
     schedule = chain.schedule
     made = torch.Generator().manual_seed(2)
-    z, x = torch.randn(5, branches, 16, generator=made), torch.randn(5, 4, generator=made)
-    scale = torch.rand(5, generator=made) * 3 + 1
+    z, x = torch.randn(2, branches, 1, 3, 16, generator=made), torch.randn(2, 1, 3, 4, generator=made)
+    scale = torch.rand(2, 1, generator=made) * 3 + 1
     for step, time in enumerate(schedule.times):
-        mean, log_variance = chain.moments(x, step, chain.condition(z), scale)
-        for row in range(5):
+        mean, deviation = chain.moments(x.flatten(2), step, chain.condition(z.flatten(3)), scale)
+        assert isinstance(deviation, Tensor) or (deviation == 0 and step == 6 and not noisy_end)
+        for row, slot in itertools.product(range(2), range(3)):
+            here = x[row, 0, slot]
             said = [
-                mar.net(x[row], mar.net.cond_embed(z[row, branch]) + mar.net.time_embed(torch.tensor(int(time))))
+                mar.net(here, mar.net.cond_embed(z[row, branch, 0, slot]) + mar.net.time_embed(torch.tensor(int(time))))
                 for branch in range(branches)
             ]
             noise = said[0][:4] if not guided else said[1][:4] + scale[row] * (said[0][:4] - said[1][:4])
             now = signal(int(time))
             before = 1.0 if step == 6 else signal(int(schedule.times[step + 1]))
             beta = 1 - now / before
-            token = (x[row] - math.sqrt(1 - now) * noise) / math.sqrt(now)
+            token = (here - math.sqrt(1 - now) * noise) / math.sqrt(now)
             wanted = math.sqrt(before) * beta / (1 - now) * token
-            wanted = wanted + math.sqrt(now / before) * (1 - before) / (1 - now) * x[row]
-            torch.testing.assert_close(mean[row], wanted, rtol=1e-4, atol=1e-4)
-            if chain.silent(step):
+            wanted = wanted + math.sqrt(now / before) * (1 - before) / (1 - now) * here
+            torch.testing.assert_close(mean[row, 0, 4 * slot :][:4], wanted, rtol=1e-4, atol=1e-4)
+            if step == 6:
                 continue
             least, share = beta * (1 - before) / (1 - now), (said[0][4:] + 1) / 2
-            deviation = (beta**share * least ** (1 - share)).sqrt() * 0.9
-            torch.testing.assert_close((0.5 * log_variance[row]).exp(), deviation, rtol=1e-4, atol=1e-6)
+            wanted = (beta**share * least ** (1 - share)).sqrt()
+            torch.testing.assert_close(deviation[row, 0, 4 * slot :][:4], wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_chains_that_cannot_be_are_refused(mar: MAR) -> None:
-    for steps, temperature in ((1, 1.0), (1001, 1.0), (100, 0.0), (100, math.nan)):
-        with pytest.raises(InvalidArgument):
-            Chain(mar.net, steps, temperature)
+@pytest.mark.parametrize("steps", [1, 1001])
+def test_chains_that_cannot_be_are_refused(mar: MAR, steps: int) -> None:
+    with pytest.raises(InvalidArgument, match="use 2 to 1000"):
+        SetChain(mar.net, 3, steps)
 
 
 # --- orders and sets
@@ -204,7 +213,7 @@ def test_sets_are_those_of_the_published_loop(length: int) -> None:
             scales.append(1 + (2.9 - 1) * (length - left) / length)
             masked = int(left)
         assert set_sizes(length, iterations) == sizes
-        assert guidance(sizes, 2.9) == pytest.approx(scales)
+        assert (1 + 1.9 * Sets(tuple(sizes)).progress).tolist() == pytest.approx(scales)
 
 
 @pytest.mark.parametrize("iterations", [0, 257])
@@ -220,84 +229,89 @@ def test_orders_are_permutations_of_their_seed() -> None:
     assert stats.chisquare(first.numpy()).pvalue > 1e-4
 
 
-def test_noise_is_gaussian_and_tied_to_its_place() -> None:
-    seeds, places = torch.arange(500).repeat_interleave(9), torch.arange(9).repeat(500)
-    dice = Dice(seeds, places)
-    drawn = dice.normals(3, 16)
-    assert stats.kstest(drawn.flatten().double().numpy(), "norm").pvalue > 1e-4
-    assert stats.kstest(dice.uniforms(3).numpy(), "uniform").pvalue > 1e-4
-    some = torch.tensor([17, 4, 3000])
-    assert dice.of(some).normals(3, 16).equal(drawn[some])
-    assert dice.of(some).normals(torch.tensor([1, 3, 2]), 16)[1].equal(drawn[4])
-    others = [dice.normals(4, 16), Dice(seeds, places, 1).normals(3, 16)]
-    others += [Dice(seeds + 1, places).normals(3, 16), Dice(seeds, places + 1).normals(3, 16)]
-    for other in others:
-        assert abs(float((drawn * other).mean())) < 5 / math.sqrt(drawn.numel())
-    assert abs(float((drawn[:, 0] * drawn[:, 1]).mean())) < 5 / math.sqrt(len(drawn))
+def test_sets_fill_the_places_of_the_order() -> None:
+    sets, drawn_in = Sets.of(9, 4), order(7, 9)
+    places = sets.places(drawn_in)
+    assert places[places < 9].equal(drawn_in) and (places < 9).sum(1).tolist() == list(sets.sizes)
+    where = standing(places, 9)
+    assert places.flatten()[where].equal(torch.arange(9))
 
 
 # --- drawing
 
-SETTINGS = Settings(iterations=4, steps=5, scale=2.9, temperature=0.95)
+FORM = Form(iterations=4, steps=5, scale=2.9, temperature=0.95)
 
 
-def whole(model: MAR, labels: list[int], seeds: list[int], settings: Settings = SETTINGS) -> list[Drawn]:
-    return list(generate(model, labels, seeds, settings))
-
-
-def test_every_set_fills_its_places_and_leaves_the_others(mar: MAR) -> None:
-    steps, plan = whole(mar, [1, 3], [7, 8]), Plan.of(mar, [1, 3], [7, 8], SETTINGS)
-    sizes, before = set_sizes(9, 4), torch.zeros(2, 9, 4)
-    assert not plan.turns[0].equal(plan.turns[1])
-    for index, drawn in enumerate(steps):
-        changed = (drawn.tokens != before).any(-1)
-        assert changed.equal(plan.turns == index) and changed.sum(1).tolist() == [sizes[index]] * 2
-        assert (drawn.tokens != 0).any(-1).equal(drawn.known)
-        before = drawn.tokens
-    assert bool(steps[-1].known.all()) and steps[-1].tokens.isfinite().all()
-    assert mar.latents(steps[-1].tokens).shape == (2, 4, 3, 3)
-
-
-def test_sets_follow_the_order_of_the_seed(mar: MAR) -> None:
-    turns = Plan.of(mar, [1], [7], SETTINGS).turns[0]
-    assert turns[order(7, 9)].tolist() == sorted(turns.tolist())
+def whole(model: MAR, labels: list[int], seeds: list[int], form: Form = FORM) -> Tensor:
+    return draw(form.method(model), form.prompts(labels, seeds)).tokens
 
 
 @pytest.mark.parametrize("noisy_end", [False, True])
-def test_a_token_is_drawn_from_what_is_known_before_its_set(mar: MAR, noisy_end: bool) -> None:
-    """The third set, again, by hand."""
-    settings = replace(SETTINGS, noisy_end=noisy_end)
-    steps, plan = whole(mar, [1], [7], settings), Plan.of(mar, [1], [7], settings)
+def test_a_set_is_drawn_from_what_is_known_before_it(mar: MAR, noisy_end: bool) -> None:
+    """The third set, again, by hand: hidden states by the slow forward, and the tape's noise."""
+    form = replace(FORM, noisy_end=noisy_end)
+    method, prompts = form.method(mar), form.prompts([1], [7])
+    tokens, sets = draw(method, prompts).tokens, Sets.of(9, 4)
+    places = sets.places(order(7, 9))
+    known = torch.zeros(9, dtype=torch.bool)
+    known[places[:2][places[:2] < 9]] = True
     labels = [mar.class_emb.weight[1], mar.fake_latent[0]]
-    branches = torch.stack([slow_z(mar, steps[1].tokens[0], steps[1].known[0], label) for label in labels])
-    chain = settings.chain(mar)
-    for place in (plan.turns[0] == 2).nonzero()[:, 0]:
-        dice, condition = Dice(plan.seeds, place[None]), chain.condition(branches[None, :, place])
-        x = dice.normals(0, 4)
-        for step in range(5):
-            mean, log_variance = chain.moments(x, step, condition, plan.scales[2:3])
-            x = mean + (0.5 * log_variance).exp() * dice.normals(step + 1, 4)
-        wanted = x if noisy_end else mean
-        torch.testing.assert_close(wanted[0], steps[2].tokens[0, place], rtol=1e-3, atol=1e-3)
+    branches = torch.stack([slow_z(mar, tokens[0], known, label) for label in labels])
+    spots = places[2].clamp(max=8)
+    hidden = branches[:, spots].flatten(1)[None, None]  # [1, 1, R, S · D]
+    batch = loop.start(method, prompts)
+    noise, chain = batch.noise, method.target.chain  # type: ignore[attr-defined]
+    begin, widths, offsets = noise.latent(torch.tensor([[2]]), 5, chain.size)
+    scale = 1 + (2.9 - 1) * sets.progress[2].view(1, 1)
+    x, condition = begin, chain.condition(hidden.transpose(1, 2))
+    for step in range(5):
+        mean, deviation = chain.moments(x.float(), step, condition, scale)
+        x = dithered(mean.double(), 0.95 * deviation * widths[step], offsets[step]) if step < 4 or noisy_end else mean
+        x = x.double()
+    drawn_there = x.view(-1, 4)[: sets.sizes[2]]
+    torch.testing.assert_close(drawn_there.float(), tokens[0, places[2][places[2] < 9]], rtol=1e-3, atol=1e-3)
 
 
 def test_seeds_reproduce_and_rows_do_not_touch(mar: MAR) -> None:
-    alone = [whole(mar, [label], [seed])[-1].tokens for label, seed in ((1, 7), (3, 8), (1, 9))]
-    again = whole(mar, [1], [7])[-1].tokens
-    assert again.equal(alone[0]) and not alone[2].equal(alone[0])
-    together = whole(mar, [1, 3, 1], [7, 8, 9])[-1].tokens
+    alone = [whole(mar, [label], [seed]) for label, seed in ((1, 7), (3, 8), (1, 9))]
+    again = whole(mar, [1], [7])
+    assert again.equal(alone[0]) and not alone[2].equal(alone[0]) and again.isfinite().all()
+    together = whole(mar, [1, 3, 1], [7, 8, 9])
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-2, atol=1e-2)
+    assert mar.latents(together).shape == (3, 4, 3, 3)
 
 
 def test_without_guidance_the_other_branch_is_not_computed(mar: MAR) -> None:
-    plain, first = Settings(iterations=4, steps=5), torch.zeros(1, dtype=torch.long)
-    for settings, branches in ((plain, 1), (SETTINGS, 2)):
-        plan = Plan.of(mar, [1], [7], settings)
-        assert plan.read(mar, torch.zeros(1, 9, 4), first, first)[1].shape == (1, branches, 16)
-    assert not whole(mar, [1], [7], plain)[-1].tokens.equal(whole(mar, [1], [7])[-1].tokens)
+    for form, branches in ((replace(FORM, scale=1.0), 1), (FORM, 2)):
+        method = form.method(mar)
+        batch = loop.start(method, form.prompts([1], [7]))
+        scores = method.target.score(batch.state, Draft.empty(batch.state.tokens))
+        assert scores.outputs.shape == (1, 1, branches, 16 * Sets.of(9, 4).widest)
 
 
-def test_as_many_seeds_as_classes(mar: MAR) -> None:
-    for labels, seeds in (([], []), ([1, 2], [0])):
-        with pytest.raises(InvalidArgument, match="as many seeds"):
-            whole(mar, labels, seeds)
+def test_rows_join_and_leave(mar: MAR) -> None:
+    """As in a server: pictures do not care whose neighbours they are."""
+    method, prompts = FORM.method(mar), FORM.prompts([1, 3, 1, 4], [7, 8, 9, 10])
+    batch = loop.start(method, prompts[:2])
+    loop.step(method, batch)
+    loop.join(method, batch, prompts[2:], [2, 3])
+    loop.step(method, batch)
+    loop.leave(batch, {0: "cancelled"})
+    list(loop.decode(method, batch))
+    for row in (1, 2, 3):
+        one = draw(method, prompts[row : row + 1]).batch.outputs()[0]
+        torch.testing.assert_close(batch.outputs()[row], one, rtol=1e-2, atol=1e-2)
+    assert len(batch.outputs()[0]) == 2
+
+
+def test_what_cannot_be_drawn_is_refused(mar: MAR) -> None:
+    method = FORM.method(mar)
+    batch = loop.start(method, FORM.prompts([1], [7]))
+    for wrong, words in (
+        (FORM.prompts([5], [0]), "0 to 4"),
+        ([replace(FORM.prompts([1], [0])[0], budget=5)], "5 sets are more"),
+        ([replace(FORM.prompts([1], [0])[0], sampling=Sampling(temperature=0))], "temperature=0"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            loop.join(method, batch, wrong, [1])
+    assert len(batch) == 1 and len(batch.state) == 1

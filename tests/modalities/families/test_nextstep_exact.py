@@ -14,8 +14,7 @@ from torch import Tensor
 
 from polydraft.core.decode import Method
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.kangaroo import EarlyExitReader, shallow
 from polydraft.core.latent import coupled as coupling
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.drafters import LatentChainDrafter
@@ -50,8 +49,8 @@ def drawn(folder: Path, release: str, scale: float, drafted: bool, runs: int) ->
     target = LatentTarget(model.backbone.model, model.head, begin=model.config.boi, guided=guided)
     drafter: Any = NoDrafter()
     if drafted:
-        network = EarlyExitDrafter(shallow(target.model, 1), target, Dynamic(DEPTH, 1, DEPTH, 0.0), Rank())
-        drafter = LatentChainDrafter(network, target.chain, DEPTH)
+        network = EarlyExitReader(shallow(target.model, 1), target)
+        drafter = LatentChainDrafter(network, LatentSampler(target.chain), DEPTH)
     verifier = CoupledVerifier() if drafted else TapeVerifier()
     method = Method("tested", target, drafter, verifier, LatentSampler(target.chain))  # type: ignore[arg-type]
     branches = ((3, 5, model.config.boi), (7, model.config.boi))

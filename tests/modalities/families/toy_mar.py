@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.modalities.image.families.adaln import AdaLN
-from polydraft.modalities.image.families.mar.chain import trained_signal
 from polydraft.modalities.image.families.mar.config import MARConfig
 from polydraft.modalities.image.families.mar.network import MAR
+from polydraft.modalities.image.families.mar.schedule import trained_signal
 
 TOY = MARConfig(8, 1, 2, 5, 0, side=2, channels=2, classes=2, buffer=1)
 SPREAD = 0.5  # deviation of a token around its mean

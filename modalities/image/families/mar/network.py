@@ -122,6 +122,10 @@ class MAR(nn.Module):
     def device(self) -> torch.device:
         return self.mask_token.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.mask_token.dtype
+
     def latents(self, tokens: Tensor) -> Tensor:
         """Tokens `[B, T, C]` as a picture of latents, `[B, channels, H, W]`, see `autoencoder.pixels`."""
         side = self.config.side

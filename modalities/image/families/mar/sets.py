@@ -1,8 +1,8 @@
 """Which places MAR fills when, and how strongly each set is guided; all of it is known before anything is drawn.
 
-    sizes = set_sizes(length=256, iterations=64)      # 1 … 7 tokens, 256 in all
-    scales = guidance(sizes, 2.9)
-    orders = torch.stack([order(seed, 256) for seed in seeds])
+    sets = Sets.of(length=256, iterations=64)         # 1 … 7 tokens, 256 in all
+    places = sets.places(order(seed, 256))            # [64, 7], 256 where a set has fewer
+    scales = 1 + (2.9 - 1) * sets.progress
 
 Sets grow as a cosine says (Chang et al. 2022, "MaskGIT", section 3.3), guidance grows with what is drawn (Chang et al.
 2023, "Muse", section 2.7).
@@ -11,6 +11,8 @@ Sets grow as a cosine says (Chang et al. 2022, "MaskGIT", section 3.3), guidance
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,18 +34,51 @@ def set_sizes(length: int, iterations: int) -> list[int]:
     return sizes
 
 
-def guidance(sizes: list[int], scale: float) -> list[float]:
-    """Every set's guidance: from 1 towards `scale`, linear in how much is drawn once the set is.
+@dataclass(frozen=True)
+class Sets:
+    """The sizes of a picture's sets, in their order."""
 
-    The last set is guided as if one token were left, as published.
-    """
-    length, drawn, scales = sum(sizes), 0, []
-    for size in sizes:
-        drawn = min(drawn + size, length - 1)
-        scales.append(1 + (scale - 1) * drawn / length)
-    return scales
+    sizes: tuple[int, ...]
+
+    @staticmethod
+    def of(length: int, iterations: int) -> Sets:
+        """Raises InvalidArgument."""
+        return Sets(tuple(set_sizes(length, iterations)))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def length(self) -> int:
+        """Tokens in all."""
+        return sum(self.sizes)
+
+    @property
+    def widest(self) -> int:
+        return max(self.sizes)
+
+    @cached_property
+    def progress(self) -> Tensor:
+        """`[sets]`: how much is drawn once the set is, which is how far its guidance has come.
+
+        The last set is guided as if one token were left, as published.
+        """
+        return torch.tensor(self.sizes).cumsum(0).clamp(max=self.length - 1) / self.length
+
+    def places(self, order: Tensor) -> Tensor:
+        """`[sets, widest]`: the places that each set fills, of their order `[T]`; T where it has fewer."""
+        sizes = torch.tensor(self.sizes)
+        slots = torch.arange(self.widest).expand(len(self), -1)
+        made = torch.full((len(self), self.widest), self.length)
+        made[slots < sizes[:, None]] = order
+        return made
 
 
 def order(seed: int, length: int) -> Tensor:
     """`[length]`: the places in the order they are drawn."""
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
+
+
+def standing(places: Tensor, length: int) -> Tensor:
+    """`[…, T]`: where every place stands among the sets' tokens `[…, sets · widest]`, of `places` (see `Sets`)."""
+    return places.flatten(-2).argsort(-1)[..., :length]

@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polydraft.core.latent.law import FixedNoise
 from polydraft.modalities.image.families.adaln import EPSILON, AdaLN
 from polydraft.modalities.image.families.nextstep.config import NextStepConfig
 from polydraft.modalities.image.families.nextstep.law import Law
 
 
-class NextStepHead(nn.Module):
+class NextStepHead(FixedNoise, nn.Module):
     """size: numbers a token. start: deviation of the first noise. deviations: of every step's, in order."""
 
     def __init__(self, config: NextStepConfig, law: Law) -> None:

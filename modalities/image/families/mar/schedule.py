@@ -1,17 +1,11 @@
-"""The chain of diffusion steps that draws one token, step by step: each is a Gaussian whose variance the head learnt.
+"""The steps of MAR's chains: which of the trained ones they are, and what each makes of x and the noise guessed in it.
 
-    chain = Chain(model.net, steps=100, temperature=1.0)
-    condition = chain.condition(z)                          # z of conditional and unconditional branch, [N, R, D]
-    x = first_noise
-    for step in range(chain.steps):
-        mean, log_variance = chain.moments(x, step, condition, scale)
-        x = mean if chain.silent(step) else mean + (0.5 * log_variance).exp() * fresh_noise
+    schedule = Schedule.of(100)
+    token = schedule.to_token[step] * x - schedule.of_noise[step] * noise
 
 Ancestral sampling (Ho et al. 2020, "Denoising Diffusion Probabilistic Models", section 2) with variances between the
 posterior's and beta (Nichol and Dhariwal 2021, "Improved Denoising Diffusion Probabilistic Models", section 3.1) on a
-part of the 1000 steps of the cosine schedule (section 3.2); MAR draws with 100. The last step adds no noise, as
-published; with `noisy_end` it adds what its variance says, a deviation of 0.0062 to 0.0064 where tokens' own is 1. That
-is another sampler, and one whose tokens have a density.
+part of the 1000 steps of the cosine schedule (section 3.2); MAR draws with 100.
 """
 
 from __future__ import annotations
@@ -21,11 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.image.families.adaln import AdaLN
 
 TRAINED = 1000  # steps
 OFFSET = 0.008  # of the cosine schedule
@@ -93,43 +84,3 @@ class Schedule:
     @cached_property
     def log_most(self) -> np.ndarray:
         return np.log(self.betas)
-
-
-class Chain:
-    """steps: how many. temperature: what the noise of every step is multiplied with. Raises InvalidArgument."""
-
-    def __init__(self, net: AdaLN, steps: int = 100, temperature: float = 1.0, noisy_end: bool = False) -> None:
-        if not temperature > 0:
-            raise InvalidArgument(f"temperature {temperature} leaves no noise to draw with; use one above 0.")
-        self.net, self.steps, self.schedule = net, steps, Schedule.of(steps)
-        self.cooling, self.noisy_end = 2 * math.log(temperature), noisy_end
-        self.size = net.input_proj.in_features
-
-    def silent(self, step: int) -> bool:
-        """Whether the step adds no noise."""
-        return step == self.steps - 1 and not self.noisy_end
-
-    def condition(self, z: Tensor) -> Tensor:
-        """z `[..., D]` as what every step is told, `[..., W]`."""
-        made: Tensor = self.net.cond_embed(z)
-        return made
-
-    def moments(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log-variance, temperature included, of x after `step`: `[N, C]` fp32 both.
-
-        x: `[N, C]` fp32. condition: `[N, R, W]`, conditional first; R is 2 where tokens are guided, by scale `[N]`.
-        Of a silent step the variance means nothing: x is the mean.
-        """
-        told = torch.tensor([[int(self.schedule.times[step])]], device=x.device)
-        y = condition + self.net.time_embed(told)
-        spread = x.to(self.net.dtype)[:, None].expand(-1, y.shape[1], -1)
-        noise, share = self.net(spread, y).float().split(self.size, -1)
-        epsilon = noise[:, 0]
-        if noise.shape[1] == 2:
-            epsilon = noise[:, 1] + scale[:, None] * (epsilon - noise[:, 1])
-        part = (share[:, 0] + 1) / 2
-        at = self.schedule
-        token = float(at.to_token[step]) * x - float(at.of_noise[step]) * epsilon
-        mean = float(at.from_token[step]) * token + float(at.from_x[step]) * x
-        log_variance = part * float(at.log_most[step]) + (1 - part) * float(at.log_least[step])
-        return mean, log_variance + self.cooling

@@ -1,0 +1,128 @@
+"""What networks that draft remember, and how they read on: of ids and of latents alike, and of no vocabulary.
+
+Between passes only what was committed counts: its tokens (and the target's features of them) are read again at the
+start of the next draft, so whatever a drafter remembers comes from the truth and a rejected node leaves no trace.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polydraft.core.cache import SlotCache
+from polydraft.core.drafters.base import Outcome, joined
+from polydraft.core.network import Frontier, Network
+from polydraft.core.rows import Rows, places
+from polydraft.core.state import State
+from polydraft.core.target import CausalTarget, Prefill
+
+
+@dataclass
+class ReadState(Rows):
+    """What the drafter remembers, and what it has not read yet.
+
+    cache: of its network, `cached` `[B, R]` entries of which will stay. tokens: `[B, K, …]` not read: the first
+    `counts` `[B]` of a row, of which `committed` `[B]` are committed and the rest found but waiting. features:
+    `[B, R, K, D]`, the target's features behind each (of the token before it).
+    """
+
+    cache: SlotCache
+    cached: Tensor
+    tokens: Tensor
+    features: Tensor
+    counts: Tensor
+    committed: Tensor
+
+    @property
+    def waiting(self) -> Tensor:
+        return self.counts - self.committed
+
+    @staticmethod
+    def begun(own: ReadState | None, cache: SlotCache, cached: Tensor, seen: Prefill) -> ReadState:
+        """Prompts are read up to their roots, which wait for the first draft; rows behind those of `own`."""
+        ones = torch.ones_like(seen.lengths[:, 0])
+        new = ReadState(cache, cached, seen.roots, seen.before_root()[:, :, None], ones, ones.clone())
+        joined_rows: ReadState = joined(own, new)
+        return joined_rows
+
+    def observe(self, outcome: Outcome) -> None:
+        """What was found is read next time: tokens, and the target's features of the token before each."""
+        verdict = outcome.verdict
+        self.cached = self.cached + self.committed[:, None]
+        path = F.pad(verdict.path + 1, (1, 0))  # columns; the root is 0
+        self.tokens, self.features = verdict.tokens, take(outcome.features, path.clamp(min=0))
+        self.counts, self.committed = verdict.found, verdict.counts
+
+
+@dataclass(frozen=True)
+class Said:
+    """The network's features `[B*R, W, D]` of the live nodes, and where their children go."""
+
+    features: Tensor
+    frontier: Frontier
+
+
+class NetworkReader(ABC):
+    """A network of the drafter's own, which reads what was committed and what it guessed, whatever tokens are."""
+
+    def __init__(self, network: Network, target: CausalTarget) -> None:
+        self.network, self.target = network, target
+
+    @abstractmethod
+    def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """What the network reads for tokens `[B, C, …]` behind features `[B, R, C, D]`: ids, or embeddings
+        `[B*R, C, D]`."""
+
+    @abstractmethod
+    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
+        """Inputs for all entries of prompts (see `remember`), and how many of them stay, `[B, R]`."""
+
+    def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
+        """Read prompts but for the root into new rows of `cache` (None: make one); the entries they leave, `[B, R]`."""
+        inputs, entries = self.prompt(seen)
+        cache = self.network.cache(seen.lengths.shape[1]) if cache is None else cache
+        rows = cache.join(len(seen.lengths))
+        if inputs.shape[1]:
+            self.network.prefill(cache, inputs, rows)
+        return cache, entries
+
+    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor, room: int) -> Said:
+        """What is said behind the first `own.counts` of tokens `[B, C, …]`; features `[B, R, C, D]` before each.
+
+        room: nodes that may be read behind them.
+        """
+        own.cache.reach(state.longest + tokens.shape[1] + room)
+        columns, branches = places(tokens.shape[1], tokens.device), own.cached.shape[1]
+        causal = (columns[:, None] >= columns).expand(len(tokens), -1, -1)
+        inputs, depth = self.inputs(tokens, features), columns.expand(len(tokens), -1)
+        read = self.network.tree_pass(own.cache, inputs, causal, depth, own.cached)
+        last = (own.counts - 1).repeat_interleave(branches)
+        frontier = self.network.frontier(own.cache, own.cached + own.counts[:, None])
+        return Said(read[places(len(read), read.device), last][:, None], frontier)
+
+    def onward(self, said: Said, own: ReadState, newest: Tensor, above: Tensor) -> Said:
+        """What is said behind `newest` `[B, W, …]`, children of the nodes `above` `[B, W]` of what was said before."""
+        branches = own.cached.shape[1]
+        above = above[:, None].expand(-1, branches, -1).flatten(0, 1)
+        features = said.features
+        if features.shape[1] > 1:
+            features = features.gather(1, above[..., None].expand(-1, -1, features.shape[2]))
+        elif above.shape[1] > 1:
+            features = features.expand(-1, above.shape[1], -1)
+        inputs = self.inputs(newest, features.unflatten(0, (-1, branches)))
+        frontier = said.frontier.below(above)
+        return Said(self.network.level_pass(own.cache, inputs, frontier), frontier)
+
+
+def take(features: Tensor, columns: Tensor) -> Tensor:
+    """`[B, R, C, D]` at columns `[B, K]` → `[B, R, K, D]`."""
+    return features.gather(2, columns[:, None, :, None].expand(-1, features.shape[1], -1, features.shape[3]))
+
+
+def embeddings(target: CausalTarget, seen: Prefill) -> Tensor:
+    """What the target's first layer read for prompts, `[B*R, L, D]`."""
+    return target.embed(seen.ids) if seen.embeddings is None else seen.embeddings.flatten(0, 1)
