@@ -71,6 +71,11 @@ class ModelCard:
         return self.manifest["summary"]
 
     @property
+    def licence(self) -> str:
+        """Under which terms its weights come, as far as its folder says."""
+        return str(self.manifest.get("licence", "as its folder says"))
+
+    @property
     def defaults(self) -> dict[str, Any]:
         return self.manifest["defaults"]
 
@@ -127,13 +132,16 @@ def embedded() -> Path:
     return Path(str(files("polydraft.assets"))) / "models"
 
 
-def card(name: str, codec: str | None = None) -> ModelCard:
-    """The card of an embedded model's name, of a folder's path, or of a hub repository's name. codec: see `load`."""
-    return _card(name, codec, stamp(name))
+def card(name: str, codec: str | None = None, modality: str | None = None) -> ModelCard:
+    """The card of an embedded model's name, of a folder's path, or of a hub repository's name.
+
+    codec: see `load`; modality: what it is wanted for, where it could be of several.
+    """
+    return _card(name, codec, modality, stamp(name))
 
 
 @lru_cache(maxsize=64)
-def _card(name: str, codec: str | None, stamp: tuple[int, ...]) -> ModelCard:
+def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, ...]) -> ModelCard:
     from polydraft.modalities import hub
 
     folder = folder_of(name)
@@ -141,7 +149,7 @@ def _card(name: str, codec: str | None, stamp: tuple[int, ...]) -> ModelCard:
         if codec is not None:
             raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
         return ModelCard(folder.name, folder, said(folder / MANIFEST))
-    if name and (found := hub.manifest(name, codec)) is not None:
+    if name and (found := hub.manifest(name, codec, modality)) is not None:
         return ModelCard(Path(name).resolve().name, *found)
     known = ", ".join(model.name for model in models())
     raise UnknownModel(
@@ -211,7 +219,7 @@ def load(
     over several devices, `device` being its first. `modality` refuses models of others.
     Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
     """
-    found, where = card(name, codec), resolve_device(device)
+    found, where = card(name, codec, modality), resolve_device(device)
     if drafter is not None:
         found = with_drafter(found, str(drafter))
     if modality not in (None, found.modality):

@@ -21,6 +21,7 @@ from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.drafters.plans import Plan, Rank, Tree
 from polydraft.core.drafters.tree import TreeDrafter, TreeState, embeddings
+from polydraft.core.rows import places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -74,12 +75,13 @@ class MultiTokenDrafter(TreeDrafter):
         read, depth = self.target.embed(tokens)[:, None].expand_as(features), self.plan.depth
         own.cache.reach(state.longest + tokens.shape[1] + depth)
         ahead = self.model.ahead(own.cache, own.cached, features, read, own.counts, depth)
-        return self.target.combine(self.target.head(ahead), state.settings)
+        t = (state.generated + own.waiting)[:, None] + places(depth, tokens.device)
+        return self.target.combine(self.target.head(ahead), state.settings, t)
 
     def onward(self, said: Tensor, own: TreeState, tree: Tree) -> Tensor:
         return said
 
-    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
+    def logits(self, said: Tensor, state: State, tree: Tree, t: Tensor) -> Tensor:
         return said[:, len(tree.levels), None].expand(-1, tree.width, -1)
 
 

@@ -93,8 +93,8 @@ class LMDrafter(NetworkDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.own.head(features)
 
-    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
-        own = super().logits(said, state, tree)
+    def logits(self, said: Said, state: State, tree: Tree, t: Tensor) -> Tensor:
+        own = super().logits(said, state, tree, t)
         return own if self.translation is None else self.translation.heard(own)
 
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:

@@ -140,8 +140,8 @@ class NetworkDrafter(TreeDrafter):
         frontier = said.frontier.below(above)
         return Said(self.network.level_pass(own.cache, inputs, frontier), frontier)
 
-    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
-        return self.target.combine(self.head(said.features.unflatten(0, (len(state), -1))), state.settings)
+    def logits(self, said: Said, state: State, tree: Tree, t: Tensor) -> Tensor:
+        return self.target.combine(self.head(said.features.unflatten(0, (len(state), -1))), state.settings, t)
 
 
 def counted(columns: Tensor, last: Tensor) -> Tensor:

@@ -170,6 +170,7 @@ class LatentSampler:
 
     chain: Chain
     ends: Tensor | None = None  # latents have no end of their own
+    forced = 0
 
     def remembers(self, settings: Settings) -> bool:
         return False

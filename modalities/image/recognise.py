@@ -1,17 +1,44 @@
 """Which family a model of pictures in Hugging Face form is of, told by its configuration, and the card it lacks.
 
-Sampling defaults are those its makers publish; methods are drafter-free.
+Sampling defaults are those its makers publish, where their own code says other ones than transformers does; methods are
+drafter-free.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polydraft.modalities.hub import said
+from polydraft.modalities.hub import Published, said
 from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE, NextStepConfig
 
-MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1"}  # what `model_type` says, and what people say
+
+@dataclass(frozen=True)
+class Family:
+    """A family that draws codes. title: what people say; published: GB of its checkpoints on the hub."""
+
+    title: str
+    summary: str
+    licence: str
+    defaults: dict[str, Any]
+    published: dict[str, float] = field(default_factory=dict)
+
+
+CODES = {  # by what `model_type` says
+    "janus": Family(
+        "Janus and Janus-Pro", "draws free text, 384x384, from all codes as its makers do (transformers: the best 50)",
+        "DeepSeek Model License (commercial use allowed, with use restrictions); code MIT",
+        {"temperature": 1.0, "guidance_scale": 5.0},
+        {"deepseek-community/Janus-Pro-1B": 4.2, "deepseek-community/Janus-Pro-7B": 14.8},
+    ),
+}  # fmt: skip
+MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1"} | {name: family.title for name, family in CODES.items()}
+PUBLISHED = {
+    name: Published(family.title, size, family.licence)
+    for family in CODES.values()
+    for name, size in family.published.items()
+}
 CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE])}
 METHODS = {"1": "ar", "1.1": "jacobi"}  # no draft of release 1 is ever kept, since its last step draws nothing
 
@@ -25,7 +52,14 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     Raises UnsupportedModel or WeightsError for a NextStep that polydraft does not compute.
     """
     fields = said(folder / "config.json")
-    if fields.get("model_type") != MODEL_TYPE:
+    kind = str(fields.get("model_type"))
+    if kind in CODES:
+        family = CODES[kind]
+        return {
+            "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,
+            "defaults": {"method": "jacobi"} | family.defaults, "summary": f"{family.title}: {family.summary}",
+        }  # fmt: skip
+    if kind != MODEL_TYPE:
         return None
     release = NextStepConfig.read(fields).release
     return {
