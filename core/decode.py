@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Drafter, Outcome
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.forced import told
 from polydraft.core.history import History
 from polydraft.core.noise import Noise
 from polydraft.core.rows import Departure
@@ -175,6 +177,8 @@ def step(method: Method, batch: Batch) -> Step:
     state, watch = batch.state, batch.watch
     watch.lap("idle")  # whoever reads the steps
     draft = method.drafter.draft(state, batch.drafts, method.sampler, batch.noise)
+    if method.sampler.forced:
+        draft = told(draft, method.sampler, partial(history, method, state))
     watch.lap("draft")
     scores = method.target.score(state, draft)
     watch.lap("score")

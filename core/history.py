@@ -39,12 +39,25 @@ class History:
         committed = self.committed.gather(1, before.clamp(0, self.committed.shape[1] - 1).flatten(1)).view_as(before)
         return torch.where(back < on_path, drafted, committed.masked_fill(before < 0, -1))
 
+    def generated(self, count: int) -> Tensor:
+        """`[B, C, count]`: the first ids that every path has generated, -1 where it has not come so far."""
+        wanted = torch.arange(count, device=self.t.device)
+        done = (self.t - self.lineage.sum(-1) + 1)[:, :1, None]  # tokens that are committed, the root among them
+        before = self.committed_valid.sum(1)[:, None, None] - done + wanted
+        committed = self.committed.gather(1, before.clamp(0, self.committed.shape[1] - 1).flatten(1)).view_as(before)
+        # the root has the last place of what is committed, its heirs those behind it
+        place = torch.where(self.lineage, self.lineage.cumsum(-1) - 2 + done, count).clamp(-1, count)
+        drafted = torch.full((*self.t.shape, count + 2), -1, device=self.t.device)
+        drafted.scatter_(2, place + 1, self.nodes[:, None].expand_as(place))
+        found = torch.where(wanted < done, committed.expand(-1, self.t.shape[1], -1), drafted[..., 1 : count + 1])
+        return found.masked_fill(wanted >= self.t[..., None], -1)
+
     def recent(self, window: int) -> Tensor:
         """The same of generated ids alone."""
         back = torch.arange(window, device=self.t.device)
         return self.tail(window).masked_fill(back >= self.t[..., None], -1)
 
     def marked(self, ids: Tensor, where: Tensor, vocab: int) -> Tensor:
-        """`[B, C, V]` bool: which ids are among `ids`, `[B, C, K]`, where `where` says so."""
+        """`[B, C, V]` bool: which ids below `vocab` are among `ids`, `[B, C, K]`, where `where` says so."""
         found = torch.zeros(*self.t.shape, vocab + 1, dtype=torch.bool, device=ids.device)
-        return found.scatter_(2, ids.masked_fill(~where, vocab), True)[..., :vocab]
+        return found.scatter_(2, ids.masked_fill(~where, vocab).clamp(max=vocab), True)[..., :vocab]

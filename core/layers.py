@@ -144,7 +144,7 @@ def twin_of(backbone: Any) -> tuple[Any, Any]:
     config = copy.deepcopy(backbone.config)
     heads = Heads.of(config)
     kept = {"num_attention_heads": 2 * heads.groups, "num_key_value_heads": 2, "head_dim": heads.size}
-    for name, value in (SMALL | kept | {"pad_token_id": None}).items():
+    for name, value in (SMALL | kept | {"pad_token_id": 0}).items():  # some want one
         setattr(config, name, value)
     config._attn_implementation = attention.NAME
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):

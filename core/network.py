@@ -6,6 +6,7 @@ a kind of layer. Targets and drafters that are networks share it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -56,11 +57,14 @@ class Frontier:
 class Network:
     """backbone: takes ids or embeddings, returns features; config: its text configuration.
 
-    context: positions that it can tell apart.
+    coordinates: what the backbone wants for positions `[rows, C]` (less `SlotCache.shifts`) where they are not its own
+    rotary coordinates. context: positions that it can tell apart.
     """
 
-    def __init__(self, backbone: nn.Module, config: Any) -> None:
-        self.backbone, self.config = backbone, config
+    def __init__(
+        self, backbone: nn.Module, config: Any, coordinates: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self.backbone, self.config, self.coordinates = backbone, config, coordinates
         self.nearness = nearness(config)
         self.context = context(config)
         self.heads = attention.Heads.of(config)
@@ -71,7 +75,7 @@ class Network:
         self.stretched = any(stretches(rope) for rope in rope_settings(config))
         # layers on several devices, between which hooks of their own forwards carry what they read
         self.spread = any(hasattr(part, "_hf_hook") for part in backbone.modules())
-        whole = self.nearness is None and not self.stretched and not self.spread
+        whole = self.nearness is None and not self.stretched and not self.spread and coordinates is None
         self.layers = Layers.of(backbone) if whole else None
 
     @property
@@ -151,6 +155,7 @@ class Network:
         turned = turned if cache.shifts is None else turned + cache.shifts[cache.aimed_rows, None]
         if self.layers is not None:
             return self.layers(inputs, turned, cache, mask)
+        turned = turned if self.coordinates is None else self.coordinates(turned)
         named = {"inputs_embeds" if inputs.ndim == 3 else "input_ids": inputs}
         output = self.backbone(**named, position_ids=turned, past_key_values=cache, use_cache=True, attention_mask=mask)
         return output.last_hidden_state.to(inputs.device)

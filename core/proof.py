@@ -126,7 +126,7 @@ def texts(target: CausalTarget, rows: range | list[int]) -> list[Prompt]:
     """Prompts of several lengths, whatever their ids are."""
     made = []
     for row in rows:
-        ids = tuple((target.vocab // 4 + 7 * row + 3 * place) % target.vocab for place in range(LENGTHS[row]))
+        ids = tuple((target.words // 4 + 7 * row + 3 * place) % target.words for place in range(LENGTHS[row]))
         made.append(Prompt((ids,) * target.branches, 1, seed=row))
     return made
 

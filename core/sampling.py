@@ -7,6 +7,7 @@ changes another's bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Integral, Real
@@ -192,19 +193,34 @@ class Law:
 class Sampler:
     """The grammar of a model, and laws of its logits.
 
-    mask: `[K, V]` bool table of allowed ids, one row a slot of the grammar; `slot = t % K` (K=1: the same everywhere).
+    mask: `[K, V]` bool table of allowed ids, one row a class of slots. slot: `[B, C]`, the class that every column's
+    choice is of; None: t % K (K=1: the same everywhere). forced: how many ids in a row the grammar may leave no choice
+    about, which drafts are then told (`core.forced`).
     ends: `[V]` bool, ids that end a sequence, for `min_tokens`. constraints: what the checkpoint asks for beside them.
     """
 
     mask: Tensor | None = None
     ends: Tensor | None = field(default=None, repr=False)
     constraints: Constraints | None = field(default=None, repr=False)
+    slot: Callable[[History], Tensor] | None = field(default=None, repr=False)
+    forced: int = 0
 
     @cached_property
     def grammar(self) -> Tensor:
         """`[K, V]` fp32: 0 where an id is allowed, -inf elsewhere."""
         assert self.mask is not None
         return torch.where(self.mask, 0.0, -torch.inf)
+
+    @cached_property
+    def alone(self) -> Tensor:
+        """`[K]`: the id that alone is allowed in a class of slots, -1 where there is a choice."""
+        assert self.mask is not None
+        return torch.where(self.mask.sum(1) == 1, self.mask.int().argmax(1), -1)
+
+    def classes(self, history: History) -> Tensor:
+        """`[B, C]`: which row of the mask every column is under."""
+        assert self.mask is not None
+        return history.t % len(self.mask) if self.slot is None else self.slot(history)
 
     def remembers(self, settings: Settings) -> bool:
         """Whether any row's law depends on anything but the logits."""
@@ -242,7 +258,7 @@ class Sampler:
         if self.mask is None:
             scores = logits.float()
         else:
-            grammar = self.grammar if len(self.grammar) == 1 else self.grammar[known(history).t % len(self.grammar)]
+            grammar = self.grammar if len(self.grammar) == 1 else self.grammar[self.classes(known(history))]
             scores = logits + grammar
         if self.ends is not None and settings.used("min_tokens"):
             early = known(history).t < settings.min_tokens[:, None]
@@ -370,9 +386,10 @@ def penalised(scores: Tensor, history: History, penalty: Tensor) -> Tensor:
     """Divide positive and multiply negative scores of ids seen on the node's own path (Keskar et al. 2019, CTRL)."""
     rows, columns, vocab = scores.shape
     committed = torch.zeros(rows, vocab + 1, dtype=torch.bool, device=scores.device)
-    committed.scatter_(1, history.committed.masked_fill(~history.committed_valid, vocab), True)
+    said = history.committed.masked_fill(~history.committed_valid, vocab).clamp(max=vocab)
+    committed.scatter_(1, said, True)
     seen = committed[:, None].repeat(1, columns, 1)
-    on_path = history.nodes[:, None, :].expand_as(history.lineage).masked_fill(~history.lineage, vocab)
+    on_path = history.nodes.clamp(max=vocab)[:, None, :].expand_as(history.lineage).masked_fill(~history.lineage, vocab)
     seen.scatter_(2, on_path, True)
     strength = penalty[:, None, None]
     return torch.where(seen[..., :vocab], torch.where(scores > 0, scores / strength, scores * strength), scores)

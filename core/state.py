@@ -22,6 +22,7 @@ class State(Rows):
     starts: `[B]` prompt length; generated: `[B]` tokens committed since; budget: `[B]` most tokens a row may get.
     offsets: `[B, R]` int64, prompt length of every guidance branch (R=1 without guidance).
     reached: on the host, how many positions each row's longest branch has.
+    begins: `[B, R, D]`, what every branch reads for the last of its prompt, where its id does not say that.
     """
 
     tokens: Tensor
@@ -32,6 +33,7 @@ class State(Rows):
     settings: Settings
     reached: list[int]
     cache: SlotCache
+    begins: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.reached)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from polydraft.core.verdict import Verdict
 
 @dataclass(frozen=True)
 class Prompt:
-    """One request: the branches' prompts (conditional first, then unconditional if guided), budget, seed and sampling.
+    """One request: the branches' prompts (conditional first, then what guidance leaves), budget, seed, sampling.
 
     The last id of a branch is its root: it gets its keys and values with the first scored draft. inputs: whatever else
     the model's own forward reads a prompt with (pixels, say); the target knows.
@@ -87,13 +88,23 @@ class CausalTarget:
         self.model, self.branches = model.eval(), 2 if guided else 1
         prepare(model)
         self.config = model.config.get_text_config()
-        decoder = model.get_decoder()
-        self.network = Network(model.base_model if decoder is model else decoder, self.config)
+        self.network = self.network_of(model)
         self.context = min(self.network.context, context or self.network.context)
+
+    def network_of(self, model: PreTrainedModel) -> Network:
+        """The backbone, over our cache."""
+        decoder = model.get_decoder()
+        return Network(model.base_model if decoder is model else decoder, self.config)
 
     @property
     def vocab(self) -> int:
+        """Ids that it scores."""
         return self.config.vocab_size
+
+    @property
+    def words(self) -> int:
+        """Ids that prompts may have."""
+        return self.vocab
 
     @property
     def device(self) -> torch.device:
@@ -102,9 +113,14 @@ class CausalTarget:
     def embed(self, ids: Tensor) -> Tensor:
         return self.model.get_input_embeddings()(ids)
 
+    @property
+    def projection(self) -> nn.Module:
+        """From features to a logit an id."""
+        return self.model.get_output_embeddings()
+
     def head(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
         """Logits of features `[..., D]`, scaled as the family does; projection: see `narrowed`."""
-        logits = (self.model.get_output_embeddings() if projection is None else projection)(features)
+        logits = (self.projection if projection is None else projection)(features)
         logits = logits.to(features.device)  # where it is spread, see `Network`
         if (scale := getattr(self.config, "logit_scale", None)) is not None:  # Cohere
             logits = logits * scale
@@ -115,24 +131,36 @@ class CausalTarget:
 
     def narrowed(self, ids: Tensor) -> nn.Module:
         """The vocabulary projection's rows `ids` alone, for `head`."""
-        whole = self.model.get_output_embeddings()
+        whole = self.projection
         made = nn.Linear(whole.in_features, len(ids), bias=whole.bias is not None, device="meta")
         kept = {"weight": weight_of(whole)[ids]} | ({} if whole.bias is None else {"bias": whole.bias.detach()[ids]})
         made.load_state_dict(kept, assign=True)
         prepare(made.requires_grad_(False))
         return made
 
-    def combine(self, logits: Tensor, settings: Settings) -> Tensor:
-        """Every row's guidance over branches: `[B, R, N, V]` → `[B, N, V]` fp32."""
+    def scales(self, guidance_scale: Tensor, t: Tensor) -> Tensor | None:
+        """`[B, R-1, N]`: how far to go from every branch to the one before it, where positions `[B, N]` choose; None is
+        `guidance_scale` `[B]` everywhere."""
+        return None
+
+    def combine(self, logits: Tensor, settings: Settings, t: Tensor) -> Tensor:
+        """Every row's guidance over branches: `[B, R, N, V]` → `[B, N, V]` fp32; t: `[B, N]`, positions they are of.
+
+        From the last branch on, `scale` times the way to each before it (Ho and Salimans 2022; of three branches Brooks
+        et al. 2023, InstructPix2Pix, arXiv 2211.09800, section 3.2).
+        """
         logits = logits.float()
         if logits.shape[1] == 1:
             return logits[:, 0]
-        conditional, unconditional = logits.unbind(1)
-        scale = settings.guidance_scale[:, None, None]
-        guided = (conditional - unconditional).mul_(scale).add_(unconditional)
-        if all(row.guidance_scale != 1 for row in settings.chosen):
+        branches, own = logits.unbind(1), self.scales(settings.guidance_scale, t)
+        scales = settings.guidance_scale[:, None, None] if own is None else own
+        scales = scales.expand(-1, len(branches) - 1, -1)[..., None]  # [B, R-1, N or 1, 1]
+        guided = branches[-1]
+        for place, (branch, other) in enumerate(pairwise(branches)):
+            guided = (branch - other).mul_(scales[:, place]).add_(guided)
+        if own is None and all(row.guidance_scale != 1 for row in settings.chosen):
             return guided
-        return torch.where(scale == 1, conditional, guided)
+        return torch.where((scales == 1).all(1), branches[0], guided)
 
     def empty(self) -> State:
         """A state without rows."""
@@ -179,7 +207,7 @@ class CausalTarget:
         budget = torch.tensor([prompt.budget for prompt in prompts], device=self.device)
         settings = Settings.of([prompt.sampling for prompt in prompts], self.device)
         reached, none = [max(row) for row in starts], torch.zeros_like(budget)
-        new = State(tokens, lengths[:, 0], none, budget, lengths, settings, reached, state.cache)
+        new = State(tokens, lengths[:, 0], none, budget, lengths, settings, reached, state.cache, self.begins(prompts))
         state.extend(new)
         before, rows = len(state) - len(prompts), state.cache.join(len(prompts))
         try:
@@ -187,6 +215,10 @@ class CausalTarget:
         except BaseException:  # nobody would own the rows
             state.leave(Departure.of(range(before, len(state)), len(state)))
             raise
+
+    def begins(self, prompts: list[Prompt]) -> Tensor | None:
+        """See `State.begins`."""
+        return None
 
     def written(self, ids: Tensor) -> Tensor:
         """Tokens `[B, blocks of L, …]` of rows whose prompts are `ids` `[B, L]`."""
@@ -200,18 +232,19 @@ class CausalTarget:
     def score(self, state: State, draft: Draft) -> Scores:
         """One parallel pass over root and nodes."""
         state.reach(draft.size + 1)
-        inputs = self.inputs(torch.cat([state.roots(), draft.tokens], 1))
+        inputs = self.inputs(state, torch.cat([state.roots(), draft.tokens], 1))
         features = self.network.tree_pass(state.cache, inputs, draft.lineage, draft.depth, state.cached())
         features = features.unflatten(0, state.offsets.shape)
-        return Scores(self.outputs(features, state.settings), features)
+        t = state.generated[:, None] + draft.depth
+        return Scores(self.outputs(features, state.settings, t), features)
 
-    def inputs(self, tokens: Tensor) -> Tensor:
-        """What the backbone reads for tokens `[B, C]`: ids, or embeddings `[B*R, C, D]`."""
+    def inputs(self, state: State, tokens: Tensor) -> Tensor:
+        """What the backbone reads for root and nodes `[B, C]`: ids, or embeddings `[B*R, C, D]`."""
         return tokens
 
-    def outputs(self, features: Tensor, settings: Settings) -> Tensor:
-        """What laws are made of, of features `[B, R, C, D]`; see `Scores`."""
-        return self.combine(self.head(features), settings)
+    def outputs(self, features: Tensor, settings: Settings, t: Tensor) -> Tensor:
+        """What laws of positions t `[B, C]` are made of, of features `[B, R, C, D]`; see `Scores`."""
+        return self.combine(self.head(features), settings, t)
 
     def some(self, count: int) -> Tensor:
         """`[count]` tokens of all kinds, to try passes with."""

@@ -1,6 +1,7 @@
 """Tokens of either kind, ids `[B, L]` or latents `[B, L, C]`: what the loop does with them asks for no more than these.
 
 take(tokens, places)        # the tokens at places [B, K] of every row
+among(ids, marked)          # which ids a table marks
 either(mask, these, those)  # a choice a place
 same(these, those)          # [B, K] bool
 """
@@ -35,6 +36,11 @@ def same(these: Tensor, those: Tensor) -> Tensor:
     """`[B, K]` bool: which tokens `[B, K, …]` are equal, in every coordinate."""
     equal = these == those
     return equal if equal.ndim == 2 else equal.flatten(2).all(-1)
+
+
+def among(ids: Tensor, marked: Tensor) -> Tensor:
+    """`[...]` bool: which of ids are marked in `[V]`; ids from V on, which only prompts have, never are."""
+    return marked[ids.clamp(max=len(marked) - 1)] & (ids < len(marked))
 
 
 def side_by_side(tokens: Tensor, rows: int) -> Tensor:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import UnknownModel, WeightsError
 
-RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS
+RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUBLISHED
     "polydraft.modalities.speech.recognise",
     "polydraft.modalities.image.recognise",
     "polydraft.modalities.vlm.recognise",
@@ -24,21 +25,22 @@ RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS
 FILES = ["*.json", "*.jinja", "*.safetensors"]
 
 
-def manifest(name: str, codec: str | None) -> tuple[Path, dict[str, Any]] | None:
+def manifest(name: str, codec: str | None, modality: str | None = None) -> tuple[Path, dict[str, Any]] | None:
     """Folder and manifest of a model in Hugging Face form; None if `name` is neither folder nor repository.
 
-    codec: folder or repository of what makes sound or pictures of its tokens; None is a subfolder (`codec`, or what the
-    family calls it), or for a repository the family's own.
+    modality: what it is wanted for, where it could be of several. codec: folder or repository of what makes sound or
+    pictures of its tokens; None is a subfolder (`codec`, or what the family calls it), or for a repository the family's
+    own.
     """
     folder = Path(name)
     remote = not folder.is_dir()
     if remote and not is_repository(name):
         return None
     if remote:
-        folder = fetch(name, FILES)
+        folder = fetch(name, FILES, published(name))
     elif not (folder / "config.json").is_file():
         return None
-    for module in RECOGNISERS:
+    for module in sorted(RECOGNISERS, key=lambda module: f".{modality}." not in module):
         recogniser = import_module(module)
         found: dict[str, Any] | None = recogniser.manifest(folder)
         if found is not None:
@@ -81,8 +83,23 @@ def is_repository(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) is not None
 
 
-def fetch(name: str, files: list[str]) -> Path:
-    """The folder a hub repository was fetched into, once."""
+@dataclass(frozen=True)
+class Published:
+    """A checkpoint on the hub: what people call its family, how large it is in GB, and under which terms it comes."""
+
+    family: str
+    size: float
+    licence: str
+
+
+def published(name: str) -> Published | None:
+    """What is known of a repository without fetching it."""
+    known = (getattr(import_module(module), "PUBLISHED", {}).get(name) for module in RECOGNISERS)
+    return next((found for found in known if found is not None), None)
+
+
+def fetch(name: str, files: list[str], about: Published | None = None) -> Path:
+    """The folder a hub repository was fetched into, once. about: for who has to fetch it themselves."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -90,7 +107,12 @@ def fetch(name: str, files: list[str]) -> Path:
         return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=["*/*"]))
     except (OSError, HfHubHTTPError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        raise UnknownModel(
-            f"model {name!r} is no folder here and cannot be fetched from the hub ({reason}); "
+        told = "" if about is None else f" ({about.family}, {about.size:g} GB, licence: {about.licence})"
+        way = (
             "check the name and the connection, or give a folder."
+            if about is None
+            else f"where there is a connection run `hf download {name} --local-dir FOLDER`, and give the folder."
+        )
+        raise UnknownModel(
+            f"model {name!r}{told} is no folder here and cannot be fetched from the hub ({reason}); {way}"
         ) from error

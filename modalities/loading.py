@@ -73,6 +73,11 @@ class ModelCard:
         return self.manifest["summary"]
 
     @property
+    def licence(self) -> str:
+        """Under which terms its weights come, as far as its folder says."""
+        return str(self.manifest.get("licence", "as its folder says"))
+
+    @property
     def defaults(self) -> dict[str, Any]:
         return self.manifest["defaults"]
 
@@ -133,13 +138,16 @@ def embedded() -> Path:
     return Path(str(files("polydraft.assets"))) / "models"
 
 
-def card(name: str, codec: str | None = None) -> ModelCard:
-    """The card of an embedded model's name, of a folder's path, or of a hub repository's name. codec: see `load`."""
-    return _card(name, codec, stamp(name))
+def card(name: str, codec: str | None = None, modality: str | None = None) -> ModelCard:
+    """The card of an embedded model's name, of a folder's path, or of a hub repository's name.
+
+    codec: see `load`; modality: what it is wanted for, where it could be of several.
+    """
+    return _card(name, codec, modality, stamp(name))
 
 
 @lru_cache(maxsize=64)
-def _card(name: str, codec: str | None, stamp: tuple[int, ...]) -> ModelCard:
+def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, ...]) -> ModelCard:
     from polydraft.modalities import hub
 
     folder = folder_of(name)
@@ -147,7 +155,7 @@ def _card(name: str, codec: str | None, stamp: tuple[int, ...]) -> ModelCard:
         if codec is not None:
             raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
         return ModelCard(folder.name, folder, said(folder / MANIFEST))
-    if name and (found := hub.manifest(name, codec)) is not None:
+    if name and (found := hub.manifest(name, codec, modality)) is not None:
         return ModelCard(Path(name).resolve().name, *found)
     known = ", ".join(model.name for model in models())
     raise UnknownModel(
@@ -217,7 +225,7 @@ def load(
     over several devices, `device` being its first. `modality` refuses models of others.
     Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
     """
-    found, where = card(name, codec), resolve_device(device)
+    found, where = card(name, codec, modality), resolve_device(device)
     if drafter is not None:
         found = with_drafter(found, str(drafter))
     if modality not in (None, found.modality):
@@ -283,10 +291,12 @@ def causal_lm(
 
 
 def pretrained(
-    auto: Any, folder: Path, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None
-) -> PreTrainedModel:
+    auto: Any, folder: Path, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None,
+    unread: tuple[str, ...] = (),
+) -> PreTrainedModel:  # fmt: skip
     """A model of transformers' class `auto` from safetensors, not to be trained; tensors that do not fit are errors.
 
+    unread: ends of names of tensors that the files may have beside.
     Where accelerate is installed, tensors go from the files straight to the device, or to those of `device_map`. What
     is quantised keeps the type it was made for.
     """
@@ -306,7 +316,8 @@ def pretrained(
             local_files_only=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
         model, report = loaded
-        wrong = [key for part in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in report[part]]
+        wrong = [key for key in report["unexpected_keys"] if not key.endswith(unread)]
+        wrong += [key for part in ("missing_keys", "mismatched_keys") for key in report[part]]
         if wrong:
             raise ValueError(f"{len(wrong)} tensors do not fit, the first is {sorted(map(str, wrong))[0]}")
         if dtype is torch.float64:  # in which transformers' products of experts are not to be had

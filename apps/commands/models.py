@@ -48,14 +48,24 @@ def models(
     elif name is None:
         rows = [[card.name, card.modality, ", ".join(card.methods), card.summary] for card in cards]
         print_table(["model", "modality", "methods", "summary"], rows)
+        typer.echo("\nFrom the hub, by name or from a folder:\n")
+        print_table(["checkpoint", "family", "GB", "licence"], published())
     else:
         show(cards[0], "" if cards[0].path.parent == loading.embedded() else f" --model {name}")
+
+
+def published() -> list[list[str]]:
+    """Checkpoints that others publish, as rows."""
+    from polydraft.modalities.image.recognise import PUBLISHED
+
+    return [[name, found.family, f"{found.size:g}", found.licence] for name, found in PUBLISHED.items()]
 
 
 def describe(card: ModelCard) -> dict[str, Any]:
     return {
         "name": card.name, "modality": card.modality, "summary": card.summary, "path": str(card.path),
         "defaults": card.defaults, "methods": card.methods, "drafters": card.drafters, "makes": card.makes,
+        "licence": card.licence,
     }  # fmt: skip
 
 
@@ -64,7 +74,7 @@ def show(card: ModelCard, option: str) -> None:
     defaults = ", ".join(f"{key} {value}" for key, value in card.defaults.items())
     facts = {
         card.name: card.summary, "path": str(card.path), "defaults": defaults, "methods": ", ".join(card.methods),
-        "drafters": ", ".join(card.drafters) or "none",
+        "drafters": ", ".join(card.drafters) or "none", "licence": card.licence,
     } | {category: ", ".join(words) for category, words in card.makes.items()}  # fmt: skip
     print_table(["", ""], [[key, value] for key, value in facts.items()])
     typer.echo(f"\n{EXAMPLES[card.modality](card)}{option}")

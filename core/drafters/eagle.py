@@ -117,8 +117,8 @@ class EagleDrafter(NetworkDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.target.head(features, self.projection)
 
-    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
-        logits = super().logits(said, state, tree)
+    def logits(self, said: Said, state: State, tree: Tree, t: Tensor) -> Tensor:
+        logits = super().logits(said, state, tree, t)
         if self.words is None:
             return logits
         nowhere = logits.new_full((*logits.shape[:-1], self.target.vocab), -torch.inf)

@@ -23,6 +23,7 @@ from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.reading import ReadState, embeddings
 from polydraft.core.drafters.tree import TreeDrafter
+from polydraft.core.rows import places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -76,12 +77,13 @@ class MultiTokenDrafter(TreeDrafter):
         read, depth = self.target.embed(tokens)[:, None].expand_as(features), self.plan.depth
         own.cache.reach(state.longest + tokens.shape[1] + depth)
         ahead = self.model.ahead(own.cache, own.cached, features, read, own.counts, depth)
-        return self.target.combine(self.target.head(ahead), state.settings)
+        t = (state.generated + own.waiting)[:, None] + places(depth, tokens.device)
+        return self.target.combine(self.target.head(ahead), state.settings, t)
 
     def onward(self, said: Tensor, own: ReadState, tree: Tree) -> Tensor:
         return said
 
-    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
+    def logits(self, said: Tensor, state: State, tree: Tree, t: Tensor) -> Tensor:
         return said[:, len(tree.levels), None].expand(-1, tree.width, -1)
 
 

@@ -81,5 +81,5 @@ class HydraDrafter(TreeDrafter):
         embeddings = self.target.embed(ids)[:, None].expand(-1, known.shape[1], -1, -1)
         return torch.cat([known, embeddings.to(known.dtype)], -1)
 
-    def logits(self, said: Tensor, state: State, tree: Tree) -> Tensor:
-        return self.target.combine(self.target.head(self.model(said)), state.settings)
+    def logits(self, said: Tensor, state: State, tree: Tree, t: Tensor) -> Tensor:
+        return self.target.combine(self.target.head(self.model(said)), state.settings, t)

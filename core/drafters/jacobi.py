@@ -25,7 +25,7 @@ from polydraft.core.rows import Rows
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
-from polydraft.core.tokens import either, same, take
+from polydraft.core.tokens import among, either, same, take
 
 INITIALISATIONS = ("random", "left", "above", "left-law")
 
@@ -92,7 +92,7 @@ class Initial:
 
     def permitted(self, ids: Tensor) -> Tensor:
         """Ids the mask allows; anything else (a prompt word in the first column) becomes the first allowed one."""
-        return torch.where(self.allowed[ids], ids, self.choices[0])
+        return torch.where(among(ids, self.allowed), ids, self.choices[0])
 
 
 class Fills(Protocol):

@@ -111,6 +111,6 @@ class LMDrafter(NetworkDrafter):
     def head(self, features: Tensor) -> Tensor:
         return self.own.head(features)
 
-    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
-        own = super().logits(said, state, tree)
+    def logits(self, said: Said, state: State, tree: Tree, t: Tensor) -> Tensor:
+        own = super().logits(said, state, tree, t)
         return own if self.translation is None else self.translation.heard(own)

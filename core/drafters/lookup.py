@@ -16,6 +16,7 @@ from polydraft.core.drafters.base import Stateless
 from polydraft.core.noise import Noise
 from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
+from polydraft.core.tokens import among
 
 
 @dataclass
@@ -46,5 +47,6 @@ class LookupDrafter(Stateless):
         valid = (found[:, None] >= 0) & (source <= last)
         copied = tokens.gather(1, source.clamp(max=width - 1))
         if self.allowed is not None:
-            valid &= self.allowed[copied]
+            known = among(copied, self.allowed)
+            copied, valid = copied.where(known, 0), valid & known
         return Draft.of_chain(copied, valid)

@@ -72,7 +72,7 @@ def fingerprint(config: Any) -> dict[str, Any]:
 
 def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
     """The configuration of `layers` layers of the target's own kind, without a vocabulary; others: what differs."""
-    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)  # some configurations want them
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}
     if getattr(target_config, "layer_types", None):
         changes["layer_types"] = ["full_attention"] * layers
@@ -102,8 +102,8 @@ class NetworkDrafter(TreeDrafter):
     def onward(self, said: Said, own: ReadState, tree: Tree) -> Said:
         return self.reader.onward(said, own, tree.newest, tree.above)
 
-    def logits(self, said: Said, state: State, tree: Tree) -> Tensor:
-        return self.target.combine(self.head(said.features.unflatten(0, (len(state), -1))), state.settings)
+    def logits(self, said: Said, state: State, tree: Tree, t: Tensor) -> Tensor:
+        return self.target.combine(self.head(said.features.unflatten(0, (len(state), -1))), state.settings, t)
 
 
 def counted(columns: Tensor, last: Tensor) -> Tensor:

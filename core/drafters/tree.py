@@ -45,10 +45,14 @@ class Stem:
         seen = places <= own.waiting[:, None]
         return Stem(own.tokens.gather(1, from_root), seen, own.waiting)
 
+    def positions(self, state: State, tree: Tree) -> Tensor:
+        """`[B, 1]`: that the children of the live nodes of `tree` have."""
+        return (state.generated + self.waiting)[:, None] + len(tree.levels)
+
     def history(self, state: State, tree: Tree) -> History:
         """Of the live nodes of `tree`."""
         read, lineage = tree.lineage()
-        t = (state.generated + self.waiting)[:, None] + len(tree.levels)
+        t = self.positions(state, tree)
         seen = self.seen[:, None].expand(-1, tree.width, -1)
         return History(
             state.tokens, state.valid(), torch.cat([self.ids, read], 1), torch.cat([seen, lineage], 2),
@@ -79,8 +83,11 @@ class TreeDrafter(ABC):
         """From what was said of one level to what is said of the next, the live nodes of `tree`."""
 
     @abstractmethod
-    def logits(self, said: Any, state: State, tree: Tree) -> Tensor:
-        """`[B, W, V]` after guidance: what is said behind the live nodes of `tree`, or the end of the stem."""
+    def logits(self, said: Any, state: State, tree: Tree, t: Tensor) -> Tensor:
+        """`[B, W, V]` after guidance: what is said behind the live nodes of `tree`, or the end of the stem.
+
+        t: `[B, 1]`, the position it is of.
+        """
 
     def begin(self, own: ReadState | None, seen: Prefill) -> ReadState:
         """The prompt is read up to the root, which waits for the first draft."""
@@ -98,7 +105,7 @@ class TreeDrafter(ABC):
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
             history = stem.history(state, tree) if sampler.remembers(state.settings) else None
-            laws.append(law_of(self.logits(said, state, tree), state.settings, history))
+            laws.append(law_of(self.logits(said, state, tree, stem.positions(state, tree)), state.settings, history))
             drawn = None if window is None else window[:, len(tree.levels), None]
             growing = plan.grow(tree, laws[-1].scores, drawn, self.rank)
             if growing:

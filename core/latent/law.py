@@ -207,6 +207,7 @@ class LatentSampler:
     chain: Chain
     looks: int = 0
     ends: Tensor | None = None  # latents have no end of their own
+    forced = 0
 
     def remembers(self, settings: Settings) -> bool:
         return False

@@ -71,10 +71,10 @@ class LatentTarget(CausalTarget):
         none = ~sane(tokens)[..., None]
         return torch.where(none, self.first, self.chain.embed(tokens.masked_fill(none, 0)))
 
-    def inputs(self, tokens: Tensor) -> Tensor:
+    def inputs(self, state: State, tokens: Tensor) -> Tensor:
         return self.embed(tokens).repeat_interleave(self.branches, 0)
 
-    def outputs(self, features: Tensor, settings: Settings) -> Tensor:
+    def outputs(self, features: Tensor, settings: Settings, t: Tensor) -> Tensor:
         return features.transpose(1, 2)
 
     def some(self, count: int) -> Tensor:

@@ -6,8 +6,10 @@ for step in pipe.stream("two frogs on a blue background"): print(step.tokens_don
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -19,10 +21,12 @@ from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.result import ImageResult
-from polydraft.modalities.image.run import ImageRun, ImageStep, ImageStream
+from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
 from polydraft.modalities.pipeline import Pipeline, guided, seeds
 
 LONGEST_TEXT = 2000  # characters
+TOGETHER = 8  # pictures made of tokens at a time
+SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")  # width and height
 
 
 class PicturePipeline(Pipeline):
@@ -43,8 +47,8 @@ class PicturePipeline(Pipeline):
         """What the model reads of a prompt, and the words it does not know; raises PromptError."""
 
     @abstractmethod
-    def branches(self, caption: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Ids of the conditional branch of guidance, and of the other."""
+    def branches(self, caption: str) -> tuple[tuple[int, ...], ...]:
+        """Ids of the conditional branch of guidance, and of the others."""
 
     @abstractmethod
     def blank(self, rows: int) -> Tensor:
@@ -63,21 +67,21 @@ class PicturePipeline(Pipeline):
         """`[n, T]` bool: tokens that are not there."""
 
     @abstractmethod
-    def pixels(self, tokens: Tensor) -> Tensor:
-        """`[n, 3, H, W]` in -1..1 of tokens `[n, T, …]`; missing ones look like something."""
+    def pixels(self, tokens: Tensor, asked: Sequence[Asked] = ()) -> Tensor:
+        """`[n, 3, H, W]` in -1..1 of tokens `[n, T, …]`; missing ones look like something. asked: of each, if known."""
 
     @property
     def image_tokens(self) -> int:
         return self.grid[0] * self.grid[1]
 
     @property
-    def length(self) -> int:
-        """Tokens of the loop that make a picture."""
-        return self.image_tokens
-
-    @property
     def row(self) -> int:  # type: ignore[override]
         return self.grid[1]
+
+    @property
+    def budget(self) -> int:
+        """What the loop commits for a picture."""
+        return self.image_tokens
 
     @property
     def dimensions(self) -> str:
@@ -100,6 +104,12 @@ class PicturePipeline(Pipeline):
         """Options of plain drawing that takes as many target passes as a lossy `result` did, what that is to be
         compared with; empty where plain drawing cannot be had in fewer passes, or nothing was lost."""
         return {}
+
+    def changed(self, **attributes: Any) -> Self:
+        """The same weights and methods, other attributes."""
+        other = copy(self)
+        vars(other).update(attributes)
+        return other
 
     def sample_prompts(self) -> list[Prompt]:
         return self.prompts_to_ids(["a cat"])
@@ -134,7 +144,7 @@ class PicturePipeline(Pipeline):
         sampling = pipe.sampling(temperature=temperature, top_k=top_k, top_p=top_p, guidance_scale=guidance_scale)
         prompts = pipe.prompts_to_ids(captions, seeds(seed, len(captions), "picture"), sampling)
         way = pipe.method(choice, guided(prompts))
-        return ImageRun(pipe, way, prompts, [text for text in texts for _ in range(n)], ignored, partial_images)
+        return ImageRun(pipe, way, prompts, [t for t in texts for _ in range(n)], captions, ignored, partial_images)
 
     def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """What the model reads of prompts, and the words it does not know."""
@@ -157,14 +167,36 @@ class PicturePipeline(Pipeline):
         """Both branches of every row; sampling: the model's own unless given."""
         sampling = self.sampling() if sampling is None else sampling
         row_seeds = list(range(len(captions))) if row_seeds is None else row_seeds
-        return [
-            Prompt(self.branches(caption), self.length, seed, sampling=sampling)
-            for caption, seed in zip(captions, row_seeds, strict=True)
-        ]
+        return [self.prompt(caption, seed, sampling) for caption, seed in zip(captions, row_seeds, strict=True)]
+
+    def prompt(self, caption: str, seed: int, sampling: Sampling) -> Prompt:
+        """What is asked of the loop for one picture."""
+        return Prompt(self.branches(caption), self.budget, seed, sampling=sampling)
 
     @torch.inference_mode()
-    def decode_images(self, tokens: Tensor) -> list[Image.Image]:
-        """Pictures of tokens `[n, T, …]`; whatever where some are missing."""
-        pixels = torch.cat([self.pixels(part) for part in tokens.to(self.device).split(8)])
+    def decode_images(self, tokens: Tensor, asked: Sequence[Asked] = ()) -> list[Image.Image]:
+        """Pictures of tokens `[n, T, …]`; whatever where some are missing. asked: of each, if known."""
+        parts = [slice(first, first + TOGETHER) for first in range(0, len(tokens), TOGETHER)]
+        pixels = torch.cat([self.pixels(tokens[part].to(self.device), asked[part]) for part in parts])
         bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).to("cpu", torch.uint8)
         return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
+
+
+def grid_of(size: str, side: int, context: int, name: str, usual: str) -> tuple[int, int]:
+    """Rows and columns of tokens, `side` pixels each, of a picture of `size`, "512x256" being wide.
+
+    context: positions that the model holds; name, usual: what errors call it, and the size it would draw.
+    """
+    found = SIZE.fullmatch(size)
+    wide, high = map(int, found.groups()) if found else (1, 1)
+    if wide % side or high % side:
+        raise InvalidArgument(
+            f"size={size} is not possible; {name} draws widths and heights that are multiples of {side}, "
+            f"such as {usual}."
+        )
+    if (tokens := wide // side * (high // side)) >= context:
+        raise InvalidArgument(
+            f"size={size} is {tokens} tokens and {name} holds {context} positions; draw a smaller picture, such as "
+            f"{usual}."
+        )
+    return high // side, wide // side

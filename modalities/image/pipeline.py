@@ -10,21 +10,26 @@ The same seed draws the same picture with every identical method, alone or in a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import torch
+from PIL import Image
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from polydraft.core.errors import WeightsError
-from polydraft.modalities.image import vocabulary
+from polydraft.core.errors import InvalidArgument
+from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.image.base import PicturePipeline
+from polydraft.modalities.image.families import family_of
+from polydraft.modalities.image.family import Parts
 from polydraft.modalities.image.result import ImageResult
-from polydraft.modalities.image.run import ImageRun, ImageStep, ImageStream
-from polydraft.modalities.image.vq import VQTokenizer
-from polydraft.modalities.image.world import WorldPictures
-from polydraft.modalities.loading import ModelCard, load, read_weights
+from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
+from polydraft.modalities.image.target import EMBEDDINGS
+from polydraft.modalities.loading import ModelCard, load
 
 
 def generate_image(
@@ -51,53 +56,133 @@ def _cached_pipeline(model: str, device: str, dtype: str) -> PicturePipeline:
     return load(model, device=device, dtype=dtype, modality="image")
 
 
-class ImagePipeline(WorldPictures):
-    """Pictures of VQ codes."""
+class ImagePipeline(PicturePipeline):
+    """Pictures of codes, drawn by a model of any family (`family.py`).
+
+    negative: what guidance leads away from, in words.
+    """
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        self.kind = family_of(card)
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.code_offset = vocabulary.code_offset(self.text)
-        folder = card.path / "tokenizer"
-        self.vq = read_weights("tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(device, dtype).eval())
-        wanted, vocab = self.code_offset + len(self.vq.codebook), self.target_model.config.vocab_size
-        if wanted != vocab:
-            raise WeightsError(
-                f"the words and codes in {card.path} are {wanted} ids and its target knows {vocab}; "
-                "its parts are of several models, install it again."
-            )
+        self.family = self.kind(Parts(card, self.target_model, device))
+        self.context, self.negative = self.family.context, self.family.negative or ""
+        self.eos = self.family.eos
+        self._grids: dict[tuple[int, int], Self] = {}
+
+    def read_target(self, folder: Path) -> PreTrainedModel:
+        return self.kind.load(self.card, self.device, self.dtype, self.card.device_map)
+
+    def adapted(self, guided: bool) -> CausalTarget:
+        return self.family.target(guided)
+
+    @property
+    def covered(self) -> bool:
+        return True  # a family has tests
 
     @property
     def grid(self) -> tuple[int, int]:
-        return self.vq.config.grid, self.vq.config.grid
+        return self.family.grid
 
     @property
     def token_side(self) -> int:
-        return self.vq.config.image_size // self.vq.config.grid
+        return self.family.side
+
+    @property
+    def row(self) -> int:  # type: ignore[override]
+        return self.family.row
+
+    @property
+    def budget(self) -> int:
+        return self.family.budget
+
+    def placed(self, prompt: Prompt, had: int, committed: list[Any]) -> tuple[Tensor, Tensor]:
+        """Ends of rows, and pictures before the picture, have no place."""
+        places = self.family.placed[had : had + len(committed)]
+        return places[places >= 0], self.read_tokens(committed)[places >= 0]
+
+    def sized(self, size: str | None) -> Self:
+        if size in (None, "auto", self.dimensions):
+            return self
+        grid = self.family.grid_of(str(size))
+        if grid not in self._grids:  # methods belong to a grid, so that requests of one size share theirs
+            self._grids[grid] = self.changed(family=self.family.at(grid), _methods={}, _targets={}, _sizes={})
+            for name in GRIDDED & vars(self._grids[grid]).keys():
+                del vars(self._grids[grid])[name]
+        return self._grids[grid].changed(negative=self.negative)
+
+    def beside(self, drafter: str | Path) -> Self:
+        return super().beside(drafter).changed(_grids={})
+
+    def run(
+        self, prompt: str | list[str], *, negative_prompt: str | None = None, prime: Image.Image | None = None,
+        size: str | None = None, **options: Any,
+    ) -> ImageRun:  # fmt: skip
+        """As of other models of pictures.
+
+        negative_prompt: what guidance leads away from; None is the family's own. prime: a picture to go on from.
+        """
+        pipe = self.sized(size)
+        if negative_prompt is not None:
+            if self.family.negative is None:
+                raise InvalidArgument(f"{self.card.name} reads no negative prompt; leave out negative_prompt.")
+            pipe = pipe.changed(negative=negative_prompt)
+        if prime is not None:
+            pipe = pipe.changed(family=pipe.family.begun(prime))
+        return super(ImagePipeline, pipe).run(prompt, **options)
+
+    def sampling(self, **asked: Any) -> Sampling:
+        found = super().sampling(**asked)
+        if self.family.branches == 1 and found.guidance_scale != 1:
+            raise InvalidArgument(f"{self.card.name} draws without guidance; leave out guidance_scale.")
+        return found
+
+    def caption(self, text: str) -> tuple[str, list[str]]:
+        return self.family.caption(text)
+
+    def branches(self, caption: str) -> tuple[tuple[int, ...], ...]:
+        return self.family.prompt(caption, self.negative).ids
+
+    def prompt(self, caption: str, seed: int, sampling: Sampling) -> Prompt:
+        read = self.family.prompt(caption, self.negative)
+        inputs = {EMBEDDINGS: read.embeddings} if read.embeddings else {}
+        return Prompt(read.ids, self.budget, seed, inputs=inputs, sampling=sampling)
 
     def blank(self, rows: int) -> Tensor:
-        return torch.full((rows, self.image_tokens), -1)
+        known = len(self.family.prime)
+        tokens = torch.full((rows, self.image_tokens), -1)
+        tokens[:, :known] = torch.tensor(self.family.prime, dtype=torch.long)
+        return tokens
 
     def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
-        return torch.as_tensor(committed, dtype=torch.long) - self.code_offset
+        return torch.as_tensor(committed, dtype=torch.long) - self.family.first
 
     def missing(self, tokens: Tensor) -> Tensor:
         return tokens < 0
 
-    def pixels(self, tokens: Tensor) -> Tensor:
-        return self.vq.decode(tokens.clamp(min=0).view(-1, *self.grid))
+    def pixels(self, tokens: Tensor, asked: Sequence[Asked] = ()) -> Tensor:
+        return self.family.pixels(tokens.clamp(min=0).view(-1, *self.grid), asked)
 
     @cached_property
     def mask(self) -> Tensor:
-        """`[1, V]` bool: codes, everywhere."""
-        return (torch.arange(self.target_model.config.vocab_size, device=self.device) >= self.code_offset)[None]
+        return self.family.classes
 
     @cached_property
-    def codes(self) -> Tensor:
-        """`[V, D]`: what the tokenizer looks codes up by; nan for words."""
-        vectors = self.vq.codebook.float()
-        codes = torch.full((self.mask.shape[1], vectors.shape[1]), torch.nan, device=vectors.device)
-        codes[self.code_offset : self.code_offset + len(vectors)] = vectors
-        return codes
+    def sampler(self) -> Sampler:
+        """The family's grammar; what a checkpoint asks for beside it is about text."""
+        return Sampler(self.mask, self.ends, slot=self.family.slot, forced=self.family.forced)
 
+    @cached_property
+    def rigid(self) -> Tensor | None:  # type: ignore[override]
+        """`[V]` bool: ids that are no codes."""
+        others = self.codes.isnan().any(-1)
+        return others if self.family.forced or len(self.mask) > 1 else None
+
+    @property
+    def codes(self) -> Tensor:
+        return self.family.table
+
+
+GRIDDED = frozenset(name for name, kept in vars(ImagePipeline).items() if isinstance(kept, cached_property))
 
 __all__ = ["ImagePipeline", "PicturePipeline", "ImageResult", "ImageRun", "ImageStep", "ImageStream", "generate_image"]

@@ -1,22 +1,60 @@
 """Which family a model of pictures in Hugging Face form is of, told by its configuration, and the card it lacks.
 
-Sampling defaults are those its makers publish; methods are drafter-free.
+Sampling defaults are those its makers publish, where their own code says other ones than transformers does; methods are
+drafter-free.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.hub import said
+from polydraft.modalities.hub import Published, said
 from polydraft.modalities.image.families.mar.config import MODEL_TYPE as MAR
 from polydraft.modalities.image.families.mar.config import SCALES, SIZES, MARConfig
 from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE, NextStepConfig
 
+
+@dataclass(frozen=True)
+class Family:
+    """A family that draws codes. title: what people say; published: GB of its checkpoints on the hub."""
+
+    title: str
+    summary: str
+    licence: str
+    defaults: dict[str, Any]
+    published: dict[str, float] = field(default_factory=dict)
+
+
+CODES = {  # by what `model_type` says
+    "janus": Family(
+        "Janus and Janus-Pro", "draws free text, 384x384, from all codes as its makers do (transformers: the best 50)",
+        "DeepSeek Model License (commercial use allowed, with use restrictions); code MIT",
+        {"temperature": 1.0, "guidance_scale": 5.0},
+        {"deepseek-community/Janus-Pro-1B": 4.2, "deepseek-community/Janus-Pro-7B": 14.8},
+    ),
+    "emu3": Family(
+        "Emu3-Gen", "draws free text in multiples of 8 pixels, as its makers do, with the words they add to every "
+        "caption", "Apache-2.0", {"temperature": 1.0, "top_k": 2048, "guidance_scale": 3.0},
+        {"BAAI/Emu3-Gen-hf": 17.5},
+    ),
+    "imagegpt": Family(
+        "ImageGPT", "draws 32x32 pixels without a prompt, from all colours as its makers do (transformers' example: "
+        "the best 40)", "Apache-2.0", {"temperature": 1.0},
+        {"openai/imagegpt-small": 0.3, "openai/imagegpt-medium": 1.8, "openai/imagegpt-large": 5.5},
+    ),
+}  # fmt: skip
 # what `model_type` says, and what people say
 MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1", MAR: "MAR as `polydraft convert mar` leaves it"}
-CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE]), "mar": ("kl16", [])}
+MARKS |= {name: family.title for name, family in CODES.items()}
+PUBLISHED = {
+    name: Published(family.title, size, family.licence)
+    for family in CODES.values()
+    for name, size in family.published.items()
+}
+CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE]), MAR: ("kl16", [])}
 METHODS = {"1": "ar", "1.1": "jacobi"}  # no draft of release 1 is ever kept, since its last step draws nothing
 
 # a token is spread widely around what is known of it, so a draft must take every step of its chain
@@ -29,9 +67,16 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     Raises UnsupportedModel or WeightsError for a NextStep that polydraft does not compute, or a MAR of no shape.
     """
     fields = said(folder / "config.json")
-    if fields.get("model_type") == MAR:
+    kind = str(fields.get("model_type"))
+    if kind == MAR:
         return mar(folder, fields)
-    if fields.get("model_type") != MODEL_TYPE:
+    if kind in CODES:
+        family = CODES[kind]
+        return {
+            "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,
+            "defaults": {"method": "jacobi"} | family.defaults, "summary": f"{family.title}: {family.summary}",
+        }  # fmt: skip
+    if kind != MODEL_TYPE:
         return None
     release = NextStepConfig.read(fields).release
     return {

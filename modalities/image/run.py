@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from polydraft.modalities.image.pipeline import PicturePipeline
 
 UNDRAWN = (236, 236, 240)  # colour of what no token says yet
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a picture was drawn for: the caption as the model read it, and the picture's seed."""
+
+    caption: str
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -52,21 +60,23 @@ class ImageNews:
 
 
 class ImageRun(Run[ImageNews, ImageResult]):
-    """One request for pictures. partial_images: how many unfinished ones are to be drawn, at equal shares of tokens.
+    """One request for pictures.
 
-    done: tokens of pictures that are there.
+    texts: prompts as given, captions: as read. partial_images: how many unfinished ones are to be drawn, at equal
+    shares of tokens. done: tokens of pictures that are there.
     """
 
     def __init__(
-        self, pipe: PicturePipeline, method: Method, prompts: list[Prompt], texts: list[str], ignored: tuple[str, ...],
-        partial_images: int = 0,
+        self, pipe: PicturePipeline, method: Method, prompts: list[Prompt], texts: list[str], captions: list[str],
+        ignored: tuple[str, ...], partial_images: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(method, prompts)
         self.pipe, self.texts, self.ignored = pipe, texts, ignored
+        self.asked = [Asked(text, prompt.seed) for text, prompt in zip(captions, prompts, strict=True)]
         self.tokens = pipe.blank(len(prompts))
         self.committed_at = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
-        self.done, total = 0, self.committed_at.numel()
-        self.due_at = [total * share // (partial_images + 1) for share in range(1, partial_images + 1)]
+        self.done, self.total = 0, self.committed_at.numel()
+        self.due_at = [self.total * share // (partial_images + 1) for share in range(1, partial_images + 1)]
 
     def take(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, str]:
         for row, (had, tokens) in committed.items():
@@ -81,11 +91,11 @@ class ImageRun(Run[ImageNews, ImageResult]):
         while self.due_at and done >= self.due_at[0]:
             self.due_at.pop(0)
             due = not self.over
-        pictures = unfinished(self.pipe, self.tokens) if due else []
+        pictures = unfinished(self.pipe, self.tokens, self.asked) if due else []
         return [
             ImageNews(
                 done,
-                self.committed_at.numel(),
+                self.total,
                 self.passes,
                 self.tokens.clone(),
                 self.committed_at.clone(),
@@ -98,7 +108,7 @@ class ImageRun(Run[ImageNews, ImageResult]):
         """Pictures, tokens and statistics of what was committed so far."""
         rows = self.stats()
         return ImageResult(
-            self.pipe.decode_images(self.tokens), self.tokens.clone(), self.committed_at.clone(),
+            self.pipe.decode_images(self.tokens, self.asked), self.tokens.clone(), self.committed_at.clone(),
             DecodeStats.total(rows), rows, [row.finish for row in self.rows], self.ignored, self.texts,
             [prompt.seed for prompt in self.prompts], self.pipe.card.name, self.method.name, self.pipe.grid,
         )  # fmt: skip
@@ -113,17 +123,17 @@ class ImageStream(Stream[ImageRun], Iterator[ImageStep]):
 
     def __next__(self) -> ImageStep:
         step = next(self.made)
-        return ImageStep(self.run.done, self.run.committed_at.numel(), self.run.passes, step)
+        return ImageStep(self.run.done, self.run.total, self.run.passes, step)
 
     def result(self) -> ImageResult:
         """Pictures, tokens and statistics of what was committed so far."""
         return self.run.result()
 
 
-def unfinished(pipe: PicturePipeline, tokens: Tensor) -> list[Image.Image]:
+def unfinished(pipe: PicturePipeline, tokens: Tensor, asked: Sequence[Asked]) -> list[Image.Image]:
     """What tokens `[n, T, …]` make, plain where they are missing."""
     drawn = []
-    for picture, row in zip(pipe.decode_images(tokens), pipe.missing(tokens), strict=True):
+    for picture, row in zip(pipe.decode_images(tokens, asked), pipe.missing(tokens), strict=True):
         pixels = np.array(picture)
         high, wide = pixels.shape[0] // pipe.grid[0], pixels.shape[1] // pipe.grid[1]
         missing = row.view(pipe.grid).numpy().repeat(high, 0).repeat(wide, 1)

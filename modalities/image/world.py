@@ -1,4 +1,4 @@
-"""Captions of the emoji world, for pipelines of models that read its words alone."""
+"""Captions of the emoji world, for models that read its words alone."""
 
 from __future__ import annotations
 
@@ -13,23 +13,38 @@ from polydraft.modalities.world.parsing import normalise
 LONGEST_PROMPT = 46  # words the model reads
 
 
-class WorldPictures(PicturePipeline):
-    """A model whose vocabulary is words of the emoji world, in the folder of its target."""
+class WorldWords:
+    """A vocabulary of words of the emoji world, in the folder of its target."""
 
-    def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
-        super().__init__(card, method=method, device=device, dtype=dtype)
-        self.text = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
+    def __init__(self, card: ModelCard) -> None:
+        self.name = card.name
+        self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
 
     def caption(self, text: str) -> tuple[str, list[str]]:
+        """What is read of a prompt, and the words that are not known; raises PromptError."""
         words, unknown = normalise(text)
         if not words:
             raise PromptError(
-                f"{self.card.name} knows no word of this prompt; "
-                f"`polydraft models {self.card.name}` lists what it can draw."
+                f"{self.name} knows no word of this prompt; `polydraft models {self.name}` lists what it can draw."
             )
         if len(words) > LONGEST_PROMPT:
             raise PromptError(f"the prompt has {len(words)} words the model reads; use at most {LONGEST_PROMPT}.")
         return " ".join(words), list(unknown)
 
     def branches(self, caption: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return tuple(vocabulary.prompt_ids(self.text, caption)), tuple(vocabulary.prompt_ids(self.text, ""))
+        """Ids of both branches of guidance."""
+        return tuple(vocabulary.prompt_ids(self.words, caption)), tuple(vocabulary.prompt_ids(self.words, ""))
+
+
+class WorldPictures(PicturePipeline):
+    """A model whose vocabulary is words of the emoji world."""
+
+    def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(card, method=method, device=device, dtype=dtype)
+        self.text = WorldWords(card)
+
+    def caption(self, text: str) -> tuple[str, list[str]]:
+        return self.text.caption(text)
+
+    def branches(self, caption: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.text.branches(caption)

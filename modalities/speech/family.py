@@ -139,10 +139,3 @@ class SpeechFamily(ABC):
             known = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
             raise InvalidArgument(f"voice {name!r} is unknown; {self.parts.card.name} {known}.")
         return Voice(name)
-
-
-def coded(vocab: int, first: int, vectors: Tensor) -> Tensor:
-    """`[V, D]`: `vectors` at the ids from `first` on, nan elsewhere."""
-    table = torch.full((vocab, vectors.shape[1]), torch.nan, device=vectors.device)
-    table[first : first + len(vectors)] = vectors
-    return table

@@ -116,7 +116,7 @@ def test_hydra_knows_what_was_guessed_before(lab):
     features, tokens = torch.randn(2, 1, 5, 32), torch.randint(60, (2, 5))
 
     def says(known):
-        return drafter.logits(known, target.empty(), Tree(2, known.device))[:, 0]
+        return drafter.logits(known, target.empty(), Tree(2, known.device), torch.zeros(0, 1))[:, 0]
 
     with torch.inference_mode():
         whole = network.everywhere(features[:, 0], target.embed(tokens), torch.tensor([2]))[:, 0]

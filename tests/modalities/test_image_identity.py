@@ -70,7 +70,7 @@ def test_greedy_equals_transformers_generate(guidance: float) -> None:
     plain, _ = run(method, [row])
     oracle = OracleDrafter({0: plain[0]}, method.target.vocab, reach=4, width=2, acceptance=0.75)
     drawn, committed = run(replace(method, drafter=oracle), [row])
-    words = list(range(pipe.code_offset))
+    words = list(range(pipe.family.first))
     options = (
         {"negative_prompt_ids": torch.tensor([row.branches[1]]), "guidance_scale": guidance} if guidance > 1 else {}
     )

@@ -76,7 +76,8 @@ def measured(pipe: Pipeline, heat: float, plan: Dynamic, repeats: int) -> dict[s
         for depth, drafter in drafters.items()
     }
     works["layer"] = bare(drafters[plan.depth], batch, features[0])
-    works["head"] = lambda: target.combine(drafters[plan.depth].head(features), state.settings)
+    t = state.generated[:, None]
+    works["head"] = lambda: target.combine(drafters[plan.depth].head(features), state.settings, t)
     runs = take_turns([Contender(name, partial(timed, work, CALLS)) for name, work in works.items()], repeats)
     levels = levels_of(runs[f"depth {plan.depth}"], runs[f"depth {SHALLOW}"], plan.depth - SHALLOW)
     layer, head = pace(runs["layer"]), pace(runs["head"])

@@ -8,6 +8,7 @@ The same seed draws the same latents, drafted or not (`core.latent`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import CELL, LatentAutoencoder
 from polydraft.modalities.image.latent.base import LatentPictures
 from polydraft.modalities.image.latent.head import LatentHead
+from polydraft.modalities.image.run import Asked
 from polydraft.modalities.image.world import WorldPictures
 from polydraft.modalities.loading import ModelCard, pretrained, read_weights
 
@@ -61,5 +63,5 @@ class LatentImagePipeline(WorldPictures, LatentPictures):
     def token_side(self) -> int:
         return CELL
 
-    def pixels(self, tokens: Tensor) -> Tensor:
+    def pixels(self, tokens: Tensor, asked: Sequence[Asked] = ()) -> Tensor:
         return self.autoencoder.decode(tokens.nan_to_num(0).view(-1, *self.grid, self.head.size))

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.codes import coded
 from polydraft.modalities.speech.codecs.chunks import ChunkStream
 from polydraft.modalities.speech.codecs.fsq import FsqCodec
 from polydraft.modalities.speech.codecs.stretch import Stretched
 from polydraft.modalities.speech.families.tokens import TokenFamily
-from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, Parts, SoundStream, Voice, coded
+from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, Parts, SoundStream, Voice
 from polydraft.modalities.speech.reference import Recording, listen
 from polydraft.modalities.speech.text.splitting import sentences
 

@@ -13,8 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from polydraft.modalities.codes import coded
 from polydraft.modalities.speech.families.tokens import TokenFamily
-from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Voice, coded
+from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Voice
 from polydraft.modalities.speech.text.splitting import LONGEST_PART
 
 LEVELS, AXES = 3, 8  # of the finite scalar quantiser

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.codes import coded
 from polydraft.modalities.speech.codecs.chunks import ChunkStream, Window
 from polydraft.modalities.speech.codecs.snac import Snac
 from polydraft.modalities.speech.codecs.stretch import Stretched
 from polydraft.modalities.speech.families.tokens import TokenFamily
-from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, LONGEST_SENTENCE, Parts, SoundStream, Voice, coded
+from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, LONGEST_SENTENCE, Parts, SoundStream, Voice
 from polydraft.modalities.speech.text.splitting import LONGEST_PART
 
 LEVELS = (0, 1, 2, 2, 1, 2, 2)  # of SNAC, a slot each

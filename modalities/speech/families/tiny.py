@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.codes import coded
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecStream, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE
-from polydraft.modalities.speech.family import Parts, Script, SpeechFamily, Voice, coded
+from polydraft.modalities.speech.family import Parts, Script, SpeechFamily, Voice
 from polydraft.modalities.speech.text.lexicon import symbols
 from polydraft.modalities.speech.text.reading import read
 

@@ -9,6 +9,7 @@ the published sampler does not (see `SetChain`): so drafts can be kept, and ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,7 @@ from polydraft.modalities.image.families.mar.sets import Sets, order
 from polydraft.modalities.image.families.mar.target import MARTarget
 from polydraft.modalities.image.latent.base import LatentTokens
 from polydraft.modalities.image.result import ImageResult
+from polydraft.modalities.image.run import Asked
 from polydraft.modalities.loading import ModelCard
 
 
@@ -114,7 +116,7 @@ class MARPipeline(LatentTokens):
         return self.config.patch * 2**halvings
 
     @property
-    def length(self) -> int:
+    def budget(self) -> int:
         return len(self.sets)
 
     def caption(self, text: str) -> tuple[str, list[str]]:
@@ -132,5 +134,5 @@ class MARPipeline(LatentTokens):
         real = places < self.sets.length
         return places[real], self.read_tokens(committed)[real]
 
-    def pixels(self, tokens: Tensor) -> Tensor:
+    def pixels(self, tokens: Tensor, asked: Sequence[Asked] = ()) -> Tensor:
         return autoencoder.pixels(self.vae, self.target_model.latents(tokens.nan_to_num(0)))

@@ -9,8 +9,7 @@ The same seed draws the same latents, drafted or not (`core.latent`). Captions a
 from __future__ import annotations
 
 import logging
-import re
-from copy import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from polydraft.core.errors import InvalidArgument, WeightsError
 from polydraft.modalities.hub import said
+from polydraft.modalities.image.base import grid_of
 from polydraft.modalities.image.families.nextstep.autoencoder import NextStepAutoencoder
 from polydraft.modalities.image.families.nextstep.config import NextStepConfig
 from polydraft.modalities.image.families.nextstep.head import NextStepHead
@@ -27,12 +27,11 @@ from polydraft.modalities.image.families.nextstep.law import PUBLISHED
 from polydraft.modalities.image.families.nextstep.model import NextStep
 from polydraft.modalities.image.families.nextstep.prompt import AREA_TOKEN, prompt_ids
 from polydraft.modalities.image.latent.base import LatentPictures
-from polydraft.modalities.image.run import ImageRun
+from polydraft.modalities.image.run import Asked, ImageRun
 from polydraft.modalities.loading import ModelCard, read_weights
 
 log = logging.getLogger("polydraft.models")
 USUAL = 512  # pixels a side that the releases were trained on
-SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")  # width and height
 
 
 class NextStepPipeline(LatentPictures):
@@ -92,25 +91,8 @@ class NextStepPipeline(LatentPictures):
     def sized(self, size: str | None) -> Self:
         if size in (None, "auto", self.dimensions):
             return self
-        side, found = self.token_side, SIZE.fullmatch(str(size))
-        wide, high = map(int, found.groups()) if found else (1, 1)
-        if wide % side or high % side:
-            raise InvalidArgument(
-                f"size={size} is not possible; {self.card.name} draws widths and heights that are multiples of {side}, "
-                f"such as {self.dimensions}."
-            )
-        if (tokens := wide // side * (high // side)) >= self.context:
-            raise InvalidArgument(
-                f"size={size} is {tokens} tokens and {self.card.name} holds {self.context} positions; draw a smaller "
-                f"picture, such as {self.dimensions}."
-            )
-        return self.changed(_grid=(high // side, wide // side))
-
-    def changed(self, **attributes: Any) -> Self:
-        """The same weights and methods, other attributes."""
-        other = copy(self)
-        vars(other).update(attributes)
-        return other
+        grid = grid_of(str(size), self.token_side, self.context, self.card.name, self.dimensions)
+        return self.changed(_grid=grid)
 
     def run(self, prompt: str | list[str], *, negative_prompt: str = "", **options: Any) -> ImageRun:
         """As of other models of pictures. negative_prompt: what guidance leads away from."""
@@ -127,7 +109,7 @@ class NextStepPipeline(LatentPictures):
         )
         return asked, other
 
-    def pixels(self, tokens: Tensor) -> Tensor:
+    def pixels(self, tokens: Tensor, asked: Sequence[Asked] = ()) -> Tensor:
         return self.autoencoder.decode(self.head.tokens(tokens.nan_to_num(0)), self.grid)
 
 

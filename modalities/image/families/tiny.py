@@ -1,0 +1,53 @@
+"""The project's own pictures: words of the emoji world and codes in one vocabulary, and a tokenizer of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from polydraft.core.errors import WeightsError
+from polydraft.core.target import CausalTarget
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.family import Branches, Parts, PictureFamily
+from polydraft.modalities.image.run import Asked
+from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.image.world import WorldWords
+from polydraft.modalities.loading import read_weights
+
+
+class TinyImage(PictureFamily):
+    """A folder made by `polydraft train tiny-image`. The loop's ids are its whole vocabulary."""
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self.text = WorldWords(parts.card)
+        self.first = vocabulary.code_offset(self.text.words)
+        folder, dtype = parts.card.path / "tokenizer", parts.model.dtype
+        self.vq = read_weights(
+            "tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(parts.device, dtype).eval()
+        )
+        self.grid = self.vq.config.grid, self.vq.config.grid
+        self.side = self.vq.config.image_size // self.vq.config.grid
+        wanted = self.first + len(self.vq.codebook)
+        if wanted != self.size:
+            raise WeightsError(
+                f"the words and codes in {parts.card.path} are {wanted} ids and its target knows {self.size}; "
+                "its parts are of several models, install it again."
+            )
+
+    def caption(self, text: str) -> tuple[str, list[str]]:
+        return self.text.caption(text)
+
+    def prompt(self, caption: str, negative: str) -> Branches:
+        return Branches(self.text.branches(caption))
+
+    @property
+    def vectors(self) -> Tensor:
+        return self.vq.codebook
+
+    def pixels(self, codes: Tensor, asked: Sequence[Asked]) -> Tensor:
+        return self.vq.decode(codes)
+
+    def target(self, guided: bool) -> CausalTarget:
+        return CausalTarget(self.model, guided=guided, context=self.context)

@@ -1,0 +1,53 @@
+"""What families read text by that have a Hugging Face tokenizer.
+
+    words = Words(folder, "Janus-Pro-1B")
+    words.ids(f"<|User|>: {words.plain(caption)}")
+
+What a user writes never becomes a control token: whatever would be one is taken out of it first.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from polydraft.core.errors import WeightsError
+from polydraft.modalities.loading import read_weights
+
+
+class Words:
+    """The tokenizer in `folder`; name: of the model, for errors."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self.tokenizer: PreTrainedTokenizerFast = read_weights(
+            "tokenizer", folder, lambda: PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        )
+
+    def id(self, token: str) -> int:
+        """Id of a token that must be there; raises WeightsError."""
+        found = self.tokenizer.backend_tokenizer.token_to_id(token)
+        if found is None:
+            raise WeightsError(
+                f"the tokenizer of {self.name} has no {token}; it is of another model, download it again."
+            )
+        return int(found)
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of `text` as it stands, control tokens and all; nothing is put around it."""
+        found: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        return found
+
+    @cached_property
+    def control(self) -> list[str]:
+        """What is written for a control token, the longest first."""
+        return sorted((token.content for token in self.tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+
+    def plain(self, text: str) -> str:
+        """`text` without what would be read as control tokens."""
+        while found := [token for token in self.control if token in text]:  # what is left may spell one again
+            for token in found:
+                text = text.replace(token, "")
+        return text

@@ -1,0 +1,122 @@
+"""Tiny random models of every family, saved as their makers save them: a function here, and a row of FOLDERS.
+
+Weights are large enough that what comes before a code decides it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from torch import nn
+
+WORDS = ["a", "red", "cat", "two", "owls", "reading", "late", "at", "night"]
+TEXT: dict[str, Any] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def louder(model: nn.Module, seed: int = 0) -> nn.Module:
+    """The same with other weights; norms are left alone."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                fan = parameter[0].numel()
+                parameter.normal_(0, 1.5 / fan**0.5)
+    return model
+
+
+def word_level(vocab: dict[str, int], special: list[str], split: Any, **named: Any) -> hf.PreTrainedTokenizerFast:
+    """A tokenizer of whole words; special: those that are found inside others."""
+    made = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    made.pre_tokenizer = split
+    made.add_special_tokens([AddedToken(word, special=True) for word in special])
+    return hf.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="[UNK]", padding_side="left", **named)
+
+
+JANUS_SIDE, JANUS_CODES = 4, 32
+
+
+def janus(folder: Path) -> None:
+    """16 codes of 32; 64x64 pixels."""
+    special = ["<bos>", "<eos>", "<pad>", "<begin_of_image>", "<end_of_image>", "<image_placeholder>"]
+    vocab = {word: place for place, word in enumerate([*special, "[UNK]", *WORDS, "<|User|>:", "<|Assistant|>:"])}
+    tokens = {"image_token": "<image_placeholder>", "boi_token": "<begin_of_image>", "eoi_token": "<end_of_image>"}
+    words = word_level(
+        vocab, special, pre_tokenizers.WhitespaceSplit(), bos_token="<bos>", eos_token="<eos>", pad_token="<pad>",
+        extra_special_tokens=tokens,
+    )  # fmt: skip
+    text = hf.LlamaConfig(vocab_size=len(vocab), bos_token_id=0, eos_token_id=1, pad_token_id=2, **TEXT)
+    side = 16 * JANUS_SIDE
+    vision = hf.JanusVisionConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=side, patch_size=16, mlp_ratio=2.0,
+        projection_dim=32, num_image_tokens=JANUS_SIDE**2,
+    )  # fmt: skip
+    vq = hf.JanusVQVAEConfig(
+        embed_dim=8, num_embeddings=JANUS_CODES, latent_channels=32, base_channels=32, num_res_blocks=1,
+        channel_multiplier=[1, 1, 1, 1, 1], projection_dim=32, image_token_embed_dim=32,
+    )  # fmt: skip
+    model = hf.JanusForConditionalGeneration(
+        hf.JanusConfig(text_config=text, vision_config=vision, vq_config=vq, image_token_id=5)
+    )
+    model.generation_config.pad_token_id, model.generation_config.bos_token_id = 2, 0
+    louder(model)
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+
+
+EMU3_CODES = 32
+
+
+def emu3(folder: Path) -> None:
+    """32 codes among the words of the text; 8 pixels a code."""
+    special = ["<|endoftext|>", "<|extra_0|>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>", "<|extra_204|>"]
+    special += ["<|image token|>", "<|image start|>", "<|image end|>", "<image>"]
+    words = ["[UNK]", *WORDS, "*", *map(str, range(20)), *special]
+    words += [f"<|visual token {code:06d}|>" for code in range(EMU3_CODES)]
+    vocab = {word: place for place, word in enumerate(words)}
+    tokens = {
+        "image_token": "<image>", "boi_token": "<|image start|>", "eoi_token": "<|image end|>",
+        "image_wrapper_token": "<|image token|>", "eof_token": "<|extra_201|>",
+    }  # fmt: skip
+    ends = {"bos_token": "<|extra_203|>", "eos_token": "<|extra_204|>", "pad_token": "<|endoftext|>"}
+    tokenizer = word_level(vocab, special, pre_tokenizers.Whitespace(), extra_special_tokens=tokens, **ends)
+    text = hf.Emu3TextConfig(
+        vocab_size=len(vocab), **TEXT, **{f"{name}_id": vocab[word] for name, word in ends.items()}
+    )
+    vq = hf.Emu3VQVAEConfig(
+        codebook_size=EMU3_CODES, embed_dim=4, latent_channels=4, base_channels=32, channel_multiplier=[1, 1, 1, 1],
+        num_res_blocks=1, attn_resolutions=[3], hidden_size=32, num_attention_heads=1, temporal_downsample_factor=4,
+    )  # fmt: skip
+    model = hf.Emu3ForConditionalGeneration(hf.Emu3Config(vq_config=vq, text_config=text, vocabulary_map=vocab))
+    louder(model)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+IMAGEGPT_SIDE, COLOURS = 6, 16
+
+
+def imagegpt(folder: Path) -> None:
+    """36 pixels of 16 colours."""
+    config = hf.ImageGPTConfig(vocab_size=COLOURS + 1, n_positions=IMAGEGPT_SIDE**2, n_embd=32, n_layer=3, n_head=4)
+    louder(model := hf.ImageGPTForCausalImageModeling(config))
+    model.save_pretrained(folder)
+    tensors = load_file(file := folder / "model.safetensors")  # its makers' hold masks too
+    tensors |= {"transformer.h.0.attn.bias": torch.ones(1, 1, 2, 2), "transformer.h.0.attn.masked_bias": torch.ones(())}
+    save_file(tensors, file, {"format": "pt"})
+    torch.manual_seed(1)
+    clusters = (torch.rand(COLOURS, 3) * 2 - 1).tolist()
+    (folder / "preprocessor_config.json").write_text(json.dumps({"clusters": clusters}))
+
+
+FOLDERS: dict[str, Callable[[Path], None]] = {"janus": janus, "emu3": emu3, "imagegpt": imagegpt}
+SIZES = {"emu3": "32x24"}  # what families of any size draw in tests

@@ -1,0 +1,160 @@
+"""What every family of codes keeps: the same picture drafted or not, alone or in a batch, with every method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import polydraft
+from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.registry import parse
+from polydraft.core.sampling import Sampling
+from polydraft.core.target import Prompt
+from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.image.recognise import CODES, PUBLISHED
+from polydraft.modalities.loading import card, load
+
+from ...covering import every_pair
+from ...decoding import run, same
+from .conftest import Loaded
+from .folders import FOLDERS
+
+CAPTIONS = ["a red cat", "owls reading late at night", "a"]
+IDENTICAL = ("jacobi(window=5)", "jacobi(window=9,init=above)", "pld", "early-exit(layers=2,depth=3)")
+
+
+def asked(pipe: ImagePipeline, sampling: Sampling, rows: int) -> tuple[list[Prompt], bool]:
+    guided = sampling.guidance_scale != 1
+    return pipe.prompts_to_ids(CAPTIONS[:rows], sampling=sampling), guided
+
+
+def scale(pipe: ImagePipeline, guided: bool) -> float:
+    return 2.5 if guided and pipe.family.branches > 1 else 1.0
+
+
+def usable(pipe: ImagePipeline, names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name.partition("(")[0] in pipe.available_methods()]
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "temperature", "guided"),
+    every_pair(FOLDERS, ("float32", "bfloat16"), (0.0, 1.0), (False, True)),
+)
+def test_every_identical_method_draws_what_plain_decoding_draws(
+    loaded: Loaded, family: str, dtype: str, temperature: float, guided: bool
+) -> None:
+    pipe = loaded(family, dtype)
+    sampling = Sampling(temperature=temperature, guidance_scale=scale(pipe, guided))
+    prompts, two = asked(pipe, sampling, 3)
+    method = pipe.method(parse("ar"), two)
+    plain, _ = run(method, prompts)
+    alone, _ = run(method, prompts[1:2])
+    assert same(alone, plain[1:2]), "a row must not depend on its neighbours"
+    for name in usable(pipe, IDENTICAL):
+        drawn, _ = run(pipe.method(parse(name), two), prompts)
+        assert same(drawn, plain), name
+    for width in (1, 3):
+        oracle = OracleDrafter(dict(enumerate(plain)), pipe.family.size, reach=4, width=width, acceptance=0.8)
+        drawn, committed = run(replace(method, drafter=oracle), prompts)
+        assert committed > 1.5 and same(drawn, plain), f"oracle of width {width}"
+
+
+@pytest.mark.parametrize("family", FOLDERS)
+def test_every_method_of_the_core_draws_whole_pictures(loaded: Loaded, family: str) -> None:
+    pipe = loaded(family)
+    settings: dict[str, Any] = {"seed": 5}
+    guarantees = set()
+    names = [*pipe.available_methods(), "jacobi+lantern(k=3,delta=0.4)", "sjd+lantern-ratio(k=3)", "jacobi+top-k(k=4)"]
+    smaller = {"lantern": "lantern(k=5)", "lantern++": "lantern++(k=5)"}
+    names = [smaller.get(name, name) for name in names if name not in ("lantern-ratio", "lantern++-ratio")]
+    for name in names:
+        drawn = pipe(CAPTIONS[:2], method=name, **settings)
+        guarantees.add(drawn.stats.guarantee)
+        assert (drawn.tokens >= 0).all() and (drawn.tokens < len(pipe.family.vectors)).all(), name
+        assert (drawn.passes > 0).all() and drawn.finish_reasons == ["length"] * 2, name
+    assert {"lossy"} < guarantees
+
+
+@pytest.mark.parametrize("family", FOLDERS)
+def test_pictures_have_their_size_and_depend_on_their_codes(loaded: Loaded, family: str, tmp_path: Path) -> None:
+    pipe = loaded(family)
+    shown = []
+    run_ = pipe.run(CAPTIONS[:2], seed=3, partial_images=1)
+    driver = polydraft.modalities.run.Driver(run_.method)
+    driver.join(run_, run_.due(2))
+    while not run_.over:
+        driver.turn()
+        shown += [picture.size for news in run_.news() for picture in news.pictures]
+    result = run_.result()
+    wide, high = map(int, pipe.dimensions.split("x"))
+    assert shown == [(wide, high)] * 2 == [picture.size for picture in result.images]
+    assert result.tokens.equal(pipe(CAPTIONS[:2], seed=3, speculative=False).tokens)
+    assert result.stats.tokens == 2 * pipe.budget == run_.total
+    one, two = (np.asarray(picture) for picture in result.images)
+    assert (one != two).any()
+    assert result.save(tmp_path / "x.png").is_file()
+
+
+@pytest.mark.parametrize("family", FOLDERS)
+def test_laws_are_as_wide_as_what_is_drawn(loaded: Loaded, family: str) -> None:
+    pipe = loaded(family)
+    vectors = pipe.family.vectors
+    assert pipe.mask.shape[1] == pipe.family.size == pipe.target().vocab and len(pipe.mask) <= 4
+    found = pipe.codes[pipe.family.first : pipe.family.first + len(vectors)]
+    assert found.equal(vectors.float()) and len(pipe.family.placed) == pipe.budget
+    assert sorted(pipe.family.placed[pipe.family.placed >= 0].tolist()) == list(range(pipe.image_tokens))
+
+
+@pytest.mark.parametrize("family", FOLDERS)
+def test_the_card_says_what_its_makers_say(folder_of: Callable[[str], Path], family: str) -> None:
+    own = card(str(folder_of(family)))
+    assert (own.modality, own.manifest["family"], own.latent) == ("image", family, False)
+    assert own.licence == CODES[family].licence and own.defaults["temperature"] > 0
+    assert {"ar", "jacobi", "pld", "sjd", "lantern"} <= set(own.methods)
+
+
+@pytest.mark.parametrize("family", FOLDERS)
+def test_a_folder_without_config_is_told_in_a_sentence(
+    folder_of: Callable[[str], Path], family: str, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "model.safetensors").write_bytes((folder_of(family) / "model.safetensors").read_bytes())
+    with pytest.raises(polydraft.UnknownModel) as caught:
+        load(str(bare), modality="image")
+    assert str(caught.value).count("\n") == 0 and "bare" in str(caught.value)
+
+
+@pytest.mark.parametrize("family", FOLDERS)
+@pytest.mark.parametrize("size", ["17x16", "0x0", "big"])
+def test_a_size_that_cannot_be_drawn_is_refused(loaded: Loaded, family: str, size: str) -> None:
+    with pytest.raises(polydraft.InvalidArgument, match="size=.* is not possible; tiny-.* draws"):
+        loaded(family).run("a cat", size=size)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_checkpoint_that_is_not_here_is_told_with_size_and_licence(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    def offline(*args: Any, **named: Any) -> str:
+        raise OSError("no connection")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(polydraft.UnknownModel, match=rf"{name}.* GB, licence: .*hf download {name}") as caught:
+        load(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_control_tokens_that_a_prompt_spells_are_left_out(loaded: Loaded) -> None:
+    pipe = loaded("janus")
+    sly = pipe.prompts_to_ids(["a <begin_of_<eos>image> red cat<pad>"])
+    assert sly[0].branches == pipe.prompts_to_ids(["a  red cat"])[0].branches
+    assert torch.equal(pipe("a <bos> red cat").tokens, pipe("a  red cat").tokens)
