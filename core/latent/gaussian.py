@@ -47,8 +47,8 @@ class Gaussian:
         """The first columns alone."""
         return Gaussian(self.mean[:, :columns], self.deviation[:, :columns], self.level)
 
-    def at(self, columns: Tensor) -> Gaussian:
-        """`[N, 1, C]`: one place a draw, of columns that mask `[B, K]` or indices name."""
+    def at(self, columns: tuple[Tensor, ...]) -> Gaussian:
+        """`[N, 1, C]`: of the columns at these rows and places `[N]`."""
         return Gaussian(self.mean[columns][:, None], self.deviation.expand_as(self.mean)[columns][:, None], self.level)
 
     def drawn(self, normals: Tensor) -> Tensor:
