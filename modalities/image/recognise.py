@@ -10,19 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polydraft.modalities.hub import Published, said
+from polydraft.core.errors import WeightsError
+from polydraft.modalities.hub import INDEX, Published, said
 from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE, NextStepConfig
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family that draws codes. title: what people say; published: GB of its checkpoints on the hub."""
+    """A family that draws codes. title: what people say; published: GB of its checkpoints on the hub.
+
+    pipeline: what diffusers calls it, if it is published as one of its pipelines; target: the part that draws codes.
+    """
 
     title: str
     summary: str
     licence: str
     defaults: dict[str, Any]
     published: dict[str, float] = field(default_factory=dict)
+    pipeline: str = ""
+    target: str = "."
 
 
 CODES = {  # by what `model_type` says
@@ -31,6 +37,11 @@ CODES = {  # by what `model_type` says
         "DeepSeek Model License (commercial use allowed, with use restrictions); code MIT",
         {"temperature": 1.0, "guidance_scale": 5.0},
         {"deepseek-community/Janus-Pro-1B": 4.2, "deepseek-community/Janus-Pro-7B": 14.8},
+    ),
+    "glm_image": Family(
+        "GLM-Image", "draws free text in sizes that are multiples of 32, codes first and pixels by diffusion",
+        "MIT; its tokenizer of pictures (X-Omni) Apache-2.0",
+        {"temperature": 0.9, "top_p": 0.75}, {"zai-org/GLM-Image": 35}, "GlmImagePipeline", "vision_language_encoder",
     ),
 }  # fmt: skip
 MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1"} | {name: family.title for name, family in CODES.items()}
@@ -52,11 +63,17 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     Raises UnsupportedModel or WeightsError for a NextStep that polydraft does not compute.
     """
     fields = said(folder / "config.json")
-    kind = str(fields.get("model_type"))
+    kind = piped(folder) or str(fields.get("model_type"))
     if kind in CODES:
         family = CODES[kind]
+        if family.pipeline and not piped(folder):
+            raise WeightsError(
+                f"{folder} is the {family.target} of {family.title} alone, which makes no pixels; give the whole of it, "
+                f"a folder with {INDEX}."
+            )
         return {
             "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,
+            "target": family.target,
             "defaults": {"method": "jacobi"} | family.defaults, "summary": f"{family.title}: {family.summary}",
         }  # fmt: skip
     if kind != MODEL_TYPE:
@@ -68,3 +85,9 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         "fitted": FITTED,
         "summary": f"NextStep-{release}: draws free text as latents, 512x512",
     }  # fmt: skip
+
+
+def piped(folder: Path) -> str | None:
+    """The family whose pipeline of diffusers lies in `folder`."""
+    name = said(folder / INDEX).get("_class_name")
+    return next((kind for kind, family in CODES.items() if name and family.pipeline == name), None)

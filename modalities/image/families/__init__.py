@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 FAMILIES = {  # that draw codes: module here, and class
     "tiny": ("tiny", "TinyImage"),
     "janus": ("janus", "Janus"),
+    "glm_image": ("glm_image", "GlmImage"),
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import torch
 import transformers as hf
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
@@ -71,4 +72,57 @@ def janus(folder: Path) -> None:
     words.save_pretrained(folder)
 
 
-FOLDERS: dict[str, Callable[[Path], None]] = {"janus": janus}
+GLM_CODES, GLM_SCORED = 64, 80  # ids that are codes, and that the head scores
+GLM_TEMPLATE = (
+    "{%- for m in messages -%}{%- for item in m.content -%}{%- if item.type == 'text' -%}{{ item.text }}{%- endif -%}"
+    "{%- endfor -%}{%- endfor -%}"
+)
+
+
+def glm_image(folder: Path) -> None:
+    """64 codes, each 32x32 pixels; as many as are asked for."""
+    marks = ["<|endoftext|>", "<sop>", "<eop>", "<|image|>", "[UNK]"]
+    numbers = [str(number) for number in range(100)]
+    codes = [f"<|dit_token_{code}|>" for code in range(GLM_SCORED)]
+    vocab = {word: place for place, word in enumerate([*codes, *marks, *numbers, *WORDS])}
+    begins, ends = codes[GLM_CODES], codes[GLM_CODES + 1]
+    words = word_level(
+        vocab, [begins, ends, *marks[:-1]], pre_tokenizers.WhitespaceSplit(), pad_token="<|endoftext|>",
+        bos_token=begins, eos_token=ends,
+        extra_special_tokens={"image_token": "<|image|>", "grid_bos_token": "<sop>", "grid_eos_token": "<eop>"},
+    )  # fmt: skip
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 0, 1]}
+    text = TEXT | {
+        "vocab_size": len(vocab), "vision_vocab_size": GLM_SCORED, "max_position_embeddings": 512,
+        "pad_token_id": vocab["<|endoftext|>"], "eos_token_id": GLM_CODES + 1, "rope_parameters": rope,
+    }  # fmt: skip
+    vision = {
+        "depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "image_size": 64, "patch_size": 16,
+    }  # fmt: skip
+    config = hf.GlmImageConfig(
+        text_config=text, vision_config=vision, image_token_id=vocab["<|image|>"], image_start_token_id=GLM_CODES,
+        vq_config={"embed_dim": 8, "num_embeddings": GLM_CODES, "latent_channels": 16},
+        image_end_token_id=GLM_CODES + 1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    reader = hf.T5EncoderModel(
+        hf.T5Config(vocab_size=384, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, feed_forward_proj="gated-gelu")
+    )
+    diffusion = diffusers.GlmImageTransformer2DModel(
+        patch_size=2, in_channels=4, out_channels=4, num_layers=2, attention_head_dim=8, num_attention_heads=2,
+        text_embed_dim=32, time_embed_dim=16, condition_dim=8, prior_vq_quantizer_codebook_size=GLM_CODES,
+    )  # fmt: skip
+    autoencoder = diffusers.AutoencoderKL(
+        block_out_channels=(4, 8, 16, 16), down_block_types=("DownEncoderBlock2D",) * 4, latent_channels=4,
+        up_block_types=("UpDecoderBlock2D",) * 4, norm_num_groups=4, sample_size=128, latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+    )  # fmt: skip
+    louder(diffusion)
+    diffusers.GlmImagePipeline(
+        hf.ByT5Tokenizer(), hf.GlmImageProcessor(hf.GlmImageImageProcessorPil(), words, chat_template=GLM_TEMPLATE),
+        reader, louder(hf.GlmImageForConditionalGeneration(config)), autoencoder, diffusion,
+        diffusers.FlowMatchEulerDiscreteScheduler(),
+    ).save_pretrained(folder)  # fmt: skip
+
+
+FOLDERS: dict[str, Callable[[Path], None]] = {"janus": janus, "glm_image": glm_image}
