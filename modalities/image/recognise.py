@@ -43,6 +43,14 @@ CODES = {  # by what `model_type` says
         "MIT; its tokenizer of pictures (X-Omni) Apache-2.0",
         {"temperature": 0.9, "top_p": 0.75}, {"zai-org/GLM-Image": 35}, "GlmImagePipeline", "vision_language_encoder",
     ),
+    "llamagen_t2i": Family(
+        "LlamaGen of captions", "draws free text, 512x512 or 256x256", "MIT",
+        {"temperature": 1.0, "top_k": 1000, "guidance_scale": 7.5},
+    ),
+    "llamagen_c2i": Family(
+        "LlamaGen of classes", "draws a class of ImageNet by its number", "MIT",
+        {"temperature": 1.0, "top_k": 2000, "guidance_scale": 4.0},
+    ),
 }  # fmt: skip
 MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1"} | {name: family.title for name, family in CODES.items()}
 PUBLISHED = {

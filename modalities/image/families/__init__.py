@@ -16,6 +16,8 @@ FAMILIES = {  # that draw codes: module here, and class
     "tiny": ("tiny", "TinyImage"),
     "janus": ("janus", "Janus"),
     "glm_image": ("glm_image", "GlmImage"),
+    "llamagen_t2i": ("llamagen.family", "OfCaptions"),
+    "llamagen_c2i": ("llamagen.family", "OfClasses"),
 }
 
 

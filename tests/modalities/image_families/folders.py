@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
+import pytest
 import torch
 import transformers as hf
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from torch import nn
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor, nn
+
+from polydraft.modalities.image.families.llamagen import convert as conversion
+from polydraft.modalities.image.families.llamagen import network as llamagen
+from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
 
 WORDS = ["a", "red", "cat", "two", "owls", "reading", "late", "at", "night"]
 TEXT: dict[str, Any] = {
@@ -125,4 +130,70 @@ def glm_image(folder: Path) -> None:
     ).save_pretrained(folder)  # fmt: skip
 
 
-FOLDERS: dict[str, Callable[[Path], None]] = {"janus": janus, "glm_image": glm_image}
+GEN_WIDTH, GEN_HEADS, GEN_SIDE, GEN_CODES, GEN_PLACES, GEN_CLASSES = 32, 4, 4, 64, 12, 100
+
+
+def published_llamagen(kind: str) -> dict[str, Tensor]:
+    """Random weights under the published names."""
+    of_text = kind == "llamagen_t2i"
+    config = LlamaGenConfig(
+        kind, GEN_WIDTH, 3, GEN_HEADS, 48, GEN_SIDE, GEN_CODES, GEN_PLACES if of_text else 1, 24, GEN_CLASSES
+    )
+    torch.manual_seed(0)
+    return {
+        name: torch.randn(tensor.shape) * 1.5 / tensor.shape[1] ** 0.5 if tensor.ndim > 1 else torch.ones(tensor.shape)
+        for name, tensor in llamagen.published(config).items()
+    }
+
+
+def published_vq() -> dict[str, Tensor]:
+    """The same of what makes pixels."""
+    torch.manual_seed(0)
+    config = hf.JanusVQVAEConfig(
+        embed_dim=8, num_embeddings=GEN_CODES, latent_channels=32, base_channels=32, num_res_blocks=1,
+        channel_multiplier=[1, 1, 1, 1, 1],
+    )  # fmt: skip
+    names = (
+        ("encoder.down.", "encoder.conv_blocks."), ("decoder.up.", "decoder.conv_blocks."), (".block.", ".res."),
+        (".mid.block_1.", ".mid.0."), (".mid.attn_1.", ".mid.1."), (".mid.block_2.", ".mid.2."),
+    )  # fmt: skip
+    made = {"quantize.codebook_used": torch.zeros(9)}
+    for name, tensor in louder(hf.JanusVQVAE(config)).state_dict().items():
+        for own, other in names:
+            name = name.replace(own, other)
+        made[name] = tensor
+    return made
+
+
+def llamagen_folder(kind: str, folder: Path) -> None:
+    """16 codes of 64; 64x64 pixels. As conversion leaves it."""
+    folder.rmdir()
+    whole, pixels = folder.with_suffix(".pt"), folder.with_suffix(".vq.pt")
+    torch.save({"model": published_llamagen(kind)}, whole)
+    torch.save({"model": published_vq()}, pixels)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(conversion.HEADS, GEN_WIDTH, GEN_HEADS)
+        conversion.convert(whole, folder, GEN_SIDE)
+    conversion.convert_pixels(pixels, folder / "vq")
+
+
+def llamagen_c2i(folder: Path) -> None:
+    llamagen_folder("llamagen_c2i", folder)
+
+
+def llamagen_t2i(folder: Path) -> None:
+    llamagen_folder("llamagen_t2i", folder)
+    vocab = {word: place for place, word in enumerate(["<pad>", "</s>", "[UNK]", *WORDS])}
+    words = word_level(
+        vocab, ["<pad>", "</s>"], pre_tokenizers.WhitespaceSplit(), pad_token="<pad>", eos_token="</s>"
+    )
+    words.backend_tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
+    sizes = {"vocab_size": len(vocab), "d_model": 24, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    reader = hf.T5ForConditionalGeneration(hf.T5Config(**sizes, tie_word_embeddings=False))
+    louder(reader).save_pretrained(folder / "text")
+    words.save_pretrained(folder / "text")
+
+
+FOLDERS: dict[str, Callable[[Path], None]] = {
+    "janus": janus, "glm_image": glm_image, "llamagen_t2i": llamagen_t2i, "llamagen_c2i": llamagen_c2i,
+}  # fmt: skip
