@@ -72,7 +72,7 @@ class EarlyExitDrafter(NetworkDrafter):
     """It reads what the target's first layer reads, pictures included."""
 
     def __init__(self, backbone: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank) -> None:
-        super().__init__(Network(backbone, backbone.config), target, plan, rank)
+        super().__init__(Network(backbone, backbone.config, target.network.coordinates), target, plan, rank)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self.target.embed(tokens).repeat_interleave(features.shape[1], 0)

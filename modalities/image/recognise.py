@@ -76,8 +76,8 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         family = CODES[kind]
         if family.pipeline and not piped(folder):
             raise WeightsError(
-                f"{folder} is the {family.target} of {family.title} alone, which makes no pixels; give the whole of it, "
-                f"a folder with {INDEX}."
+                f"{folder} is the {family.target} of {family.title} alone, which makes no pixels; give the whole of "
+                f"it, a folder with {INDEX}."
             )
         return {
             "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,

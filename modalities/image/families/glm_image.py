@@ -1,11 +1,12 @@
-"""GLM-Image (zai-org/GLM-Image): free text and sizes in multiples of 32, codes by a language model, pixels by diffusion.
+"""GLM-Image (zai-org/GLM-Image): free text, sizes that are multiples of 32, codes first and pixels by diffusion.
 
-The language model draws the codes of a preview, about 256, and then those of the picture, 32x32 pixels each. A diffusion
-transformer makes pixels of the latter: diffusers' GlmImagePipeline, which is given the codes, so that the language model
-is loaded once. A prompt is the caption in the folder's chat template, `<sop>rows columns<eop>` of the picture and of the
-preview, and the token that begins an image; ids are one space, in which code k is id k. The head also scores 128 ids
-behind the codes. They are never drawn here: transformers' loop may end a picture early by one, or leave one in it, and
-diffusers then fails. Makers: temperature 0.9, top-p 0.75, no guidance of codes; 50 steps of diffusion, guided by 1.5.
+A language model draws the codes of a preview, about 256, and then those of the picture, 32x32 pixels each. A diffusion
+transformer makes pixels of the latter: diffusers' GlmImagePipeline, which is given the codes, so that the language
+model is loaded once. A prompt is the caption in the folder's chat template, `<sop>rows columns<eop>` of the picture and
+of the preview, and the token that begins an image; ids are one space, in which code k is id k. The head also scores 128
+ids behind the codes. They are never drawn here: transformers' loop may end a picture early by one, or leave one in it,
+and diffusers then fails. Makers: temperature 0.9, top-p 0.75, no guidance of codes; 50 steps of diffusion, guided by
+1.5.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class GlmImage(PictureFamily):
 
     @property
     def placed(self) -> Tensor:
-        return torch.cat([torch.full((self.preview,), -1), super().placed])
+        return torch.cat([torch.full((self.preview,), -1), torch.arange(super().budget)])
 
     @property
     def origins(self) -> Tensor:

@@ -110,9 +110,8 @@ def glm_image(folder: Path) -> None:
         image_end_token_id=GLM_CODES + 1,
     )  # fmt: skip
     torch.manual_seed(0)
-    reader = hf.T5EncoderModel(
-        hf.T5Config(vocab_size=384, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2, feed_forward_proj="gated-gelu")
-    )
+    glyphs = {"vocab_size": 384, "d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    reader = hf.T5EncoderModel(hf.T5Config(**glyphs, feed_forward_proj="gated-gelu"))
     diffusion = diffusers.GlmImageTransformer2DModel(
         patch_size=2, in_channels=4, out_channels=4, num_layers=2, attention_head_dim=8, num_attention_heads=2,
         text_embed_dim=32, time_embed_dim=16, condition_dim=8, prior_vq_quantizer_codebook_size=GLM_CODES,

@@ -54,7 +54,8 @@ def law(weights: Weights, prompt: Tensor, seen: Tensor, codes: Tensor) -> Tensor
     rates = 10_000.0 ** -(torch.arange(0, size // 2, 2) / (size // 2))
     where = torch.arange(len(codes))
     angles = torch.cat([(where // GEN_SIDE)[:, None] * rates, (where % GEN_SIDE)[:, None] * rates], -1)
-    turn = torch.cat([torch.zeros(places, size // 2), torch.polar(torch.ones_like(angles), angles)]).to(torch.complex128)
+    drawn = torch.polar(torch.ones_like(angles), angles)
+    turn = torch.cat([torch.zeros(places, size // 2), drawn]).to(torch.complex128)
     visible = torch.ones(len(x), len(x), dtype=torch.bool).tril()
     visible[:, :places] &= seen
     visible |= torch.eye(len(x), dtype=torch.bool)

@@ -1,10 +1,10 @@
 """LlamaGen's pictures: of a caption, read by flan-t5-xl, or of one of 1000 classes of ImageNet, said by its number.
 
-A caption is cleaned twice as PixArt's are (diffusers has that, and needs beautifulsoup4 and ftfy for it; without them it
-is put in lower case) and cut at 120 tokens. Published prompts are padded on the left up to 120 places, which nothing
+A caption is cleaned twice as PixArt's are (diffusers has that, and needs beautifulsoup4 and ftfy for it; without them
+it is put in lower case) and cut at 120 tokens. Published prompts are padded on the left up to 120 places, which nothing
 attends to; here they have no padding, since a prompt's places are all alike. Guidance leads away from the last of 120
-learned features, as many as the caption has, or from the class that is none. Makers: temperature 1, guidance 7.5 from
-the best 1000 codes for captions, 4 from the best 2000 for classes (autoregressive/sample/sample_t2i.py, sample_c2i.py).
+learned features, as many as the caption has, or from the class that is none. Makers: temperature 1; guidance 7.5 and
+the best 1000 codes for captions, 4 and the best 2000 for classes (autoregressive/sample/sample_t2i.py, sample_c2i.py).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class LlamaGen(PictureFamily):
         self.side = 2 ** (len(self.decoder.config.channel_multiplier) - 1)
         if len(self.codebook) != self.size:
             raise WeightsError(
-                f"{self.card.name} draws {self.size} different codes and its vq knows {len(self.codebook)}; convert both "
-                "of one release again."
+                f"{self.card.name} draws {self.size} different codes and its vq knows {len(self.codebook)}; convert "
+                "both of one release again."
             )
 
     @classmethod
@@ -57,8 +57,8 @@ class LlamaGen(PictureFamily):
 
         if not (folder / "config.json").is_file():
             raise WeightsError(
-                f"{folder.parent} has no vq; convert what makes pixels of its codes with `polydraft convert llamagen-vq "
-                f"vq_ds16_t2i.pt --out {folder}` (vq_ds16_c2i.pt for classes)."
+                f"{folder.parent} has no vq; convert what makes pixels of its codes with "
+                f"`polydraft convert llamagen-vq vq_ds16_t2i.pt --out {folder}` (vq_ds16_c2i.pt for classes)."
             )
         decoder: Any = pretrained(JanusVQVAE, folder, self.device, self.model.dtype)
         decoder.encoder = torch.nn.Identity()
