@@ -105,6 +105,10 @@ class SlotCache(Cache):
             self.grow()
         return slice(first, self.live)
 
+    def shift(self, own: Tensor) -> None:
+        """Rotary coordinates less slots, `[rows]`, of rows that have just joined."""
+        self.shifts = own if self.shifts is None else torch.cat([self.shifts, own])
+
     def leave(self, leaving: Departure) -> None:
         """Rows leave; the physical rows of the last ones move into their places."""
         for gap, mover in zip(leaving.gaps, leaving.movers, strict=True):

@@ -24,6 +24,7 @@ class MethodContext:
     rigid: `[V]` bool, ids that lossy rules leave alone.
     drafters: loaders by kind; fitted: parameter values fitted to this model and machine, by method.
     unread: `[V]` bool, ids of prompts that a drafter without eyes drops (those that stand for pictures).
+    origins: `[T]`, which earlier token of a picture shows the same spot, -1 where none does; see `drafters.jacobi`.
     """
 
     model: str
@@ -35,6 +36,7 @@ class MethodContext:
     drafters: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     fitted: Callable[[str], dict[str, Any]] = field(default=lambda method: {})
     unread: Tensor | None = None
+    origins: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.eagle import EagleDrafter
 from polydraft.core.drafters.heads import MultiTokenDrafter
 from polydraft.core.drafters.hydra import HydraDrafter
-from polydraft.core.drafters.jacobi import INITIALISATIONS, Initial, JacobiDrafter
+from polydraft.core.drafters.jacobi import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
 from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
@@ -47,9 +47,8 @@ def lookup(context: MethodContext, values: Values) -> Drafter:
 
 
 def initial(context: MethodContext, values: Values) -> Initial:
-    return Initial(
-        values["init"], context.allowed, context.row or 1
-    )  # without a grid the token above is the token before
+    row = context.row or 1  # without a grid the token above is the token before
+    return Initial(values["init"], context.allowed, row, context.origins)
 
 
 def jacobi(context: MethodContext, values: Values) -> Drafter:
@@ -115,7 +114,7 @@ def dynamic_shape(values: Values) -> str:
 
 WINDOW = {
     "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 256),
-    "init": Parameter("left-law", "what fills new places", choices=INITIALISATIONS, kind=str),
+    "init": Parameter("left-law", "what fills new places", choices=(*INITIALISATIONS, PREVIEW), kind=str),
 }
 SPARSE = {
     "nodes": Parameter(16, "nodes drafted", 1, 256),

@@ -23,6 +23,7 @@ RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUB
     "polydraft.modalities.vlm.recognise",
 )
 FILES = ["*.json", "*.jinja", "*.safetensors"]
+INDEX = "model_index.json"  # of diffusers' pipelines, whose parts lie in folders
 
 
 def manifest(name: str, codec: str | None, modality: str | None = None) -> tuple[Path, dict[str, Any]] | None:
@@ -38,15 +39,17 @@ def manifest(name: str, codec: str | None, modality: str | None = None) -> tuple
         return None
     if remote:
         folder = fetch(name, FILES, published(name))
-    elif not (folder / "config.json").is_file():
+    elif not any((folder / file).is_file() for file in ("config.json", INDEX)):
         return None
     for module in sorted(RECOGNISERS, key=lambda module: f".{modality}." not in module):
         recogniser = import_module(module)
         found: dict[str, Any] | None = recogniser.manifest(folder)
         if found is not None:
             own, extra = recogniser.CODECS.get(found["family"], (None, []))
+            if remote and (folder / INDEX).is_file():
+                fetch(name, FILES, published(name), parts=True)
             place = folder / found.get("codec", "codec")
-            return folder, found | {"target": "."} | with_codec(place, codec or (own if remote else None), own, extra)
+            return folder, {"target": "."} | found | with_codec(place, codec or (own if remote else None), own, extra)
     known = ", ".join(family for module in RECOGNISERS for family in import_module(module).MARKS)
     raise UnknownModel(f"model {name!r} is of no family polydraft knows; it loads {known}, and its own.")
 
@@ -98,13 +101,14 @@ def published(name: str) -> Published | None:
     return next((found for found in known if found is not None), None)
 
 
-def fetch(name: str, files: list[str], about: Published | None = None) -> Path:
-    """The folder a hub repository was fetched into, once. about: for who has to fetch it themselves."""
+def fetch(name: str, files: list[str], about: Published | None = None, parts: bool = False) -> Path:
+    """The folder a hub repository was fetched into, once. about: for who has to fetch it themselves; parts: with what
+    lies in folders of it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=["*/*"]))
+        return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=None if parts else ["*/*"]))
     except (OSError, HfHubHTTPError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
         told = "" if about is None else f" ({about.family}, {about.size:g} GB, licence: {about.licence})"

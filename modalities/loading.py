@@ -171,7 +171,7 @@ def folder_of(name: str) -> Path:
 
 def stamp(name: str) -> tuple[int, ...]:
     """Another one whenever what a folder says of itself has been edited."""
-    files = (folder_of(name) / file for file in (MANIFEST, "config.json", "generation_config.json"))
+    files = (folder_of(name) / file for file in (MANIFEST, "config.json", "generation_config.json", "model_index.json"))
     return tuple(file.stat().st_mtime_ns for file in files if file.is_file())
 
 

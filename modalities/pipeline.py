@@ -85,6 +85,7 @@ class Pipeline(ABC):
         """Prompts to time a pass with."""
 
     row = 0  # tokens a row of a picture
+    origins: Tensor | None = None  # which earlier token shows the same spot of a picture, where one does
     eos: frozenset[int] = frozenset()
     rigid: Tensor | None = None  # ids that lossy rules leave alone
     unread: Tensor | None = None  # ids of prompts that stand for what only the target can see
@@ -181,8 +182,9 @@ class Pipeline(ABC):
         """What methods are built on."""
         kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
         return MethodContext(
-            self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted, self.unread
-        )
+            self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted, self.unread,
+            self.origins,
+        )  # fmt: skip
 
     def read_target(self, folder: Path) -> PreTrainedModel:
         """The target's weights."""

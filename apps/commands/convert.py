@@ -2,6 +2,8 @@
 
 polydraft convert mar checkpoint-last.pth --out mar-base
 polydraft convert autoencoder kl16.ckpt --out mar-base/vae
+polydraft convert llamagen t2i_XL_stage2_512.pt --out llamagen-xl
+polydraft convert llamagen-vq vq_ds16_t2i.pt --out llamagen-xl/vq
 """
 
 from __future__ import annotations
@@ -41,3 +43,26 @@ def autoencoder(checkpoint: Checkpoint, out: Folder) -> None:
     config = convert(checkpoint, out).config
     factor = 2 ** (len(config.block_out_channels) - 1)
     typer.echo(f"{out}; {config.latent_channels} latents for {factor} by {factor} pixels")
+
+
+@app.command("llamagen")
+def llamagen(
+    checkpoint: Checkpoint, out: Folder,
+    size: Annotated[int | None, typer.Option(help="Pixels a side: 256, 384 or 512.", min=16)] = None,
+) -> None:  # fmt: skip
+    """A checkpoint of github.com/FoundationVision/LlamaGen, of captions or of classes; no code in it is run."""
+    from polydraft.modalities.image.families.llamagen.convert import convert
+
+    config = convert(checkpoint, out, None if size is None else size // 16)
+    what = "captions" if config.reads_text else "classes"
+    typer.echo(f"{out}; LlamaGen of {what}, {config.depth} layers of {config.width}, {16 * config.side} pixels a side")
+
+
+@app.command("llamagen-vq")
+def llamagen_vq(checkpoint: Checkpoint, out: Folder) -> None:
+    """vq_ds16_t2i.pt or vq_ds16_c2i.pt, for the subfolder vq of a LlamaGen; no code in it is run."""
+    from polydraft.modalities.image.families.llamagen.convert import convert_pixels
+
+    config = convert_pixels(checkpoint, out)
+    typer.echo(f"{out}; {config.num_embeddings} codes of {2 ** (len(config.channel_multiplier) - 1)}x"
+               f"{2 ** (len(config.channel_multiplier) - 1)} pixels")  # fmt: skip

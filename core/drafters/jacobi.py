@@ -7,6 +7,7 @@ et al. 2024, "Speculative Jacobi Decoding", arXiv 2410.01699, here with Gumbel c
 
 Places that no pass has guessed yet are filled: random: any allowed id; left: the token before; above: the token one row
 up; left-law: drawn from the distribution of the place before (section 4.3 there: neighbours in a picture are alike).
+Of a model that draws a small preview first, preview: the preview's token at the same spot; left-law in the preview.
 """
 
 from __future__ import annotations
@@ -28,19 +29,30 @@ from polydraft.core.target import Prefill
 from polydraft.core.tokens import among, either, same, take
 
 INITIALISATIONS = ("random", "left", "above", "left-law")
+PREVIEW = "preview"
 
 
 @dataclass
 class Initial:
-    """What fills places of ids. allowed: `[V]` bool, ids it may use; row: tokens a row of the picture."""
+    """What fills places of ids. allowed: `[V]` bool, ids it may use; row: tokens a row of the picture.
+
+    origins: `[T]`, of what is generated, which token before shows the same spot of the picture, -1 where none does.
+    """
 
     name: str
     allowed: Tensor
     row: int = 16
+    origins: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in INITIALISATIONS:
+        if self.name not in (*INITIALISATIONS, PREVIEW):
             raise InvalidArgument(f"init={self.name!r} is unknown; it must be one of {', '.join(INITIALISATIONS)}.")
+        if self.name == PREVIEW and self.origins is None:
+            raise InvalidArgument(
+                "init=preview is for models that draw a preview before the picture; use one of "
+                f"{', '.join(INITIALISATIONS)}."
+            )
+        self.spots = None if self.origins is None else self.origins.to(self.allowed.device)
         self.choices = self.allowed.nonzero().squeeze(-1)
         self.flat = self.allowed.float().log().log_softmax(-1)  # log of the uniform law over allowed ids
 
@@ -56,19 +68,23 @@ class Initial:
 
         edge: `[B, V]` scores behind the deepest guess; rows without any (known is 0) have had no pass yet.
         """
-        t = state.generated[:, None] + torch.arange(guesses.shape[1], device=guesses.device)
+        t = self.positions(state, guesses)
         if self.name == "above":
-            return self.permitted(self.above(state, guesses, known, t))
+            return self.permitted(self.copied(state, guesses, known, t - self.row))
         first = self.choices[(uniform(noise.seeds[:, None], t) * len(self.choices)).long()]
         if self.name == "random":
             return first
-        if self.name == "left-law":
+        if self.name in ("left-law", PREVIEW):
             filled = behind(edge, sampler, state, guesses.shape[1], noise)
         else:
             filled = torch.cat([state.roots(), guesses], 1).gather(1, known).expand_as(guesses)
-        return torch.where(known > 0, self.permitted(filled), first)
+        filled = torch.where(known > 0, self.permitted(filled), first)
+        if self.name != PREVIEW:
+            return filled
+        origins = self.shown(t)
+        return torch.where(origins < 0, filled, self.permitted(self.copied(state, guesses, known, origins)))
 
-    def law(self, filled: Tensor, known: Tensor, edge: Tensor) -> Tensor:
+    def law(self, state: State, filled: Tensor, known: Tensor, edge: Tensor) -> Tensor:
         """Log of the law that `fill` drew `filled` `[B, W]` from, `[B, W, V]`: one-hot for copies."""
         flat = self.flat.expand(*filled.shape, -1)
         if self.name == "random":
@@ -76,14 +92,25 @@ class Initial:
         copied = torch.zeros_like(flat).scatter_(-1, filled[..., None], 1.0).log()
         if self.name == "above":
             return copied
-        own = edge.log_softmax(-1)[:, None].expand_as(flat) if self.name == "left-law" else copied
-        return torch.where(known[..., None] > 0, own, flat)
+        own = copied if self.name == "left" else edge.log_softmax(-1)[:, None].expand_as(flat)
+        drawn = torch.where(known[..., None] > 0, own, flat)
+        if self.name != PREVIEW:
+            return drawn
+        return torch.where(self.shown(self.positions(state, filled))[..., None] < 0, drawn, copied)
 
-    def above(self, state: State, guesses: Tensor, known: Tensor, t: Tensor) -> Tensor:
-        """The token `row` places back: committed, guessed, or filled by this very rule; the first row repeats left."""
+    def positions(self, state: State, guesses: Tensor) -> Tensor:
+        """`[B, W]`: how many tokens stand before each guess."""
+        return state.generated[:, None] + torch.arange(guesses.shape[1], device=guesses.device)
+
+    def shown(self, t: Tensor) -> Tensor:
+        """`origins` of positions, those past the end like the last."""
+        assert self.spots is not None
+        return self.spots[t.clamp(max=len(self.spots) - 1)]
+
+    def copied(self, state: State, guesses: Tensor, known: Tensor, back: Tensor) -> Tensor:
+        """The tokens of places `back` `[B, W]`, committed or guessed; what is neither repeats the last that is."""
         root = state.generated[:, None]
         last = torch.cat([state.roots(), guesses], 1).gather(1, known)
-        back = t - self.row
         committed = state.tokens.gather(1, (state.starts[:, None] + back).clamp(0, state.tokens.shape[1] - 1))
         guessed = guesses.gather(1, (back - root).clamp(min=0))
         within = back - root < known

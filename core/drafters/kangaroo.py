@@ -77,7 +77,7 @@ class EarlyExitReader(NetworkReader):
     """It reads what the target's first layer reads, pictures included."""
 
     def __init__(self, backbone: PreTrainedModel, target: CausalTarget) -> None:
-        super().__init__(Network(backbone, backbone.config), target)
+        super().__init__(Network(backbone, backbone.config, target.network.coordinates), target)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self.target.embed(tokens).repeat_interleave(features.shape[1], 0)

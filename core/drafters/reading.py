@@ -86,6 +86,8 @@ class NetworkReader(ABC):
         inputs, entries = self.prompt(seen)
         cache = self.network.cache(seen.lengths.shape[1]) if cache is None else cache
         rows = cache.join(len(seen.lengths))
+        if self.network.coordinates is not None:
+            cache.shift(-seen.lengths.flatten())
         if inputs.shape[1]:
             self.network.prefill(cache, inputs, rows)
         return cache, entries

@@ -19,6 +19,7 @@ A family is one file in `families/`, a row of `FAMILIES` there and of `MARKS` in
   that it has no rows for are forced ones;
 - `coordinates`: rotary coordinates of slots, where a slot is not its own coordinate, as a function of the place behind
   the prompt: 0 is the first id that is drawn, -1 the last of the prompt;
+- `origins`: where a smaller picture comes before the picture, which of its ids a place looks like (`Initial`);
 - `vectors` of codes, as its tokenizer looks them up, and `pixels`.
 
 All but `load`, `prompt`, `size`, `vectors` and `pixels` has a default that fits a model which reads and scores codes as
@@ -144,6 +145,11 @@ class PictureFamily(ABC):
     def row(self) -> int:
         """What the loop commits between a code and the one below it."""
         return self.grid[1]
+
+    @property
+    def origins(self) -> Tensor | None:
+        """`[budget]`: which earlier place shows the same spot of the picture, -1 where none does; None: nowhere."""
+        return None
 
     @abstractmethod
     def pixels(self, codes: Tensor, asked: Sequence[Asked]) -> Tensor:

@@ -93,6 +93,10 @@ class ImagePipeline(PicturePipeline):
         return self.family.row
 
     @property
+    def origins(self) -> Tensor | None:  # type: ignore[override]
+        return self.family.origins
+
+    @property
     def budget(self) -> int:
         return self.family.budget
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.hub import Published, said
+from polydraft.modalities.hub import INDEX, Published, said
 from polydraft.modalities.image.families.mar.config import MODEL_TYPE as MAR
 from polydraft.modalities.image.families.mar.config import SCALES, SIZES, MARConfig
 from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE, NextStepConfig
@@ -19,13 +19,18 @@ from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MOD
 
 @dataclass(frozen=True)
 class Family:
-    """A family that draws codes. title: what people say; published: GB of its checkpoints on the hub."""
+    """A family that draws codes. title: what people say; published: GB of its checkpoints on the hub.
+
+    pipeline: what diffusers calls it, if it is published as one of its pipelines; target: the part that draws codes.
+    """
 
     title: str
     summary: str
     licence: str
     defaults: dict[str, Any]
     published: dict[str, float] = field(default_factory=dict)
+    pipeline: str = ""
+    target: str = "."
 
 
 CODES = {  # by what `model_type` says
@@ -44,6 +49,19 @@ CODES = {  # by what `model_type` says
         "ImageGPT", "draws 32x32 pixels without a prompt, from all colours as its makers do (transformers' example: "
         "the best 40)", "Apache-2.0", {"temperature": 1.0},
         {"openai/imagegpt-small": 0.3, "openai/imagegpt-medium": 1.8, "openai/imagegpt-large": 5.5},
+    ),
+    "glm_image": Family(
+        "GLM-Image", "draws free text in sizes that are multiples of 32, codes first and pixels by diffusion",
+        "MIT; its tokenizer of pictures (X-Omni) Apache-2.0",
+        {"temperature": 0.9, "top_p": 0.75}, {"zai-org/GLM-Image": 35}, "GlmImagePipeline", "vision_language_encoder",
+    ),
+    "llamagen_t2i": Family(
+        "LlamaGen of captions", "draws free text, 512x512 or 256x256", "MIT",
+        {"temperature": 1.0, "top_k": 1000, "guidance_scale": 7.5},
+    ),
+    "llamagen_c2i": Family(
+        "LlamaGen of classes", "draws a class of ImageNet by its number", "MIT",
+        {"temperature": 1.0, "top_k": 2000, "guidance_scale": 4.0},
     ),
 }  # fmt: skip
 # what `model_type` says, and what people say
@@ -67,13 +85,19 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     Raises UnsupportedModel or WeightsError for a NextStep that polydraft does not compute, or a MAR of no shape.
     """
     fields = said(folder / "config.json")
-    kind = str(fields.get("model_type"))
+    kind = piped(folder) or str(fields.get("model_type"))
     if kind == MAR:
         return mar(folder, fields)
     if kind in CODES:
         family = CODES[kind]
+        if family.pipeline and not piped(folder):
+            raise WeightsError(
+                f"{folder} is the {family.target} of {family.title} alone, which makes no pixels; give the whole of "
+                f"it, a folder with {INDEX}."
+            )
         return {
             "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,
+            "target": family.target,
             "defaults": {"method": "jacobi"} | family.defaults, "summary": f"{family.title}: {family.summary}",
         }  # fmt: skip
     if kind != MODEL_TYPE:
@@ -85,6 +109,12 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         "fitted": FITTED,
         "summary": f"NextStep-{release}: draws free text as latents, 512x512",
     }  # fmt: skip
+
+
+def piped(folder: Path) -> str | None:
+    """The family whose pipeline of diffusers lies in `folder`."""
+    name = said(folder / INDEX).get("_class_name")
+    return next((kind for kind, family in CODES.items() if name and family.pipeline == name), None)
 
 
 def mar(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:

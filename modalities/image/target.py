@@ -93,8 +93,7 @@ class CodeTarget(CausalTarget):
             for row, branch in enumerate(branches):
                 read[row, : len(branch)] = branch
         if self.network.coordinates is not None:
-            shifts, own = state.cache.shifts, -lengths.flatten()
-            state.cache.shifts = own if shifts is None else torch.cat([shifts, own])
+            state.cache.shift(-lengths.flatten())
         features = self.network.prefill(state.cache, read, rows)
         known = features.unflatten(0, lengths.shape), read.unflatten(0, lengths.shape)
         return Prefill(ids + self.vocab, lengths, *known)

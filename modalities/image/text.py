@@ -35,9 +35,9 @@ class Words:
             )
         return int(found)
 
-    def ids(self, text: str) -> list[int]:
-        """Ids of `text` as it stands, control tokens and all; nothing is put around it."""
-        found: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+    def ids(self, text: str, framed: bool = False) -> list[int]:
+        """Ids of `text` as it stands, control tokens and all; framed: with what the tokenizer puts around a text."""
+        found: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=framed).ids
         return found
 
     @cached_property

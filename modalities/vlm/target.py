@@ -48,7 +48,7 @@ class VisionTarget(CausalTarget):
             text |= self.coordinates(own[None], pictures, shifts[row : row + 1])
             features[row, :length], embeddings[row, :length] = self.read_row(own, text, rows.start + row, cache)
         if self.shifts:
-            cache.shifts = shifts if cache.shifts is None else torch.cat([cache.shifts, shifts])
+            cache.shift(shifts)
         return Prefill(ids, lengths, features.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape))
 
     def inputs_of(self, prompt: Prompt, branch: int) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
-from polydraft.core.drafters.jacobi import INITIALISATIONS, Initial, JacobiDrafter
+from polydraft.core.drafters.jacobi import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
 from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
@@ -75,6 +75,7 @@ NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork
 CODES = torch.nn.functional.normalize(torch.randn(VOCAB, 3, generator=torch.Generator().manual_seed(9)), dim=-1)
 CODES[:10] = torch.nan  # words
 NEAR, MEMBERS = nearest(CODES, 6), groups(CODES, 0.8)
+SPOTS = torch.tensor([-1] * 8 + [place // 3 for place in range(24)])  # a preview of 8 tokens, and its picture
 DRAWN = Rank()
 FAMILIES = {"llama": llama, "mistral": mistral, "gemma": gemma}
 
@@ -115,6 +116,7 @@ class Lab:
             "oracle tree": OracleDrafter(truth, VOCAB, reach=4, width=3, acceptance=0.8),
             "lookup": LookupDrafter(),
             **{f"jacobi {init}": JacobiDrafter(6, Initial(init, everything, 4)) for init in INITIALISATIONS},
+            "jacobi preview": JacobiDrafter(6, Initial(PREVIEW, everything, origins=SPOTS)),
             "jacobi for ever": JacobiDrafter(6, Initial("above", everything, 4), restart=False),
             "lm chain": lambda target: LMDrafter(self.student, target, Dynamic(4), Rank()),
             "lm stopping": lambda target: LMDrafter(self.student, target, Dynamic(6, 2, 9, stop=0.7), Rank()),

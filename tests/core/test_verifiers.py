@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.jacobi import INITIALISATIONS, Initial
+from polydraft.core.drafters.jacobi import INITIALISATIONS, PREVIEW, Initial
 from polydraft.core.drafters.plans import Dynamic, Rank, Static
 from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
 from polydraft.core.noise import Noise
@@ -56,6 +56,10 @@ PAIRS = {
         )
         for refresh, init in zip(REFRESHES * 2, INITIALISATIONS, strict=True)
     },
+    "sjd from a preview": (
+        lambda: SJDDrafter(3, Initial(PREVIEW, EVERYTHING, origins=torch.tensor([-1, 0, 0, 1])), "maximal"),
+        SpeculativeSampling(),
+    ),
 }
 
 

@@ -17,6 +17,9 @@ FAMILIES = {  # that draw codes: module here, and class
     "janus": ("janus", "Janus"),
     "emu3": ("emu3", "Emu3"),
     "imagegpt": ("imagegpt", "ImageGPT"),
+    "glm_image": ("glm_image", "GlmImage"),
+    "llamagen_t2i": ("llamagen.family", "OfCaptions"),
+    "llamagen_c2i": ("llamagen.family", "OfClasses"),
 }
 
 

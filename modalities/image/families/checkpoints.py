@@ -22,11 +22,14 @@ from torch import Tensor
 from polydraft.core.errors import OutputUnwritable, WeightsError
 
 
-def tensors(checkpoint: Path, key: str, source: str, bare: bool = False) -> dict[str, Tensor]:
+def tensors(
+    checkpoint: Path, key: str | tuple[str, ...], source: str, bare: bool = False
+) -> dict[str, Tensor]:  # fmt: skip
     """What the file holds under `key`; if that is not there and it may be `bare`, what it holds. Raises WeightsError.
 
-    source: where to get another one.
+    key: or the first of several that is there; source: where to get another one.
     """
+    keys = (key,) if isinstance(key, str) else key
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # the options it was trained with
             said: Any = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
@@ -37,9 +40,9 @@ def tensors(checkpoint: Path, key: str, source: str, bare: bool = False) -> dict
             f"{checkpoint} cannot be read as a checkpoint of tensors; download it again from {source}."
         ) from error
     named = said if isinstance(said, Mapping) else {}
-    found = named.get(key, named if bare else None)
+    found = next((named[key] for key in keys if key in named), named if bare else None)
     if not found or not isinstance(found, Mapping) or not all(isinstance(part, Tensor) for part in found.values()):
-        raise WeightsError(f"{checkpoint} holds no weights under {key}; download it again from {source}.")
+        raise WeightsError(f"{checkpoint} holds no weights under {keys[0]}; download it again from {source}.")
     return {str(name): tensor.detach() for name, tensor in found.items()}
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from polydraft.modalities.image.families.glm_image import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
 from .folders import FOLDERS, SIZES
 
 Loaded = Callable[..., ImagePipeline]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_glm_image() -> Iterator[None]:
+    """The size that is usual, of a preview and of a picture, stands in no file of a GLM-Image."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in {"grid": (4, 4), "small": 2, "steps": 2}.items():
+            patched.setattr(GlmImage, name, value)
+        yield
 
 
 @pytest.fixture(scope="session")

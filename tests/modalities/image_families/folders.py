@@ -10,11 +10,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import diffusers
+import pytest
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from torch import nn
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor, nn
+
+from polydraft.modalities.image.families.llamagen import convert as conversion
+from polydraft.modalities.image.families.llamagen import network as llamagen
+from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
 
 WORDS = ["a", "red", "cat", "two", "owls", "reading", "late", "at", "night"]
 TEXT: dict[str, Any] = {
@@ -118,5 +124,124 @@ def imagegpt(folder: Path) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps({"clusters": clusters}))
 
 
-FOLDERS: dict[str, Callable[[Path], None]] = {"janus": janus, "emu3": emu3, "imagegpt": imagegpt}
+GLM_CODES, GLM_SCORED = 64, 80  # ids that are codes, and that the head scores
+GLM_TEMPLATE = (
+    "{%- for m in messages -%}{%- for item in m.content -%}{%- if item.type == 'text' -%}{{ item.text }}{%- endif -%}"
+    "{%- endfor -%}{%- endfor -%}"
+)
+
+
+def glm_image(folder: Path) -> None:
+    """64 codes, each 32x32 pixels; as many as are asked for."""
+    marks = ["<|endoftext|>", "<sop>", "<eop>", "<|image|>", "[UNK]"]
+    numbers = [str(number) for number in range(100)]
+    codes = [f"<|dit_token_{code}|>" for code in range(GLM_SCORED)]
+    vocab = {word: place for place, word in enumerate([*codes, *marks, *numbers, *WORDS])}
+    begins, ends = codes[GLM_CODES], codes[GLM_CODES + 1]
+    words = word_level(
+        vocab, [begins, ends, *marks[:-1]], pre_tokenizers.WhitespaceSplit(), pad_token="<|endoftext|>",
+        bos_token=begins, eos_token=ends,
+        extra_special_tokens={"image_token": "<|image|>", "grid_bos_token": "<sop>", "grid_eos_token": "<eop>"},
+    )  # fmt: skip
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 0, 1]}
+    text = TEXT | {
+        "vocab_size": len(vocab), "vision_vocab_size": GLM_SCORED, "max_position_embeddings": 512,
+        "pad_token_id": vocab["<|endoftext|>"], "eos_token_id": GLM_CODES + 1, "rope_parameters": rope,
+    }  # fmt: skip
+    vision = {
+        "depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "image_size": 64, "patch_size": 16,
+    }  # fmt: skip
+    config = hf.GlmImageConfig(
+        text_config=text, vision_config=vision, image_token_id=vocab["<|image|>"], image_start_token_id=GLM_CODES,
+        vq_config={"embed_dim": 8, "num_embeddings": GLM_CODES, "latent_channels": 16},
+        image_end_token_id=GLM_CODES + 1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    glyphs = {"vocab_size": 384, "d_model": 32, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    reader = hf.T5EncoderModel(hf.T5Config(**glyphs, feed_forward_proj="gated-gelu"))
+    diffusion = diffusers.GlmImageTransformer2DModel(
+        patch_size=2, in_channels=4, out_channels=4, num_layers=2, attention_head_dim=8, num_attention_heads=2,
+        text_embed_dim=32, time_embed_dim=16, condition_dim=8, prior_vq_quantizer_codebook_size=GLM_CODES,
+    )  # fmt: skip
+    autoencoder = diffusers.AutoencoderKL(
+        block_out_channels=(4, 8, 16, 16), down_block_types=("DownEncoderBlock2D",) * 4, latent_channels=4,
+        up_block_types=("UpDecoderBlock2D",) * 4, norm_num_groups=4, sample_size=128, latents_mean=[0.0] * 4,
+        latents_std=[1.0] * 4,
+    )  # fmt: skip
+    louder(diffusion)
+    diffusers.GlmImagePipeline(
+        hf.ByT5Tokenizer(), hf.GlmImageProcessor(hf.GlmImageImageProcessorPil(), words, chat_template=GLM_TEMPLATE),
+        reader, louder(hf.GlmImageForConditionalGeneration(config)), autoencoder, diffusion,
+        diffusers.FlowMatchEulerDiscreteScheduler(),
+    ).save_pretrained(folder)  # fmt: skip
+
+
+GEN_WIDTH, GEN_HEADS, GEN_SIDE, GEN_CODES, GEN_PLACES, GEN_CLASSES = 32, 4, 4, 64, 12, 100
+
+
+def published_llamagen(kind: str) -> dict[str, Tensor]:
+    """Random weights under the published names."""
+    of_text = kind == "llamagen_t2i"
+    config = LlamaGenConfig(
+        kind, GEN_WIDTH, 3, GEN_HEADS, 48, GEN_SIDE, GEN_CODES, GEN_PLACES if of_text else 1, 24, GEN_CLASSES
+    )
+    torch.manual_seed(0)
+    return {
+        name: torch.randn(tensor.shape) * 1.5 / tensor.shape[1] ** 0.5 if tensor.ndim > 1 else torch.ones(tensor.shape)
+        for name, tensor in llamagen.published(config).items()
+    }
+
+
+def published_vq() -> dict[str, Tensor]:
+    """The same of what makes pixels."""
+    torch.manual_seed(0)
+    config = hf.JanusVQVAEConfig(
+        embed_dim=8, num_embeddings=GEN_CODES, latent_channels=32, base_channels=32, num_res_blocks=1,
+        channel_multiplier=[1, 1, 1, 1, 1],
+    )  # fmt: skip
+    names = (
+        ("encoder.down.", "encoder.conv_blocks."), ("decoder.up.", "decoder.conv_blocks."), (".block.", ".res."),
+        (".mid.block_1.", ".mid.0."), (".mid.attn_1.", ".mid.1."), (".mid.block_2.", ".mid.2."),
+    )  # fmt: skip
+    made = {"quantize.codebook_used": torch.zeros(9)}
+    for name, tensor in louder(hf.JanusVQVAE(config)).state_dict().items():
+        for own, other in names:
+            name = name.replace(own, other)
+        made[name] = tensor
+    return made
+
+
+def llamagen_folder(kind: str, folder: Path) -> None:
+    """16 codes of 64; 64x64 pixels. As conversion leaves it."""
+    folder.rmdir()
+    whole, pixels = folder.with_suffix(".pt"), folder.with_suffix(".vq.pt")
+    torch.save({"model": published_llamagen(kind)}, whole)
+    torch.save({"model": published_vq()}, pixels)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(conversion.HEADS, GEN_WIDTH, GEN_HEADS)
+        conversion.convert(whole, folder, GEN_SIDE)
+    conversion.convert_pixels(pixels, folder / "vq")
+
+
+def llamagen_c2i(folder: Path) -> None:
+    llamagen_folder("llamagen_c2i", folder)
+
+
+def llamagen_t2i(folder: Path) -> None:
+    llamagen_folder("llamagen_t2i", folder)
+    vocab = {word: place for place, word in enumerate(["<pad>", "</s>", "[UNK]", *WORDS])}
+    words = word_level(
+        vocab, ["<pad>", "</s>"], pre_tokenizers.WhitespaceSplit(), pad_token="<pad>", eos_token="</s>"
+    )
+    words.backend_tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
+    sizes = {"vocab_size": len(vocab), "d_model": 24, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    reader = hf.T5ForConditionalGeneration(hf.T5Config(**sizes, tie_word_embeddings=False))
+    louder(reader).save_pretrained(folder / "text")
+    words.save_pretrained(folder / "text")
+
+
+FOLDERS: dict[str, Callable[[Path], None]] = {
+    "janus": janus, "emu3": emu3, "imagegpt": imagegpt, "glm_image": glm_image, "llamagen_t2i": llamagen_t2i,
+    "llamagen_c2i": llamagen_c2i,
+}  # fmt: skip
 SIZES = {"emu3": "32x24"}  # what families of any size draw in tests
