@@ -2,6 +2,7 @@
 
 polydraft convert mar checkpoint-last.pth --out mar-base
 polydraft convert autoencoder kl16.ckpt --out mar-base/vae
+polydraft convert chameleon-vq vqgan.ckpt --out Lumina-mGPT-7B-768/vqvae
 """
 
 from __future__ import annotations
@@ -41,3 +42,13 @@ def autoencoder(checkpoint: Checkpoint, out: Folder) -> None:
     config = convert(checkpoint, out).config
     factor = 2 ** (len(config.block_out_channels) - 1)
     typer.echo(f"{out}; {config.latent_channels} latents for {factor} by {factor} pixels")
+
+
+@app.command("chameleon-vq")
+def chameleon_vq(checkpoint: Checkpoint, out: Folder) -> None:
+    """vqgan.ckpt of github.com/facebookresearch/chameleon; no code in it is run."""
+    from polydraft.modalities.image.families.chameleon import vq
+
+    made = vq.convert(checkpoint, out)
+    codes, side = made.quantize.num_embeddings, vq.side(made)
+    typer.echo(f"{out}; {codes} codes of {made.quantize.embedding_dim} numbers, {side} by {side} pixels each")

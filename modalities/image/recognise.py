@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polydraft.modalities.hub import Published, said
+from polydraft.modalities.hub import Published, said, stored
 from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE, NextStepConfig
 
 
@@ -25,12 +25,21 @@ class Family:
     published: dict[str, float] = field(default_factory=dict)
 
 
-CODES = {  # by what `model_type` says
+CHAMELEON_LICENCE = "Chameleon Research License (no commercial use); its copies on the hub say otherwise or nothing"
+CODES = {  # by what `model_type` says; Chameleons by `kind_of`
     "janus": Family(
         "Janus and Janus-Pro", "draws free text, 384x384, from all codes as its makers do (transformers: the best 50)",
         "DeepSeek Model License (commercial use allowed, with use restrictions); code MIT",
         {"temperature": 1.0, "guidance_scale": 5.0},
         {"deepseek-community/Janus-Pro-1B": 4.2, "deepseek-community/Janus-Pro-7B": 14.8},
+    ),
+    "anole": Family(
+        "Anole", "draws free text, 512x512, and what is shown to it", CHAMELEON_LICENCE,
+        {"temperature": 0.7, "top_p": 0.9, "guidance_scale": 3.0}, {"leloy/Anole-7b-v0.1-hf": 14.3},
+    ),
+    "lumina-mgpt": Family(
+        "Lumina-mGPT", "draws free text in multiples of 32 pixels, as its makers' README does", CHAMELEON_LICENCE,
+        {"temperature": 1.0, "top_k": 2000, "guidance_scale": 4.0}, {"Alpha-VLLM/Lumina-mGPT-7B-768": 14.1},
     ),
 }  # fmt: skip
 MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1"} | {name: family.title for name, family in CODES.items()}
@@ -39,7 +48,12 @@ PUBLISHED = {
     for family in CODES.values()
     for name, size in family.published.items()
 }
-CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE])}
+VQGAN = "leloy/Anole-7b-v0.1-vqvae-hf"  # of all Chameleons
+LUMINA = {"mask_image_logits", "z_loss_weight"}  # settings that its makers' Chameleon has more than others
+WITH_VQGAN = ("anole", "lumina-mgpt")
+CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE])} | {
+    name: (VQGAN, []) for name in WITH_VQGAN
+}
 METHODS = {"1": "ar", "1.1": "jacobi"}  # no draft of release 1 is ever kept, since its last step draws nothing
 
 # a token is spread widely around what is known of it, so a draft must take every step of its chain
@@ -52,10 +66,11 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     Raises UnsupportedModel or WeightsError for a NextStep that polydraft does not compute.
     """
     fields = said(folder / "config.json")
-    kind = str(fields.get("model_type"))
+    kind = kind_of(folder, fields)
     if kind in CODES:
         family = CODES[kind]
-        return {
+        codec = {"codec": "." if holds_vqgan(folder) else "vqvae"} if kind in WITH_VQGAN else {}
+        return codec | {
             "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,
             "defaults": {"method": "jacobi"} | family.defaults, "summary": f"{family.title}: {family.summary}",
         }  # fmt: skip
@@ -68,3 +83,19 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         "fitted": FITTED,
         "summary": f"NextStep-{release}: draws free text as latents, 512x512",
     }  # fmt: skip
+
+
+def kind_of(folder: Path, fields: dict[str, Any]) -> str:
+    """What `model_type` says; of Chameleons, which all say the same, the one that draws."""
+    kind = str(fields.get("model_type"))
+    if kind != "chameleon":
+        return kind
+    if fields.keys() & LUMINA:
+        return "lumina-mgpt"
+    # others have nothing that would make pictures of codes
+    return "anole" if holds_vqgan(folder) or (folder / "vqvae").is_dir() else kind
+
+
+def holds_vqgan(folder: Path) -> bool:
+    """Whether the decoder of pictures is among a language model's weights."""
+    return any(name.endswith("vqmodel.decoder.conv_in.weight") for name in stored(folder))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 FAMILIES = {  # that draw codes: module here, and class
     "tiny": ("tiny", "TinyImage"),
     "janus": ("janus", "Janus"),
+    "anole": ("chameleon.anole", "Anole"),
+    "lumina-mgpt": ("chameleon.lumina", "LuminaMGPT"),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-from .folders import FOLDERS
+from .folders import FOLDERS, SIZES
 
 Loaded = Callable[..., ImagePipeline]
 
@@ -36,6 +36,6 @@ def loaded(folder_of: Callable[[str], Path]) -> Loaded:
 
     @lru_cache
     def made(family: str, dtype: str = "float32") -> ImagePipeline:
-        return load(str(folder_of(family)), dtype=dtype, modality="image")
+        return load(str(folder_of(family)), dtype=dtype, modality="image").sized(SIZES.get(family))
 
     return made
