@@ -113,8 +113,8 @@ def turned(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def norm_of(module: Any) -> Norm:
-    """A root mean square norm (Zhang and Sennrich 2019, arXiv 1910.07467), or none where there is none."""
-    if isinstance(module, nn.Identity):
+    """A root mean square norm (Zhang and Sennrich 2019, arXiv 1910.07467), or whatever else stands in its place."""
+    if isinstance(module, nn.Identity | nn.LayerNorm):
         return module
     weight = module.weight
     eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
@@ -144,6 +144,8 @@ def twin_of(backbone: Any) -> tuple[Any, Any]:
     config = copy.deepcopy(backbone.config)
     heads = Heads.of(config)
     kept = {"num_attention_heads": 2 * heads.groups, "num_key_value_heads": 2, "head_dim": heads.size}
+    if getattr(config, "head_dim", None) is None:  # it follows from the others
+        kept["hidden_size"] = 2 * heads.groups * heads.size
     for name, value in (SMALL | kept | {"pad_token_id": 0}).items():  # some want one
         setattr(config, name, value)
     config._attn_implementation = attention.NAME

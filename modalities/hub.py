@@ -15,6 +15,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from polydraft.core.errors import UnknownModel, WeightsError
 
 RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUBLISHED
@@ -23,7 +25,8 @@ RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUB
     "polydraft.modalities.vlm.recognise",
 )
 FILES = ["*.json", "*.jinja", "*.safetensors"]
-INDEX = "model_index.json"  # of diffusers' pipelines, whose parts lie in folders
+PIPELINE = "model_index.json"  # of diffusers' pipelines, whose parts lie in folders
+INDEX = "model.safetensors.index.json"
 
 
 def manifest(name: str, codec: str | None, modality: str | None = None) -> tuple[Path, dict[str, Any]] | None:
@@ -39,17 +42,18 @@ def manifest(name: str, codec: str | None, modality: str | None = None) -> tuple
         return None
     if remote:
         folder = fetch(name, FILES, published(name))
-    elif not any((folder / file).is_file() for file in ("config.json", INDEX)):
+    elif not any((folder / file).is_file() for file in ("config.json", PIPELINE)):
         return None
     for module in sorted(RECOGNISERS, key=lambda module: f".{modality}." not in module):
         recogniser = import_module(module)
         found: dict[str, Any] | None = recogniser.manifest(folder)
         if found is not None:
             own, extra = recogniser.CODECS.get(found["family"], (None, []))
-            if remote and (folder / INDEX).is_file():
+            if remote and (folder / PIPELINE).is_file():
                 fetch(name, FILES, published(name), parts=True)
             place = folder / found.get("codec", "codec")
-            return folder, {"target": "."} | found | with_codec(place, codec or (own if remote else None), own, extra)
+            fetched = own if remote and not place.is_dir() else None
+            return folder, {"target": "."} | found | with_codec(place, codec or fetched, own, extra)
     known = ", ".join(family for module in RECOGNISERS for family in import_module(module).MARKS)
     raise UnknownModel(f"model {name!r} is of no family polydraft knows; it loads {known}, and its own.")
 
@@ -63,6 +67,18 @@ def said(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WeightsError(f"{file} holds a list or a value where settings are expected; download it again.")
     return value
+
+
+def stored(folder: Path) -> dict[str, Path]:
+    """Names of the tensors in a folder of safetensors, and the file that each is in."""
+    index = said(folder / INDEX).get("weight_map")
+    if isinstance(index, dict):
+        return {str(name): folder / str(file) for name, file in index.items()}
+    names: dict[str, Path] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as opened:
+            names |= dict.fromkeys(opened.keys(), file)
+    return names
 
 
 def with_codec(place: Path, codec: str | None, own: str | None, extra: list[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ polydraft convert mar checkpoint-last.pth --out mar-base
 polydraft convert autoencoder kl16.ckpt --out mar-base/vae
 polydraft convert llamagen t2i_XL_stage2_512.pt --out llamagen-xl
 polydraft convert llamagen-vq vq_ds16_t2i.pt --out llamagen-xl/vq
+polydraft convert chameleon-vq vqgan.ckpt --out Lumina-mGPT-7B-768/vqvae
 """
 
 from __future__ import annotations
@@ -66,3 +67,13 @@ def llamagen_vq(checkpoint: Checkpoint, out: Folder) -> None:
     config = convert_pixels(checkpoint, out)
     typer.echo(f"{out}; {config.num_embeddings} codes of {2 ** (len(config.channel_multiplier) - 1)}x"
                f"{2 ** (len(config.channel_multiplier) - 1)} pixels")  # fmt: skip
+
+
+@app.command("chameleon-vq")
+def chameleon_vq(checkpoint: Checkpoint, out: Folder) -> None:
+    """vqgan.ckpt of github.com/facebookresearch/chameleon; no code in it is run."""
+    from polydraft.modalities.image.families.chameleon import vq
+
+    made = vq.convert(checkpoint, out)
+    codes, side = made.quantize.num_embeddings, vq.side(made)
+    typer.echo(f"{out}; {codes} codes of {made.quantize.embedding_dim} numbers, {side} by {side} pixels each")

@@ -42,6 +42,7 @@ from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.history import History
+from polydraft.core.kernels import weight_of
 from polydraft.core.network import context as positions
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.codes import coded
@@ -83,7 +84,7 @@ class PictureFamily(ABC):
     size: int
     words: int
     free: ClassVar[bool] = False
-    branches: ClassVar[int] = 2
+    branches: int = 2
     negative: ClassVar[str | None] = None
     embeds: ClassVar[bool] = False
     first: int = 0
@@ -229,3 +230,10 @@ class PictureFamily(ABC):
 def guided_from(start: int, guidance_scale: Tensor, t: Tensor) -> Tensor:
     """`[B, 1, N]`: guidance that begins at position `start`, as `PictureFamily.scales`."""
     return torch.where(t < start, 1.0, guidance_scale[:, None])[:, None]
+
+
+def rows_of(whole: nn.Linear, first: int, count: int) -> nn.Linear:
+    """The rows of a projection that score ids from `first` on; the others may be let go of."""
+    made = nn.Linear(whole.in_features, count, bias=False, device="meta")
+    made.load_state_dict({"weight": weight_of(whole)[first : first + count].clone()}, assign=True)
+    return made.requires_grad_(False)

@@ -25,7 +25,7 @@ from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.image.base import PicturePipeline
 from polydraft.modalities.image.families import family_of
-from polydraft.modalities.image.family import Parts
+from polydraft.modalities.image.family import Parts, PictureFamily
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
 from polydraft.modalities.image.target import EMBEDDINGS
@@ -110,10 +110,15 @@ class ImagePipeline(PicturePipeline):
             return self
         grid = self.family.grid_of(str(size))
         if grid not in self._grids:  # methods belong to a grid, so that requests of one size share theirs
-            self._grids[grid] = self.changed(family=self.family.at(grid), _methods={}, _targets={}, _sizes={})
-            for name in GRIDDED & vars(self._grids[grid]).keys():
-                del vars(self._grids[grid])[name]
+            self._grids[grid] = self.of(self.family.at(grid))
         return self._grids[grid].changed(negative=self.negative)
+
+    def of(self, family: PictureFamily) -> Self:
+        """The same weights, drawing what another form of the family draws; methods are its own."""
+        other = self.changed(family=family, _methods={}, _targets={}, _sizes={})
+        for name in GRIDDED & vars(other).keys():
+            del vars(other)[name]
+        return other
 
     def beside(self, drafter: str | Path) -> Self:
         return super().beside(drafter).changed(_grids={})

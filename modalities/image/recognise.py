@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.hub import INDEX, Published, said
+from polydraft.modalities.hub import PIPELINE, Published, said, stored
 from polydraft.modalities.image.families.mar.config import MODEL_TYPE as MAR
 from polydraft.modalities.image.families.mar.config import SCALES, SIZES, MARConfig
 from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE, NextStepConfig
@@ -33,7 +33,8 @@ class Family:
     target: str = "."
 
 
-CODES = {  # by what `model_type` says
+CHAMELEON_LICENCE = "Chameleon Research License (no commercial use); its copies on the hub say otherwise or nothing"
+CODES = {  # by what `model_type` says; Chameleons by `kind_of`
     "janus": Family(
         "Janus and Janus-Pro", "draws free text, 384x384, from all codes as its makers do (transformers: the best 50)",
         "DeepSeek Model License (commercial use allowed, with use restrictions); code MIT",
@@ -63,6 +64,14 @@ CODES = {  # by what `model_type` says
         "LlamaGen of classes", "draws a class of ImageNet by its number", "MIT",
         {"temperature": 1.0, "top_k": 2000, "guidance_scale": 4.0},
     ),
+    "anole": Family(
+        "Anole", "draws free text, 512x512, and what is shown to it", CHAMELEON_LICENCE,
+        {"temperature": 0.7, "top_p": 0.9, "guidance_scale": 3.0}, {"leloy/Anole-7b-v0.1-hf": 14.3},
+    ),
+    "lumina-mgpt": Family(
+        "Lumina-mGPT", "draws free text in multiples of 32 pixels, as its makers' README does", CHAMELEON_LICENCE,
+        {"temperature": 1.0, "top_k": 2000, "guidance_scale": 4.0}, {"Alpha-VLLM/Lumina-mGPT-7B-768": 14.1},
+    ),
 }  # fmt: skip
 # what `model_type` says, and what people say
 MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1", MAR: "MAR as `polydraft convert mar` leaves it"}
@@ -72,7 +81,11 @@ PUBLISHED = {
     for family in CODES.values()
     for name, size in family.published.items()
 }
+VQGAN = "leloy/Anole-7b-v0.1-vqvae-hf"  # of all Chameleons
+LUMINA = {"mask_image_logits", "z_loss_weight"}  # settings that its makers' Chameleon has more than others
+WITH_VQGAN = ("anole", "lumina-mgpt")
 CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE]), MAR: ("kl16", [])}
+CODECS |= {name: (VQGAN, []) for name in WITH_VQGAN}
 METHODS = {"1": "ar", "1.1": "jacobi"}  # no draft of release 1 is ever kept, since its last step draws nothing
 
 # a token is spread widely around what is known of it, so a draft must take every step of its chain
@@ -85,7 +98,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     Raises UnsupportedModel or WeightsError for a NextStep that polydraft does not compute, or a MAR of no shape.
     """
     fields = said(folder / "config.json")
-    kind = piped(folder) or str(fields.get("model_type"))
+    kind = piped(folder) or kind_of(folder, fields)
     if kind == MAR:
         return mar(folder, fields)
     if kind in CODES:
@@ -93,9 +106,10 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         if family.pipeline and not piped(folder):
             raise WeightsError(
                 f"{folder} is the {family.target} of {family.title} alone, which makes no pixels; give the whole of "
-                f"it, a folder with {INDEX}."
+                f"it, a folder with {PIPELINE}."
             )
-        return {
+        codec = {"codec": "." if holds_vqgan(folder) else "vqvae"} if kind in WITH_VQGAN else {}
+        return codec | {
             "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,
             "target": family.target,
             "defaults": {"method": "jacobi"} | family.defaults, "summary": f"{family.title}: {family.summary}",
@@ -113,7 +127,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
 
 def piped(folder: Path) -> str | None:
     """The family whose pipeline of diffusers lies in `folder`."""
-    name = said(folder / INDEX).get("_class_name")
+    name = said(folder / PIPELINE).get("_class_name")
     return next((kind for kind, family in CODES.items() if name and family.pipeline == name), None)
 
 
@@ -133,3 +147,19 @@ def mar(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
         },
         "summary": f"{name}: draws ImageNet's classes as latents, a set at a time",
     }  # fmt: skip
+
+
+def kind_of(folder: Path, fields: dict[str, Any]) -> str:
+    """What `model_type` says; of Chameleons, which all say the same, the one that draws."""
+    kind = str(fields.get("model_type"))
+    if kind != "chameleon":
+        return kind
+    if fields.keys() & LUMINA:
+        return "lumina-mgpt"
+    # others have nothing that would make pictures of codes
+    return "anole" if holds_vqgan(folder) or (folder / "vqvae").is_dir() else kind
+
+
+def holds_vqgan(folder: Path) -> bool:
+    """Whether the decoder of pictures is among a language model's weights."""
+    return any(name.endswith("vqmodel.decoder.conv_in.weight") for name in stored(folder))

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
+    ChameleonConfig,
     GemmaConfig,
     GraniteConfig,
     LlamaConfig,
@@ -27,15 +28,18 @@ SIZES = {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256,
 }  # fmt: skip
+CHAMELEON = SIZES | {
+    "vocabulary_map": {"<image>": 5}, "vq_config": {"base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1},
+}  # fmt: skip
 TAKEN = [
     LlamaConfig(**SIZES), LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True), MistralConfig(**SIZES),
     LlamaConfig(**SIZES, rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0,
                 "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}),
-    Qwen2Config(**SIZES), Qwen3Config(**SIZES, head_dim=32),
+    Qwen2Config(**SIZES), Qwen3Config(**SIZES, head_dim=32), ChameleonConfig(**CHAMELEON),
 ]  # fmt: skip
 LEFT = [
     GemmaConfig(**SIZES), GraniteConfig(**SIZES, residual_multiplier=0.5), Olmo2Config(**SIZES),
-    SmolLM3Config(**SIZES, pad_token_id=0),
+    SmolLM3Config(**SIZES, pad_token_id=0), ChameleonConfig(**CHAMELEON, swin_norm=True),
 ]  # fmt: skip
 
 

@@ -20,6 +20,8 @@ FAMILIES = {  # that draw codes: module here, and class
     "glm_image": ("glm_image", "GlmImage"),
     "llamagen_t2i": ("llamagen.family", "OfCaptions"),
     "llamagen_c2i": ("llamagen.family", "OfClasses"),
+    "anole": ("chameleon.anole", "Anole"),
+    "lumina-mgpt": ("chameleon.lumina", "LuminaMGPT"),
 }
 
 

@@ -240,8 +240,60 @@ def llamagen_t2i(folder: Path) -> None:
     words.save_pretrained(folder / "text")
 
 
+CHAMELEON_CODES, CHAMELEON_SIDE = 32, 4
+VQ: dict[str, Any] = {
+    "embed_dim": 8, "num_embeddings": CHAMELEON_CODES, "latent_channels": 8, "base_channels": 32,
+    "channel_multiplier": [1, 2], "num_res_blocks": 1,
+}  # fmt: skip
+
+
+def decoder_of_chameleon() -> dict[str, torch.Tensor]:
+    """What transformers' Chameleon has not of its VQGAN, under the names of its makers."""
+    decoder: Any = hf.JanusVQVAE(hf.JanusVQVAEConfig(**VQ)).decoder
+    decoder.up[0].attn = nn.ModuleList()
+    named = {f"decoder.{name}": tensor for name, tensor in louder(decoder, 2).state_dict().items()}
+    turned = {"decoder.up.0.": "decoder.up.1.", "decoder.up.1.": "decoder.up.0."}
+    return {turned.get(name[:13], name[:13]) + name[13:]: tensor.contiguous() for name, tensor in named.items()}
+
+
+def chameleon() -> tuple[Any, hf.PreTrainedTokenizerFast]:
+    """A model and its tokenizer: 32 codes among the words; 2 pixels a code."""
+    codes = ["IMGIMG" + "".join("ABCDEFGHIJ"[int(digit)] for digit in str(code)) + "Z" for code in range(CHAMELEON_CODES)]
+    special = ["<s>", "<pad>", "</s>", "<unk>", *codes, "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
+    special += [f"<reserved{8799 + size:05d}>" for size in range(9)]
+    vocab = {word: place for place, word in enumerate([*special, "[UNK]", *WORDS])}
+    config = hf.ChameleonConfig(
+        vocab_size=len(vocab), vocabulary_map=vocab, vq_config=VQ | {"resolution": 2 * CHAMELEON_SIDE}, bos_token_id=0,
+        pad_token_id=1, eos_token_id=2, **TEXT,
+    )  # fmt: skip
+    model = louder(hf.ChameleonForConditionalGeneration(config))
+    return model, word_level(vocab, special, pre_tokenizers.WhitespaceSplit(), bos_token="<s>", pad_token="<pad>")
+
+
+def anole(folder: Path) -> None:
+    """16 codes; 8x8 pixels; its decoder among its weights."""
+    model, words = chameleon()
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    decoder = {f"model.vqmodel.{name}": tensor for name, tensor in decoder_of_chameleon().items()}
+    save_file(load_file(file) | decoder, file, {"format": "pt"})
+
+
+def lumina(folder: Path) -> None:
+    """Any size in multiples of 4 pixels; its VQGAN beside it, as `polydraft convert chameleon-vq` leaves one."""
+    model, words = chameleon()
+    vqgan = model.model.vqmodel.state_dict() | decoder_of_chameleon()
+    del model.model.vqmodel
+    model.config.mask_image_logits = False
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    (folder / "vqvae").mkdir()
+    save_file(vqgan, folder / "vqvae" / "model.safetensors")
+
+
 FOLDERS: dict[str, Callable[[Path], None]] = {
     "janus": janus, "emu3": emu3, "imagegpt": imagegpt, "glm_image": glm_image, "llamagen_t2i": llamagen_t2i,
-    "llamagen_c2i": llamagen_c2i,
+    "llamagen_c2i": llamagen_c2i, "anole": anole, "lumina-mgpt": lumina,
 }  # fmt: skip
-SIZES = {"emu3": "32x24"}  # what families of any size draw in tests
+SIZES = {"emu3": "32x24", "lumina-mgpt": "12x8"}  # what families of any size draw in tests

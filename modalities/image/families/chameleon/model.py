@@ -1,0 +1,78 @@
+"""What Anole and Lumina-mGPT share: transformers' Chameleon, whose codes are words of its text's vocabulary.
+
+The loop's ids are the codes, and whatever else a family draws behind them; of the head's 65,536 rows only the codes'
+are kept. transformers' own forward rules codes out behind the head, which is asked here without it. The VQGAN is read
+apart from the language model: some checkpoints hold all of it, some its encoder, some nothing (`vq`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import ChameleonForConditionalGeneration
+
+from polydraft.core.errors import WeightsError
+from polydraft.modalities.image.families.chameleon import vq
+from polydraft.modalities.image.family import Parts, PictureFamily, rows_of
+from polydraft.modalities.image.run import Asked
+from polydraft.modalities.image.text import Words
+from polydraft.modalities.loading import DeviceMap, ModelCard, pretrained
+
+BOS, BOI, EOI, END_OF_TURN = "<s>", "<racm3:break>", "<eoss>", "<reserved08706>"
+
+
+class Speaker(ChameleonForConditionalGeneration):
+    """A Chameleon without its VQGAN."""
+
+    _keys_to_ignore_on_load_unexpected = [r"\.vqmodel\."]  # noqa: RUF012
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        del self.model.vqmodel
+
+
+class Chameleon(PictureFamily):
+    """A folder of a Chameleon, and a VQGAN in it or beside it. sees: whether pictures can be shown to it."""
+
+    sees = False
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self.text = Words(parts.card.target, parts.card.name)
+        self.vq = vq.load(parts.card.codec, parts.device, parts.model.dtype, encoder=self.sees)
+        self.side, self.size = vq.side(self.vq), len(self.vectors)
+        self.first_word = self.text.id(code_word(0))
+        if self.text.id(code_word(self.size - 1)) != self.first_word + self.size - 1:
+            raise WeightsError(
+                f"the VQGAN of {self.card.name} has {self.size} codes, which are not one block of its {self.words} "
+                "words; its parts are of several models, download it again."
+            )
+        self.model.lm_head = rows_of(self.model.lm_head, self.first_word, self.size)
+        self.bos, self.boi, self.end_of_turn = (self.text.id(word) for word in (BOS, BOI, END_OF_TURN))
+
+    @classmethod
+    def load(cls, card: ModelCard, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None) -> Any:
+        return pretrained(Speaker, card.target, device, dtype, device_map)
+
+    @property
+    def vectors(self) -> Tensor:
+        weight: Tensor = self.vq.quantize.embedding.weight
+        return weight
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.read(ids + self.first_word)
+
+    def told(self, text: str) -> tuple[int, ...]:
+        """Ids of what is asked for, up to the end of the turn."""
+        return self.bos, *self.text.ids(self.text.plain(text)), self.end_of_turn
+
+    def pixels(self, codes: Tensor, asked: Sequence[Asked]) -> Tensor:
+        return vq.pixels(self.vq, codes)
+
+
+def code_word(code: int) -> str:
+    """What a code is called among the words."""
+    return "IMGIMG" + "".join(chr(ord("A") + int(digit)) for digit in str(code)) + "Z"

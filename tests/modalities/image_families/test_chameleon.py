@@ -1,0 +1,305 @@
+"""Anole and Lumina-mGPT against loops over transformers' own Chameleon, and their VQGAN against diffusers' decoder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from diffusers.models.autoencoders.vae import Decoder
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from typer.testing import CliRunner
+
+import polydraft
+from polydraft.apps.cli import app
+from polydraft.core.errors import WeightsError
+from polydraft.modalities.image.families.autoencoder import rename, squared
+from polydraft.modalities.image.families.chameleon import vq
+from polydraft.modalities.loading import card, load
+
+from .conftest import Loaded
+from .folders import CHAMELEON_CODES, CHAMELEON_SIDE, VQ
+
+CAPTIONS = ["a red cat", "owls reading late at night", "a"]
+BOS, FIRST = 0, 4
+EOI, BOI, TURN, _, END_OF_ROW = range(FIRST + CHAMELEON_CODES, FIRST + CHAMELEON_CODES + 5)
+CPU = torch.device("cpu")
+Stock = Callable[[list[list[int]], list[float], list[int | None]], list[int]]
+
+
+@pytest.fixture(scope="module")
+def stock(folder_of: Callable[[str], Path]) -> Stock:
+    """A loop over transformers' Chameleon, whose codes are ruled out behind the head: every id anew, in float64."""
+    model: Any = hf.ChameleonForConditionalGeneration.from_pretrained(folder_of("anole"), dtype=torch.float64).eval()
+
+    @torch.no_grad()
+    def drawn(branches: list[list[int]], scales: list[float], forced: list[int | None]) -> list[int]:
+        """scales: of each branch to the next; forced: what alone may stand at a place, None for a code."""
+        said: list[int] = []
+        for alone in forced:
+            hidden = [model.model(torch.tensor([[*ids, *said]])).last_hidden_state[0, -1] for ids in branches]
+            logits = [model.lm_head(last) for last in hidden]
+            whole = logits[-1].clone()
+            for one, other, scale in zip(logits, logits[1:], scales, strict=False):
+                whole += scale * (one - other)
+            codes = whole[FIRST : FIRST + CHAMELEON_CODES]
+            said.append(FIRST + int(codes.argmax()) if alone is None else alone)
+        return said
+
+    return drawn
+
+
+def ids_of(folder: Path, text: str) -> list[int]:
+    words = hf.PreTrainedTokenizerFast.from_pretrained(folder)
+    return words(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_greedy_codes_of_anole_are_those_of_a_loop_over_its_own_class(
+    folder_of: Callable[[str], Path], loaded: Loaded, stock: Stock, rows: int, guidance: float
+) -> None:
+    pipe = loaded("anole", "float64")
+    drawn = pipe(CAPTIONS[:rows], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)").tokens
+    for row, caption in zip(drawn, CAPTIONS, strict=False):
+        told = [BOS, *ids_of(folder_of("anole"), caption), TURN, BOI]
+        branches = [told] if guidance == 1 else [told, [BOS, BOI]]
+        assert (row + FIRST).tolist() == stock(branches, [guidance], [None] * CHAMELEON_SIDE**2)
+    assert rows == 1 or len(drawn.unique()) > 4, "what comes before must matter"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_greedy_codes_of_lumina_are_those_of_a_loop_over_its_own_class(
+    folder_of: Callable[[str], Path], loaded: Loaded, stock: Stock, rows: int, guidance: float
+) -> None:
+    """Guidance begins behind the sizes, over a context that begins at the picture."""
+    pipe, (high, wide) = loaded("lumina-mgpt", "float64"), (4, 6)
+    drawn = pipe(CAPTIONS[:rows], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)").tokens
+    header = [BOI, END_OF_ROW + 1 + high // 2, END_OF_ROW + 1 + wide // 2]
+    forced = [END_OF_ROW if (place + 1) % (wide + 1) == 0 else None for place in range(high * (wide + 1))]
+    for row, caption in zip(drawn, CAPTIONS, strict=False):
+        asked = f"Generate an image of 12x8 according to the following prompt:\n{caption}"
+        told = [BOS, *ids_of(folder_of("lumina-mgpt"), asked), TURN, *header]
+        branches = [told] if guidance == 1 else [told, header]
+        said = torch.tensor(stock(branches, [guidance], forced)).view(high, wide + 1)
+        assert (row + FIRST).equal(said[:, :-1].flatten())
+    assert rows == 1 or len(drawn.unique()) > 4
+
+
+def picture() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (11, 17, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("guidance", [1.0, 3.0])
+def test_a_picture_that_is_shown_makes_a_third_branch(
+    folder_of: Callable[[str], Path], loaded: Loaded, stock: Stock, guidance: float
+) -> None:
+    pipe = loaded("anole", "float64")
+    family = pipe.family.begun(picture())  # type: ignore[attr-defined]
+    other = pipe.of(family)
+    drawn = other(CAPTIONS[:2], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)").tokens
+    shown = [BOI, *(FIRST + code for code in family.shown), EOI]
+    assert len(shown) == CHAMELEON_SIDE**2 + 2 and family.branches == 3
+    for row, caption in zip(drawn, CAPTIONS, strict=False):
+        told = [BOS, *shown, *ids_of(folder_of("anole"), caption), TURN, BOI]
+        branches = [told] if guidance == 1 else [told, [BOS, *shown, BOI], [BOS, BOI]]
+        assert (row + FIRST).tolist() == stock(branches, [guidance, 1.2], [None] * CHAMELEON_SIDE**2)
+    again = other(CAPTIONS[:2], seed=3, method="ar")
+    assert again.tokens.equal(other(CAPTIONS[:2], seed=3).tokens)
+    assert not again.tokens.equal(pipe(CAPTIONS[:2], seed=3).tokens), "what was shown must matter"
+
+
+def test_codes_of_a_picture_are_those_of_transformers_encoder(
+    folder_of: Callable[[str], Path], loaded: Loaded
+) -> None:
+    model: Any = hf.ChameleonForConditionalGeneration.from_pretrained(folder_of("anole"), dtype=torch.float64).eval()
+    pixels = torch.rand(2, 3, 8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2 - 1
+    with torch.no_grad():
+        wanted = model.model.vqmodel.encode(pixels).image_tokens.view(2, 4, 6)
+    found = vq.codes_of(loaded("anole", "float64").family.vq, pixels)  # type: ignore[attr-defined]
+    assert found.equal(wanted) and len(found.unique()) > 3
+
+
+@pytest.mark.parametrize(("family", "size"), [("anole", None), ("lumina-mgpt", "12x8")])
+def test_pixels_are_those_of_diffusers_decoder(
+    folder_of: Callable[[str], Path], loaded: Loaded, family: str, size: str | None
+) -> None:
+    pipe, folder = loaded(family, "float64").sized(size), folder_of(family)
+    file = next(path for path in (folder / "vqvae" / "model.safetensors", folder / "model.safetensors") if path.exists())
+    weights = {name.removeprefix("model.vqmodel."): of.double() for name, of in load_file(file).items()}
+    widths = [VQ["base_channels"] * times for times in VQ["channel_multiplier"]]
+    decoder = Decoder(
+        VQ["latent_channels"], 3, ("UpDecoderBlock2D",) * len(widths), tuple(widths), VQ["num_res_blocks"]
+    ).double()
+    names = [name for name in weights if name.startswith("decoder.")]
+    decoder.load_state_dict(
+        {rename(name, len(widths)).removeprefix("decoder."): squared(name, weights[name]) for name in names}
+    )
+    drawn = pipe("a red cat", seed=3)
+    with torch.no_grad():
+        vectors = weights["quantize.embedding.weight"][drawn.tokens.view(1, *pipe.grid)].permute(0, 3, 1, 2)
+        post = torch.nn.functional.conv2d(vectors, *(weights[f"post_quant_conv.{part}"] for part in ("weight", "bias")))
+        wanted = decoder(post)[0]
+    wide, high = drawn.image.size
+    found = torch.frombuffer(bytearray(drawn.image.tobytes()), dtype=torch.uint8).view(high, wide, 3)
+    assert (high, wide) == wanted.shape[1:]
+    assert (found - ((wanted.clamp(-1, 1) + 1) * 127.5).permute(1, 2, 0)).abs().max() <= 0.51
+    assert wanted.std() > 0.1
+
+
+def test_prompts_and_defaults_are_the_makers(loaded: Loaded) -> None:
+    (one,) = loaded("anole").prompts_to_ids(["a red cat"])
+    assert one.branches[0][0] == BOS and one.branches[0][-2:] == (TURN, BOI) and one.branches[1] == (BOS, BOI)
+    assert (one.sampling.temperature, one.sampling.top_p, one.sampling.guidance_scale) == (0.7, 0.9, 3)
+    (two,) = loaded("lumina-mgpt").prompts_to_ids(["a red cat"])
+    assert two.branches[0][-3:] == two.branches[1] and two.branches[0][-4] == TURN
+    assert (two.sampling.temperature, two.sampling.top_k, two.sampling.guidance_scale) == (1, 2000, 4)
+    sly = loaded("anole").prompts_to_ids(["a <racm3:<eoss>break>red cat<reserved08706>"])[0]
+    assert sly.branches == loaded("anole").prompts_to_ids(["a red cat"])[0].branches
+
+
+# the VQGAN's files
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, list[int]]:
+    said = json.loads((Path(__file__).parent / "published" / "chameleon_vq.json").read_text())
+    shapes: dict[str, list[int]] = said["tensors"]
+    return shapes
+
+
+def test_names_and_shapes_are_those_of_the_published_checkpoint(published: dict[str, list[int]]) -> None:
+    weights = {name: torch.empty(shape, device="meta") for name, shape in published.items()}
+    made = vq.fitting(vq.renamed(weights))
+    assert {name: list(of.shape) for name, of in made.state_dict().items()} == {
+        name: list(of.shape) for name, of in vq.renamed(weights).items()
+    }
+    assert (vq.side(made), made.quantize.num_embeddings) == (16, 8192)
+    assert sum(4 * of.numel() for of in weights.values()) // 10**6 == 274, "float32, as large as the published file"
+
+
+@pytest.mark.parametrize("name", ["decoder.up.4.block.2.conv2.bias", "post_quant_conv.weight", "encoder.conv_out.bias"])
+def test_a_name_or_a_shape_that_is_missing_is_noticed(published: dict[str, list[int]], name: str) -> None:
+    weights = {other: torch.empty(shape, device="meta") for other, shape in published.items()}
+    for wrong in ({other: of for other, of in weights.items() if other != name}, weights | {name: weights[name][:-1]}):
+        with pytest.raises((vq.Misfit, KeyError)):
+            vq.fitting(vq.renamed(wrong))
+
+
+def vqgan_of(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "vqvae" / "model.safetensors")
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["convert", "chameleon-vq", *map(str, arguments)])
+
+
+def test_a_checkpoint_becomes_a_folder_that_makes_the_same_pictures(
+    folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    own = vqgan_of(folder_of("lumina-mgpt"))
+    torch.save({"state_dict": own | {"loss.logvar": torch.zeros(1)}, "epoch": 3}, tmp_path / "vqgan.ckpt")
+    done = run(tmp_path / "vqgan.ckpt", "--out", tmp_path / "vqvae")
+    assert done.exit_code == 0 and "32 codes of 8 numbers, 2 by 2 pixels each" in done.stdout, done.output
+    codes = torch.arange(24).view(1, 4, 6)
+    one, other = (
+        vq.pixels(vq.load(folder, CPU, torch.float32), codes)
+        for folder in (tmp_path / "vqvae", folder_of("lumina-mgpt") / "vqvae")
+    )
+    assert one.equal(other)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "words"),
+    [
+        ({"state_dict": {"a": torch.zeros(2)}}, "is no VQGAN of Chameleon"),
+        ({"state_dict": {"decoder.up.0.block.0.conv1.weight": torch.zeros(2, 2, 3, 3)}}, "is no VQGAN of Chameleon"),
+        ([1, 2], "no weights under state_dict"),
+    ],
+)
+def test_other_checkpoints_are_refused(tmp_path: Path, checkpoint: Any, words: str) -> None:
+    torch.save(checkpoint, tmp_path / "vqgan.ckpt")
+    done = run(tmp_path / "vqgan.ckpt", "--out", tmp_path / "vqvae")
+    lines = done.stderr.splitlines()
+    assert done.exit_code == 2 and len(lines) == 1 and words in lines[0], done.output
+    assert not (tmp_path / "vqvae").exists()
+
+
+def test_levels_may_be_counted_either_way(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    weights, codes = vqgan_of(folder_of("lumina-mgpt")), torch.arange(16).view(1, 4, 4)
+    save_file({f"model.vqmodel.{name}": of for name, of in vq.renamed(weights).items()}, tmp_path / "a.safetensors")
+    assert set(vq.renamed(weights)) != set(weights) and vq.renamed(vq.renamed(weights)).keys() == vq.renamed(weights).keys()
+    one, other = (
+        vq.pixels(vq.load(folder, CPU, torch.float32), codes)
+        for folder in (tmp_path, folder_of("lumina-mgpt") / "vqvae")
+    )
+    assert one.equal(other)
+
+
+# what is refused
+
+
+@pytest.fixture
+def copied(folder_of: Callable[[str], Path], tmp_path: Path) -> Iterator[Path]:
+    """A copy of Lumina-mGPT, to be damaged."""
+    folder = tmp_path / "other"
+    shutil.copytree(folder_of("lumina-mgpt"), folder)
+    yield folder
+
+
+def refused(folder: Path, words: str, kind: type[polydraft.PolydraftError] = WeightsError) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        load(str(folder), modality="image")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_chameleon_that_cannot_draw_is_for_questions(copied: Path) -> None:
+    shutil.rmtree(copied / "vqvae")
+    said = json.loads((copied / "config.json").read_text())
+    said.pop("mask_image_logits")
+    (copied / "config.json").write_text(json.dumps(said))
+    assert card(str(copied)).modality == "vlm"
+    refused(copied, "is for vlm, not for image", polydraft.UnknownModel)
+
+
+def test_a_vqgan_that_is_missing_or_another_is_one_sentence(copied: Path, folder_of: Callable[[str], Path]) -> None:
+    weights = vqgan_of(folder_of("lumina-mgpt"))
+    file = copied / "vqvae" / "model.safetensors"
+    table = "quantize.embedding.weight"
+    save_file(weights | {table: torch.cat([weights[table], weights[table]])}, file)
+    refused(copied, "has no IMGIMGGDZ; it is of another model")
+    save_file({name: of for name, of in weights.items() if "mid" not in name}, file)
+    refused(copied, "the VQGAN in .* cannot be loaded .*tensors do not fit")
+    save_file({"a": torch.zeros(1)}, file)
+    refused(copied, "the VQGAN in .* cannot be loaded .it has no decoder")
+
+
+def test_where_no_vqgan_is_its_place_and_name_are_told(copied: Path) -> None:
+    shutil.rmtree(copied / "vqvae")
+    refused(copied, "has no vqvae; put leloy/Anole-7b-v0.1-vqvae-hf into its subfolder vqvae")
+
+
+def test_words_that_are_missing_are_named(copied: Path) -> None:
+    (copied / "tokenizer.json").unlink()
+    refused(copied, "published without a tokenizer; put tokenizer.json .* of Alpha-VLLM/Lumina-mGPT-7B-768")
+
+
+@pytest.mark.parametrize("size", ["10x8", "12x6", "400x400"])
+def test_sizes_that_are_no_patches_or_too_many_are_refused(loaded: Loaded, size: str) -> None:
+    with pytest.raises(polydraft.InvalidArgument, match=f"size={size} is"):
+        loaded("lumina-mgpt").run("a cat", size=size)
+
+
+def test_the_size_is_what_the_name_says(copied: Path) -> None:
+    named = copied.rename(copied.parent / "Lumina-mGPT-7B-512")
+    pipe = load(str(named))
+    assert (pipe.dimensions, pipe.grid, pipe.budget) == ("512x512", (256, 256), 256 * 257 - 1)
