@@ -8,7 +8,6 @@ from polydraft.core.errors import PromptError
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.base import PicturePipeline
 from polydraft.modalities.loading import ModelCard, read_weights
-from polydraft.modalities.world.parsing import normalise
 
 LONGEST_PROMPT = 46  # words the model reads
 
@@ -21,7 +20,7 @@ class WorldPictures(PicturePipeline):
         self.text = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
 
     def caption(self, text: str) -> tuple[str, list[str]]:
-        words, unknown = normalise(text)
+        words, unknown = self.card.world.normalise(text)
         if not words:
             raise PromptError(
                 f"{self.card.name} knows no word of this prompt; "

@@ -14,18 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from polydraft.modalities.world.scene import CANVAS, Scene
+from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, Scene, place, random_composition
 from polydraft.modalities.world.settings import SETTINGS
-from polydraft.modalities.world.staging import SHADOW
+from polydraft.modalities.world.staging import cast, lit_things
 from polydraft.modalities.world.textures import Field, blurred
 
 COARSE = 2  # pictures are read averaged two by two
 PATCH, STEP = 4, 2  # of such pixels: patches of 8x8 pixels, every 4
-EXAMPLES, PATCHES = 24, 130  # pictures a ground, and patches of each
-CAP = 0.02  # squared distance at which a patch is no part of a ground, and says no more
+EXAMPLES, PATCHES = 24, 320  # pictures a ground, and patches of each
+SURE, CAP = 2e-4, 0.02  # squared distances at which nearer says no more, and farther: no part of that ground
+FEW = 4  # of so many known patches one is enough to tell grounds apart
 # What a feature counts beside the mean colour: contrast, slopes across and down, and how far down the picture it is.
 WEIGHTS = np.array([1, 1, 1, 0.8, 1, 1, 0.1], np.float32)
-AIRY = ("sky", "night", "sunset", "water")  # no shadows fall there
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 BINS = 24  # of colours, a channel
 
@@ -58,6 +58,17 @@ def worn(picture: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uin
     return (np.clip(pixels, 0, 255) + 0.5).astype(np.uint8)
 
 
+def bare(name: str, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A ground with the shadows of things that are not there."""
+    if name in BACKGROUNDS:
+        return Scene(name, ()).render()
+    setting, sun = SETTINGS[name], float(rng.uniform(-1, 1))
+    picture, ground = setting.paint(rng)
+    items = place(random_composition(rng, backgrounds=(name,)), rng).objects
+    cast(picture, ground, lit_things(items, setting, sun, rng), setting, sun)
+    return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
+
+
 @dataclass(frozen=True)
 class Ground:
     """patches: `[N, 7]` known ones. density: log of how dense its colours are, `[BINS, BINS, BINS]`."""
@@ -71,10 +82,7 @@ class Ground:
         rng = np.random.default_rng(list(name.encode()))
         found, colours = [], []
         for index in range(EXAMPLES):
-            picture = Scene(name, (), int(rng.integers(2**32))).render()
-            if index % 2 and name in SETTINGS and name not in AIRY:
-                dark = 1 - SHADOW * np.clip(blurred(rng.random((CANVAS, CANVAS), np.float32), 16) * 3 - 1, 0, 1)
-                picture = (picture * dark[..., None]).astype(np.uint8)
+            picture = bare(name, rng)
             if index % 3:
                 picture = worn(picture, rng)
             pixels = coarse(picture)
@@ -83,10 +91,10 @@ class Ground:
             found.append(every[rng.choice(len(every), PATCHES, replace=False)])
         return Ground(np.concatenate(found), density(np.concatenate(colours)))
 
-    def far(self, features: Field) -> Field:
-        """Squared distances of patches `[..., 7]` to the nearest known one."""
-        flat = features.reshape(-1, features.shape[-1])
-        squares = np.square(flat).sum(1)[:, None] - 2 * flat @ self.patches.T + np.square(self.patches).sum(1)
+    def far(self, features: Field, every: int = 1) -> Field:
+        """Squared distances of patches `[..., 7]` to the nearest of `every` so manieth known one."""
+        flat, known = features.reshape(-1, features.shape[-1]), self.patches[::every]
+        squares = np.square(flat).sum(1)[:, None] - 2 * flat @ known.T + np.square(known).sum(1)
         nearest: Field = np.maximum(squares.min(1), 0).reshape(features.shape[:-1])
         return nearest
 
@@ -119,8 +127,8 @@ class Grounds:
 
     def name(self, picture: NDArray[np.uint8]) -> str:
         """The one that most of a picture is like; things are like none, and decide nothing."""
-        features = patches(coarse(picture))
-        scores = [np.minimum(Ground.of(name).far(features), CAP).sum() for name in self.names]
+        features = patches(coarse(picture))[::2]
+        scores = [np.log(np.clip(Ground.of(name).far(features, FEW), SURE, CAP)).sum() for name in self.names]
         return self.names[int(np.argmin(scores))]
 
 

@@ -32,14 +32,18 @@ PEAKS, RIVALS = 14, 4  # places a size, and kinds at each, that are fitted
 MAX_CANDIDATES = 16
 
 MIN_RATIO = 0.45  # mean log-likelihood ratio a pixel
-MAX_ERROR = 0.15  # root mean square of a thing's pixels
-MAX_PART_ERROR = 0.24  # of the worst quarter of a thing
-MAX_STRANGE = 0.13  # distance of a patch beside all things to the nearest known one of its ground
+MIN_PART_RATIO = -0.5  # of the worst quarter of a thing: where it is missing its ground shows, and is likelier
+MAX_ERROR = 0.14  # root mean square of a thing's pixels
+EDGE = 0.1  # of cover: less is no part of a thing
+RARE = -2.0  # log density of colours that a ground hardly has
+MAX_RIM = 0.3  # share of such around a thing
+MAX_STRANGE = 0.14  # distance of a patch beside all things to the nearest known one of its ground
 
 
 @dataclass(frozen=True)
 class Seen(Candidate):
-    """A thing that fits. error, worst: deviation of its pixels, and of those in its worst quarter; ratio: a pixel's.
+    """A thing that fits. error: deviation of its pixels. ratio, worst: a pixel's log-likelihood ratio, and that of one in
+    its worst quarter.
 
     cover: its silhouette in the coarse picture, `[64, 64]`.
     """
@@ -51,7 +55,7 @@ class Seen(Candidate):
 
     @property
     def whole(self) -> bool:
-        return self.error <= MAX_ERROR and self.worst <= MAX_PART_ERROR
+        return self.error <= MAX_ERROR and self.worst >= MIN_PART_RATIO
 
 
 @functools.cache
@@ -142,7 +146,7 @@ def fitted(
                 cover[here] = np.cbrt(weight)
                 item = Placed(kind, size, column * FINE_GRID, row * FINE_GRID)
                 deviation = float(np.sqrt((weight * error).sum() / (3 * total)))
-                best = Seen(item, gain, deviation, worst_part(weight, error), gain / total, cover)
+                best = Seen(item, gain, deviation, worst_part(weight, ratio), gain / total, cover)
     assert best is not None
     return best
 
@@ -161,22 +165,39 @@ def light(colours: Field, pixels: Field, weight: Field) -> Field:
     return lit
 
 
-def worst_part(weight: Field, error: Field) -> float:
-    """Deviation of the worst of a thing's quarters: upper, lower, left and right ones of equal weight."""
+def worst_part(weight: Field, ratio: Field) -> float:
+    """The ratio of a pixel in the worst of a thing's quarters: upper, lower, left and right ones of equal weight."""
     found = []
     for axis in (0, 1):
-        weights, errors = weight.sum(axis), (weight * error).sum(axis)
+        weights, ratios = weight.sum(axis), ratio.sum(axis)
         edges = np.searchsorted(weights.cumsum(), weights.sum() * np.array([0.25, 0.75]))
         for part in (slice(None, edges[0] + 1), slice(edges[1], None)):
-            found.append(float(np.sqrt(errors[part].sum() / (3 * weights[part].sum() + 1e-6))))
-    return max(found)
+            found.append(float(ratios[part].sum() / (weights[part].sum() + 1e-6)))
+    return min(found)
+
+
+def covered(things: list[Seen]) -> Field:
+    """How much things cover every pixel, `[64, 64]`."""
+    return np.max([seen.cover for seen in things], 0) if things else np.zeros((CANVAS // COARSE,) * 2, np.float32)
+
+
+def wider(cover: Field, pixels: int) -> Field:
+    """What covers anything within so many pixels."""
+    around = np.pad(cover, pixels)
+    found: Field = np.lib.stride_tricks.sliding_window_view(around, (2 * pixels + 1,) * 2).max((-2, -1))
+    return found
+
+
+def rim(ground: Field, things: list[Seen], seen: Seen) -> float:
+    """Share of what is around a thing that can hardly be ground: half a large one may pass for a whole small one."""
+    around = (wider(seen.cover, 3) > EDGE) & ~(wider(covered(things), 1) > EDGE)
+    return float((ground[around] < RARE).mean()) if around.any() else 0.0
 
 
 def strange(picture: NDArray[np.uint8], setting: str, things: list[Seen]) -> float:
     """How strange the strangest patch is that no thing covers."""
-    cover = np.max([seen.cover for seen in things], 0) if things else np.zeros((CANVAS // COARSE,) * 2, np.float32)
-    wide = np.lib.stride_tricks.sliding_window_view(np.pad(cover, 2), (5, 5)).max((-2, -1))
-    free = np.lib.stride_tricks.sliding_window_view(wide, (4, 4))[::2, ::2].max((-2, -1)) < 0.1
+    wide = wider(covered(things), 2)
+    free = np.lib.stride_tricks.sliding_window_view(wide, (4, 4))[::2, ::2].max((-2, -1)) < EDGE
     return float(strangeness(picture, setting)[free].max(initial=0))
 
 
@@ -186,4 +207,6 @@ def scene_of(setting: str, things: list[Seen]) -> Scene:
 
 def is_clean(picture: NDArray[np.uint8], setting: str, things: list[Seen]) -> bool:
     """Whether there is nothing but the setting and whole things."""
-    return all(seen.whole for seen in things) and strange(picture, setting, things) <= MAX_STRANGE
+    ground = Ground.of(setting).likelihood(coarse(picture))
+    whole = all(seen.whole and rim(ground, things, seen) <= MAX_RIM for seen in things)
+    return whole and strange(picture, setting, things) <= MAX_STRANGE

@@ -120,20 +120,33 @@ def window(top: int, left: int, height: int, width: int) -> tuple[tuple[slice, s
     return (rows, columns), within
 
 
+Things = list[tuple[Item, Field]]  # with the pixels of each, turned and lit
+
+
+def lit_things(items: Sequence[Item], setting: Setting, sun: float, rng: np.random.Generator) -> Things:
+    """Every thing as it will be drawn; `rng` turns and lights it."""
+    poses = [Pose.random(rng, sun) for _ in items]
+    return [
+        (item, lit(turned(item.kind, item.size, pose.turn), pose, setting.tint))
+        for item, pose in zip(items, poses, strict=True)
+    ]
+
+
+def cast(picture: Field, ground: Field, things: Things, setting: Setting, sun: float) -> None:
+    """Darken a picture where shadows fall."""
+    for item, glyph in things if ground.any() else ():
+        dark, down, right = shadow(glyph[..., 3], sun, setting.upright)
+        here, part = window(item.y - MARGIN + down, item.x - MARGIN + right, *dark.shape)
+        picture[here] *= 1 - SHADOW * (dark[part] * ground[here])[..., None]
+
+
 def stand(
     picture: Field, ground: Field, items: Sequence[Item], setting: Setting, rng: np.random.Generator
 ) -> Field:
-    """Draw things into a picture `[128, 128, 3]`, which is changed; `rng` turns and lights them."""
+    """Draw things into a picture `[128, 128, 3]`, which is changed."""
     sun = float(rng.uniform(-1, 1))
-    things = []
-    for item in items:
-        pose = Pose.random(rng, sun)
-        things.append((item, lit(turned(item.kind, item.size, pose.turn), pose, setting.tint)))
-    if ground.any():
-        for item, glyph in things:  # all shadows first: none falls on a thing
-            dark, down, right = shadow(glyph[..., 3], sun, setting.upright)
-            here, part = window(item.y - MARGIN + down, item.x - MARGIN + right, *dark.shape)
-            picture[here] *= 1 - SHADOW * (dark[part] * ground[here])[..., None]
+    things = lit_things(items, setting, sun, rng)
+    cast(picture, ground, things, setting, sun)  # all shadows first: none falls on a thing
     for item, glyph in things:
         here, part = window(item.y - MARGIN, item.x - MARGIN, len(glyph), len(glyph))
         picture[here] *= 1 - glyph[part][..., 3:]

@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out
+from polydraft.apps.bench.image.prompts import held_out, world_of
 from polydraft.apps.bench.measure import report, shares
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.commands.terminal import note
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.loading import load
-from polydraft.modalities.world.matcher import Verdict, fidelity
+from polydraft.modalities.world.matcher import Verdict
 
 PARTS = ("ok", "objects", "count", "relation", "background", "clean")
 
 
 def run(
     *, n: int, method: str | None, model: str, temperature: float | None, top_p: float | None,
-    guidance_scale: float | None, seed: int, output: Path | None, json: bool,
+    guidance_scale: float | None, seed: int, world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save figures and a sheet of the first pictures."""
     report.check_folder(output)
@@ -32,7 +32,8 @@ def run(
     asked: dict = {
         "method": method, "temperature": temperature, "top_p": top_p, "guidance_scale": guidance_scale,
     }  # fmt: skip
-    captions, compositions = held_out(n)
+    among = world_of(pipe, world)
+    captions, compositions = held_out(n, among)
     taken_on = environment(pipe.device, pipe.dtype)
     pictures: list[Image.Image] = []
     verdicts: list[Verdict] = []
@@ -40,12 +41,12 @@ def run(
         drawn = pipe(captions[first : first + shares.TOGETHER], seed=seed + first, **asked)
         pictures += drawn.images
         together = zip(drawn.images, compositions[first : first + shares.TOGETHER], strict=True)
-        verdicts += [fidelity(np.asarray(picture), wanted) for picture, wanted in together]
+        verdicts += [among.fidelity(np.asarray(picture), wanted) for picture, wanted in together]
         right = sum(verdict.ok for verdict in verdicts)
         note(f"{len(verdicts)}/{n} pictures, {right / len(verdicts):.3f} show what was asked")
     defaults = {name: value for name, value in pipe.defaults.items() if name in asked or name in asdict(Sampling())}
     value = {
-        "model": pipe.card.name, "n": n, "seed": seed, "environment": taken_on,
+        "model": pipe.card.name, "world": among.name, "n": n, "seed": seed, "environment": taken_on,
         "settings": defaults | {name: value for name, value in asked.items() if value is not None},
     }  # fmt: skip
     parts = [{part: getattr(verdict, part) for part in PARTS} for verdict in verdicts]

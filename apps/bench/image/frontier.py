@@ -19,7 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out, settings
+from polydraft.apps.bench.image.prompts import held_out, settings, world_of
 from polydraft.apps.bench.measure import plots, report, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on
@@ -28,8 +28,8 @@ from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
-from polydraft.modalities.world.matcher import fidelity
 from polydraft.modalities.world.scene import Composition
+from polydraft.modalities.world.worlds import World
 
 CHUNK = 10  # captions between turns
 HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
@@ -62,7 +62,7 @@ class Point:
 
 def run(
     *, n: int, timed: int, methods: str | None, model: str, batch: int, temperature: float | None,
-    top_k: int | None, guidance_scale: float | None, output: Path | None, json: bool,
+    top_k: int | None, guidance_scale: float | None, world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save."""
     report.check_folder(output)
@@ -72,8 +72,9 @@ def run(
         pipe.checked(name)
     points = {name: Point(name) for name in names}
     sampling = settings(pipe, temperature, guidance_scale, top_k)
-    captions, compositions = held_out(n)
-    judge = partial(turn, pipe, sampling)
+    among = world_of(pipe, world)
+    captions, compositions = held_out(n, among)
+    judge = partial(turn, pipe, sampling, among)
     taken_on = timed_on(pipe.device, pipe.dtype)
     for name in names:  # warm up, and fit what is fitted when first used
         judge(Point(name), captions[:1], compositions[:1], 0, 1)
@@ -88,7 +89,7 @@ def run(
         note(f"{min(end, n)}/{n} captions")
     rows = [point.against(points[table.PLAIN]) for point in points.values()]
     value = {
-        "model": pipe.card.name, "n": n, "timed": min(timed, n), "batch": batch, "sampling": asdict(sampling),
+        "model": pipe.card.name, "world": among.name, "n": n, "timed": min(timed, n), "batch": batch, "sampling": asdict(sampling),
         "rows": rows, "environment": taken_on,
     }  # fmt: skip
     sheet = (HEADERS, [cells_of(row) for row in rows])
@@ -96,7 +97,7 @@ def run(
 
 
 def turn(
-    pipe: ImagePipeline, sampling: Sampling, point: Point, captions: list[str],
+    pipe: ImagePipeline, sampling: Sampling, among: World, point: Point, captions: list[str],
     compositions: list[Composition], seed: int, batch: int,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Draw a chunk with one method and judge it; one by one, it is timed."""
@@ -108,7 +109,7 @@ def turn(
     if batch == 1:
         point.seconds.append(done.seconds)
     pictures = pipe.decode_images(torch.stack([pipe.read_tokens(tokens) for tokens in done.outputs]))
-    point.right += [fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
+    point.right += [among.fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
     return done.outputs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from polydraft.apps.train.image.posterior import CELLS, MOST, Bools, Codes, Floats, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.captions import describe, synonyms, with_article
+from polydraft.modalities.world.captions import describe, in_setting, synonyms, with_article
 from polydraft.modalities.world.captions import vocabulary as words
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import (
@@ -26,26 +27,32 @@ from polydraft.modalities.world.scene import (
     place,
     random_composition,
 )
+from polydraft.modalities.world.settings import SETTINGS
 
 LONGEST_PROMPT = 16
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
-def packed_scene(rng: np.random.Generator, tries: int = 24) -> Scene:
-    """A canvas as full of objects as `tries` random placements make it."""
+def packed_scene(
+    rng: np.random.Generator, tries: int = 24, backgrounds: Sequence[str] = tuple(BACKGROUNDS), grid: int = GRID
+) -> Scene:
+    """A canvas as full of objects as `tries` random placements make it; where flat, a grid of cells has to be kept."""
     objects: list[Placed] = []
     for attempt in range(tries):
         size = "large" if attempt < tries // 3 else "small"
-        x, y = rng.integers((CANVAS - SIZES[size]) // GRID + 1, size=2) * GRID
+        x, y = rng.integers((CANVAS - SIZES[size]) // grid + 1, size=2) * grid
         item = Placed(list(KINDS)[rng.integers(len(KINDS))], size, int(x), int(y))
         if len(objects) < MOST_LISTED and not any(overlap(item, other) for other in objects):
             objects.append(item)
-    return Scene(list(BACKGROUNDS)[rng.integers(len(BACKGROUNDS))], tuple(objects))
+    background = backgrounds[rng.integers(len(backgrounds))]
+    return Scene(background, tuple(objects), 0 if background in BACKGROUNDS else int(rng.integers(2**32)))
 
 
 def list_objects(scene: Scene, rng: np.random.Generator) -> str:
     """ "cat fox cat on a blue background": the caption of a packed scene, its objects in any order."""
     kinds = rng.permutation([item.kind for item in scene.objects])
+    if scene.background in SETTINGS:
+        return in_setting(" ".join(kinds), scene.background, rng)
     return f"{' '.join(kinds)} on {with_article(f'a {scene.background}')} background"
 
 
