@@ -1,4 +1,4 @@
-"""What a picture's things stand on or before, and which patches of it are none of that: by likeness to rendered grounds.
+"""What a picture's things stand on or before, and which patches are none of that: by likeness to rendered grounds.
 
     name = Grounds(("blue", "grass")).name(picture)      # [128, 128, 3] uint8
     strange = strangeness(picture, name)                 # [31, 31]
@@ -127,7 +127,7 @@ class Grounds:
 
     def name(self, picture: NDArray[np.uint8]) -> str:
         """The one that most of a picture is like; things are like none, and decide nothing."""
-        features = patches(coarse(picture))[::2]
+        features = patches(coarse(picture))[::2, ::2]
         scores = [np.log(np.clip(Ground.of(name).far(features, FEW), SURE, CAP)).sum() for name in self.names]
         return self.names[int(np.argmin(scores))]
 

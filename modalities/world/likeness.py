@@ -51,8 +51,8 @@ def octaves(pictures: Tensor) -> Tensor:
 
 
 def features(pictures: Tensor) -> Tensor:
-    """`[B, 9, 14]` of patches, from pictures `[B, 3, 128, 128]` in -1..1: mean colour and its spread; of every octave the
-    logarithm of power, and how much of it is in few frequencies."""
+    """`[B, 9, 14]` of patches, from pictures `[B, 3, 128, 128]` in -1..1: mean colour and its spread; of every octave
+    the logarithm of power, and how much of it is in few frequencies."""
     patches = pictures.float().unfold(2, WINDOW, STEP).unfold(3, WINDOW, STEP).flatten(2, 3).transpose(1, 2)
     colours = patches.mean((-2, -1)), patches.std((-2, -1)).clamp(min=1e-3).log()
     found = power(luma(patches)) + QUIET

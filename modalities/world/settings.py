@@ -143,7 +143,8 @@ def brick(rng: np.random.Generator) -> Painted:
 def stone(rng: np.random.Generator) -> Painted:
     """Flagstones: who is nearest to which of scattered points."""
     cells, half = int(rng.integers(3, 6)), SIDE // 2
-    points = (np.mgrid[-1 : cells + 1, -1 : cells + 1].reshape(2, -1).T + rng.uniform(0.12, 0.88, ((cells + 2) ** 2, 2))) / cells
+    corners = np.mgrid[-1 : cells + 1, -1 : cells + 1].reshape(2, -1).T
+    points = (corners + rng.uniform(0.12, 0.88, corners.shape)) / cells
     places = np.stack([Y[::2, ::2], X[::2, ::2]], -1).reshape(-1, 2)
     places = places + 0.02 * (np.stack([noise(rng, 9)[::2, ::2], noise(rng, 9)[::2, ::2]], -1).reshape(-1, 2) - 0.5)
     squares = np.square(places).sum(1)[:, None] - 2 * places @ points.T + np.square(points).sum(1)

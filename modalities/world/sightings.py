@@ -23,12 +23,12 @@ from polydraft.modalities.world.staging import MARGIN, turned
 from polydraft.modalities.world.textures import Field
 
 TURNS = (-8.0, -4.0, 0.0, 4.0, 8.0)  # degrees that are looked for; what is near them is fitted
-FIT_TURNS = (-2.0, 0.0, 2.0)
-FIT_SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))  # of coarse pixels
+FIT_TURN = 2.0
+SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))  # of coarse pixels
 LOOKED = 0.11  # deviation of a thing's pixels from its colours before its light is fitted, 0..1
 FITTED = 0.08  # and after
 STRANGERS = 0.03  # share of a thing's pixels that may be anything
-PEAKS, RIVALS = 14, 4  # places a size, and kinds at each, that are fitted
+PEAKS, RIVALS = 10, 4  # places a size, and kinds at each, that are fitted
 MAX_CANDIDATES = 16
 
 MIN_RATIO = 0.45  # mean log-likelihood ratio a pixel
@@ -42,8 +42,8 @@ MAX_STRANGE = 0.14  # distance of a patch beside all things to the nearest known
 
 @dataclass(frozen=True)
 class Seen(Candidate):
-    """A thing that fits. error: deviation of its pixels. ratio, worst: a pixel's log-likelihood ratio, and that of one in
-    its worst quarter.
+    """A thing that fits. error: deviation of its pixels. ratio, worst: a pixel's log-likelihood ratio, and that of one
+    in its worst quarter.
 
     cover: its silhouette in the coarse picture, `[64, 64]`.
     """
@@ -111,10 +111,11 @@ def look(pixels: Field, ground: Field, setting: str, size: str) -> list[Seen]:
     found = []
     for row, column in places:
         rivals = np.argsort(-kinds[row, column])[:RIVALS]
+        angles = [TURNS[int(turns[row, column, kind].argmax())] for kind in rivals]
         fits = [
-            fitted(pixels, ground, tint, list(KINDS)[kind], size, int(row), int(column), TURNS[int(turns[row, column, kind].argmax())])
-            for kind in rivals
-        ]  # fmt: skip
+            fitted(pixels, ground, tint, list(KINDS)[kind], size, int(row), int(column), angle)
+            for kind, angle in zip(rivals, angles, strict=True)
+        ]
         found.append(max(fits, key=lambda seen: seen.gain))
     return found
 
@@ -127,35 +128,38 @@ def windows(planes: Field, side: int) -> Field:
 def fitted(
     pixels: Field, ground: Field, tint: Field, kind: str, size: str, row: int, column: int, turn: float
 ) -> Seen:
-    """The thing at its best turn and shift near a place, in its best light."""
+    """The thing at its best shift near a place, then at its best turn there, in its best light."""
     step, side = FINE_GRID // COARSE, SIZES[size] // COARSE
-    best: Seen | None = None
-    for angle in (turn + more for more in FIT_TURNS):
+    item = Placed(kind, size, column * FINE_GRID, row * FINE_GRID)
+    last = CANVAS // COARSE - side
+
+    def seen(down: int, right: int, angle: float) -> Seen:
         colours, weight = template(kind, size, angle)
-        for down, right in FIT_SHIFTS:
-            top, left = row * step + down, column * step + right
-            if not (0 <= top <= CANVAS // COARSE - side and 0 <= left <= CANVAS // COARSE - side):
-                continue
-            here = slice(top, top + side), slice(left, left + side)
-            error = np.square(pixels[here] - light(colours * tint, pixels[here], weight)).sum(-1)
-            near = np.exp(-error / (2 * FITTED**2)) * ((1 - STRANGERS) / (2 * np.pi * FITTED**2) ** 1.5)
-            ratio = weight * (np.log(near + STRANGERS) - ground[here])
-            gain, total = float(ratio.sum()), float(weight.sum())
-            if best is None or gain > best.gain:
-                cover = np.zeros(pixels.shape[:2], np.float32)
-                cover[here] = np.cbrt(weight)
-                item = Placed(kind, size, column * FINE_GRID, row * FINE_GRID)
-                deviation = float(np.sqrt((weight * error).sum() / (3 * total)))
-                best = Seen(item, gain, deviation, worst_part(weight, ratio), gain / total, cover)
-    assert best is not None
-    return best
+        here = slice(down, down + side), slice(right, right + side)
+        error = np.square(pixels[here] - light(colours * tint, pixels[here], weight)).sum(-1)
+        near = np.exp(-error / (2 * FITTED**2)) * ((1 - STRANGERS) / (2 * np.pi * FITTED**2) ** 1.5)
+        ratio = weight * (np.log(near + STRANGERS) - ground[here])
+        gain, total = float(ratio.sum()), float(weight.sum())
+        cover = np.zeros(pixels.shape[:2], np.float32)
+        cover[here] = np.cbrt(weight)
+        deviation = float(np.sqrt((weight * error).sum() / (3 * total)))
+        return Seen(item, gain, deviation, worst_part(weight, ratio), gain / total, cover)
+
+    def best(places: list[tuple[int, int]], angles: tuple[float, ...]) -> tuple[Seen, tuple[int, int]]:
+        found = [(seen(*place, angle), place) for place in places for angle in angles]
+        return max(found, key=lambda pair: pair[0].gain)
+
+    around = {(min(max(row * step + down, 0), last), min(max(column * step + right, 0), last)) for down, right in SHIFTS}
+    first, place = best(sorted(around), (turn,))
+    second, _ = best([place], (turn - FIT_TURN, turn + FIT_TURN))
+    return max(first, second, key=lambda fit: fit.gain)
 
 
 def light(colours: Field, pixels: Field, weight: Field) -> Field:
     """Colours `[s, s, 3]` under the light that explains `pixels` best: brightness and its slopes, kept near none."""
     side = len(colours)
     at = np.linspace(-1, 1, side, dtype=np.float32)
-    ramps = np.stack([np.ones((side, side), np.float32), np.broadcast_to(at, (side, side)), np.broadcast_to(at[:, None], (side, side))])
+    ramps = np.stack(np.broadcast_arrays(np.float32(1), at, at[:, None]))
     products = (colours * colours).sum(-1) * weight
     system = np.einsum("iyx,jyx,yx->ij", ramps, ramps, products)
     misses = np.einsum("iyx,yx->i", ramps, ((pixels - colours) * colours).sum(-1) * weight)

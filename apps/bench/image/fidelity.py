@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from polydraft.apps.bench.image.prompts import held_out, world_of
+from polydraft.apps.bench.image.texture import TextureBench
 from polydraft.apps.bench.measure import report, shares
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.commands.terminal import note
@@ -45,9 +46,12 @@ def run(
         right = sum(verdict.ok for verdict in verdicts)
         note(f"{len(verdicts)}/{n} pictures, {right / len(verdicts):.3f} show what was asked")
     defaults = {name: value for name, value in pipe.defaults.items() if name in asked or name in asdict(Sampling())}
-    value = {
+    value: dict = {
         "model": pipe.card.name, "world": among.name, "n": n, "seed": seed, "environment": taken_on,
         "settings": defaults | {name: value for name, value in asked.items() if value is not None},
     }  # fmt: skip
+    if textures := TextureBench(compositions):
+        value["texture"] = textures.measured(pictures)
+        note("texture {distance:.2f}, of two rendered sets {scale:.2f}, power {power}".format(**value["texture"]))
     parts = [{part: getattr(verdict, part) for part in PARTS} for verdict in verdicts]
     shares.tell("fidelity", value, parts, captions, pictures, output, json)

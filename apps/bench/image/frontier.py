@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from polydraft.apps.bench.image.prompts import held_out, settings, world_of
+from polydraft.apps.bench.image.texture import TextureBench
 from polydraft.apps.bench.measure import plots, report, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on
@@ -50,6 +51,7 @@ class Point:
     right: list[bool] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
     parts: list[DecodeStats] = field(default_factory=list)
+    pictures: dict[int, Image.Image] = field(default_factory=dict)  # by caption, where textures are compared
 
     def against(self, plain: Point) -> dict[str, Any]:
         gap = np.asarray(self.right, float) - np.asarray(plain.right, float)
@@ -88,11 +90,15 @@ def run(
         points[table.PLAIN].same += [True] * len(plainly)
         note(f"{min(end, n)}/{n} captions")
     rows = [point.against(points[table.PLAIN]) for point in points.values()]
+    if textures := TextureBench(compositions):
+        for row, point in zip(rows, points.values(), strict=True):
+            row["texture"] = textures.measured([point.pictures[index] for index in range(n)])
     value = {
-        "model": pipe.card.name, "world": among.name, "n": n, "timed": min(timed, n), "batch": batch, "sampling": asdict(sampling),
-        "rows": rows, "environment": taken_on,
+        "model": pipe.card.name, "world": among.name, "n": n, "timed": min(timed, n), "batch": batch,
+        "sampling": asdict(sampling), "rows": rows, "environment": taken_on,
     }  # fmt: skip
-    sheet = (HEADERS, [cells_of(row) for row in rows])
+    headers = [*HEADERS, "texture", "of two rendered"] if "texture" in rows[0] else HEADERS
+    sheet = (headers, [cells_of(row) for row in rows])
     report.tell("frontier", value, [sheet], [], lambda: scatter(rows), output, json)
 
 
@@ -110,12 +116,16 @@ def turn(
         point.seconds.append(done.seconds)
     pictures = pipe.decode_images(torch.stack([pipe.read_tokens(tokens) for tokens in done.outputs]))
     point.right += [among.fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
+    if among.settings:
+        point.pictures |= {seed + row: picture for row, picture in enumerate(pictures)}
     return done.outputs
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
     gap = "" if row["method"] == table.PLAIN else f"{row['delta']:+.3f} ± {row['error']:.3f}"
     figures = [f"{row['S']:.2f}", f"{row['tau']:.2f}", f"{row['fidelity']:.3f}", gap, f"{100 * row['same']:.0f} %"]
+    if texture := row.get("texture"):
+        figures += [f"{texture['distance']:.2f}", f"{texture['scale']:.2f}"]
     return [row["method"], row["guarantee"], *figures]
 
 
