@@ -149,8 +149,8 @@ def fitted(
         found = [(seen(*place, angle), place) for place in places for angle in angles]
         return max(found, key=lambda pair: pair[0].gain)
 
-    around = {(min(max(row * step + down, 0), last), min(max(column * step + right, 0), last)) for down, right in SHIFTS}
-    first, place = best(sorted(around), (turn,))
+    shifted = [(row * step + down, column * step + right) for down, right in SHIFTS]
+    first, place = best([(y, x) for y, x in shifted if min(y, x) >= 0 and max(y, x) <= last], (turn,))
     second, _ = best([place], (turn - FIT_TURN, turn + FIT_TURN))
     return max(first, second, key=lambda fit: fit.gain)
 
@@ -182,7 +182,10 @@ def worst_part(weight: Field, ratio: Field) -> float:
 
 def covered(things: list[Seen]) -> Field:
     """How much things cover every pixel, `[64, 64]`."""
-    return np.max([seen.cover for seen in things], 0) if things else np.zeros((CANVAS // COARSE,) * 2, np.float32)
+    cover = np.zeros((CANVAS // COARSE,) * 2, np.float32)
+    for seen in things:
+        cover = np.maximum(cover, seen.cover)
+    return cover
 
 
 def wider(cover: Field, pixels: int) -> Field:

@@ -25,7 +25,7 @@ from polydraft.modalities.world.scene import (
     random_composition,
 )
 from polydraft.modalities.world.settings import SETTINGS
-from polydraft.modalities.world.staging import Pose, turned
+from polydraft.modalities.world.staging import Pose, cast, lit_things, turned
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED, WORLDS
 
 ITEMS = (Placed("cat", "large", 4, 8), Placed("bicycle", "small", 88, 84))
@@ -49,8 +49,13 @@ def test_things_stand_where_they_are_said_to_and_shadows_only_darken() -> None:
             near[max(item.y - 4, 0) : item.y + item.side + 4, max(item.x - 4, 0) : item.x + item.side + 4] = True
         assert (np.abs(full - bare).sum(-1)[near] > 30).mean() > 0.3
         assert (full - bare)[~near].max() <= 1
-        airy = name in ("sky", "night", "sunset", "water")
-        assert ((full - bare)[~near].min() < -8) != airy
+
+        picture, ground = SETTINGS[name].paint(np.random.default_rng(0))
+        lit = picture.copy()
+        rng = np.random.default_rng(1)
+        cast(picture, ground, lit_things(ITEMS, SETTINGS[name], 1.0, rng), SETTINGS[name], 1.0)
+        assert picture.min() >= lit.min() * 0.5 and (picture <= lit + 1e-6).all()
+        assert (picture < lit - 0.03).any() == (name not in ("sky", "night", "sunset", "water"))
 
 
 def test_the_flat_world_is_what_models_were_trained_on() -> None:

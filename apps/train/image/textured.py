@@ -132,7 +132,6 @@ def run(tokenizer: Path, out: Path, scenes: int, seed: int = 0, first: int = 0, 
     vq = open_tokenizer(tokenizer)
     if vq.config.codebook_size > np.iinfo(np.uint16).max + 1:
         raise InvalidArgument("shards hold 16-bit codes; use a codebook of at most 65,536.")
-    torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
     begun, made = time.monotonic(), 0
     for index in itertools.islice(range(-(-scenes // SCENES)), first, None, every):
@@ -154,6 +153,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--every", type=int, default=1)
+    torch.set_num_threads(1)  # the other core is for whoever trains
     run(**vars(parser.parse_args()))
 
 
