@@ -41,6 +41,8 @@ NAMING = {
     "wooden": "wood", "wood": "wood", "table": "wood", "flagstones": "stone", "stone": "stone", "water": "water",
     "clouds": "sky", "cloudy": "sky", "sky": "sky",
 }  # fmt: skip
+ARTICLES = ("a", "an", "the")
+LEADING = ("under", "over", "above", "below")  # relations, but not where they lead to a setting
 SETTING_VARIANTS = {
     "meadow": "grass", "underwater": "water", "cloud": "clouds", "nighttime": "night", "boards": "wooden",
     "seashore": "seaside", "shore": "seaside", "stony": "stone", "sandy": "sand", "cobblestones": "flagstones",
@@ -85,7 +87,8 @@ def parse(caption: str, settings: Collection[str] = ()) -> Parsed:
     places = [place for place, (_, known) in enumerate(pairs) if known is not None]
     words = [known for _, known in pairs if known is not None]
     setting, said = setting_of(words, settings)
-    at = background_index(words)
+    # "on the green grass" has no green background
+    at = background_index(words) if setting is None or "background" in words else None
     # any other colour is an adjective ("a blue cat"), which the world cannot draw
     adjectives = {places[index] for index, word in enumerate(words) if word in BACKGROUNDS and index != at}
     ignored = tuple(word for place, (word, known) in enumerate(pairs) if known is None or place in adjectives)
@@ -99,13 +102,24 @@ def parse(caption: str, settings: Collection[str] = ()) -> Parsed:
 
 def setting_of(words: list[str], settings: Collection[str]) -> tuple[str | None, range]:
     """The setting that is named, and where: a wording of the grammar, the longest first; else a word that names one."""
-    phrases = [(wording.split(), setting) for setting in settings for wording in SETTINGS[setting].wordings]
+    places = [index for index, word in enumerate(words) if word not in ARTICLES]
+    phrases = [
+        ([word for word in wording.split() if word not in ARTICLES], setting)
+        for setting in settings for wording in SETTINGS[setting].wordings
+    ]  # fmt: skip
     for phrase, setting in sorted(phrases, key=lambda pair: -len(pair[0])):
-        for start in range(len(words) - len(phrase) + 1):
-            if words[start : start + len(phrase)] == phrase:
-                return setting, range(start, start + len(phrase))
-    found = [word for word, setting in NAMING.items() if word in words and setting in settings]
-    return (NAMING[found[0]], range(words.index(found[0]), words.index(found[0]) + 1)) if found else (None, range(0))
+        for first in range(len(places) - len(phrase) + 1):
+            here = places[first : first + len(phrase)]
+            if [words[index] for index in here] == phrase and len(phrase) > 1:
+                return setting, range(here[0], here[-1] + 1)
+    for word, setting in NAMING.items():
+        if word in words and setting in settings:
+            start = at = words.index(word)
+            while start and words[start - 1] in ARTICLES:
+                start -= 1
+            # "over the sea": what leads to it is no relation between things
+            return setting, range(start - (start > 0 and words[start - 1] in LEADING), at + 1)
+    return None, range(0)
 
 
 def background_index(words: list[str]) -> int | None:

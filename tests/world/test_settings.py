@@ -101,6 +101,7 @@ def test_captions_of_settings_read_back_and_scenes_fit_them(seed: int, held_out:
         ("A cat under a dog under the water!", "water", ["cat", "dog"]),
         ("a cute cat sitting on the green grass", "grass", ["cat"]),
         ("a fish in the ocean", "sea", ["fish"]),
+        ("a balloon over a house over the calm sea", "sea", ["balloon", "house"]),
         ("one cactus, in the hot desert", "sand", ["cactus"]),
         ("a moon in a starry night sky", "night", ["moon"]),
         ("a ball in front of the old brick wall", "brick", ["ball"]),
