@@ -27,7 +27,7 @@ FEW = 4  # of so many known patches one is enough to tell grounds apart
 # What a feature counts beside the mean colour: contrast, slopes across and down, and how far down the picture it is.
 WEIGHTS = np.array([1, 1, 1, 0.8, 1, 1, 0.1], np.float32)
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-BINS = 24  # of colours, a channel
+BINS, WIDER = 24, 6  # of colours, a channel; and how often they are smoothed for those not seen
 
 
 def coarse(picture: NDArray[np.uint8]) -> Field:
@@ -106,17 +106,25 @@ class Ground:
 
 
 def density(colours: Field) -> Field:
-    """Log of a smoothed histogram, with a little of everything; colours `[N, 3]` in 0..1."""
+    """Log of how dense colours `[N, 3]` in 0..1 are: a smoothed histogram, a wider one (a few pictures do not show all
+    colours of a ground), and a little of everything."""
     at = np.minimum((colours * BINS).astype(np.int64), BINS - 1)
     counts = np.bincount(np.ravel_multi_index(tuple(at.T), (BINS,) * 3), minlength=BINS**3).reshape((BINS,) * 3)
-    smooth = counts.astype(np.float32)
-    for axis in range(3):
-        padded = np.pad(smooth, [(1, 1) if other == axis else (0, 0) for other in range(3)], mode="edge")
-        parts = [np.take(padded, np.arange(BINS) + shift, axis) for shift in range(3)]
-        smooth = 0.25 * parts[0] + 0.5 * parts[1] + 0.25 * parts[2]
-    share = 0.98 * smooth / smooth.sum() + 0.02 / BINS**3
-    found: Field = np.log(share * BINS**3).astype(np.float32)
+    near = smoothed(counts.astype(np.float32) / len(colours))
+    wide = near
+    for _ in range(WIDER):
+        wide = smoothed(wide)
+    found: Field = np.log((0.78 * near + 0.2 * wide) * BINS**3 + 0.02).astype(np.float32)
     return found
+
+
+def smoothed(histogram: Field) -> Field:
+    """`[N, N, N]`, with half of every bin's content in its neighbours."""
+    for axis in range(3):
+        padded = np.pad(histogram, [(1, 1) if other == axis else (0, 0) for other in range(3)], mode="edge")
+        low, here, high = (padded.take(range(shift, shift + BINS), axis) for shift in range(3))
+        histogram = (0.25 * low + 0.5 * here + 0.25 * high).astype(np.float32)
+    return histogram
 
 
 @dataclass(frozen=True)
