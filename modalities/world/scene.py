@@ -111,7 +111,7 @@ def random_composition(
     """A composition drawn from the grammar, from the training part or from the held-out one."""
     kinds = list(KINDS)
     while True:
-        background = backgrounds[rng.integers(len(backgrounds))]
+        background = backgrounds[int(rng.integers(len(backgrounds)))]
         sizes = [[None, "large", "small"][rng.integers(3)] for _ in range(2)]
         if rng.random() < 0.4:
             alone = Group(kinds[rng.integers(len(kinds))], int(rng.integers(1, 4)), sizes[0])

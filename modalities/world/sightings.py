@@ -31,7 +31,7 @@ STRANGERS = 0.03  # share of a thing's pixels that may be anything
 PEAKS, RIVALS = 10, 4  # places a size, and kinds at each, that are fitted
 MAX_CANDIDATES = 16
 
-MIN_RATIO = 0.6  # mean log-likelihood ratio a pixel
+MIN_RATIO = 0.9  # mean log-likelihood ratio a pixel
 MIN_PART_RATIO = -0.5  # of the worst quarter of a thing: where it is missing its ground shows, and is likelier
 MAX_ERROR = 0.14  # root mean square of a thing's pixels
 EDGE = 0.1  # of cover: less is no part of a thing

@@ -77,7 +77,7 @@ def turned(kind: str, size: str, turn: float) -> Field:
         -sine, cosine, middle + 0.5 - (cosine - sine) * (centre + 0.5),
     )  # fmt: skip
     image = source.transform((extent, extent), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
-    return np.asarray(image.reduce(twice) if twice > 1 else image, np.float32) / 255
+    return np.asarray(image.reduce(twice) if twice > 1 else image, np.float32) / np.float32(255)
 
 
 @functools.cache

@@ -49,7 +49,7 @@ def packed_scene(
         item = Placed(list(KINDS)[rng.integers(len(KINDS))], size, int(x), int(y))
         if len(objects) < MOST_LISTED and not any(overlap(item, other) for other in objects):
             objects.append(item)
-    background = backgrounds[rng.integers(len(backgrounds))]
+    background = backgrounds[int(rng.integers(len(backgrounds)))]
     return Scene(background, tuple(objects), 0 if background in BACKGROUNDS else int(rng.integers(2**32)))
 
 
