@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from polydraft.core.naming import Registry
+    from polydraft.modalities.world.worlds import World
 
 PIPELINES = {
     "image": ("polydraft.modalities.image.pipeline", "ImagePipeline"),
@@ -128,9 +129,14 @@ class ModelCard:
             return {"voices": self.manifest["voices"]}
         if self.modality == "vlm" or "family" in self.manifest:
             return {}
-        from polydraft.modalities.world.captions import wordings
+        return self.world.wordings()
 
-        return wordings()
+    @property
+    def world(self) -> World:
+        """What a model of emoji scenes draws and reads."""
+        from polydraft.modalities.world.worlds import WORLDS
+
+        return WORLDS[self.manifest.get("world", "flat")]
 
 
 def embedded() -> Path:

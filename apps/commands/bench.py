@@ -17,7 +17,7 @@ Those of the engine itself are in `bench_engine.py`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,6 +28,10 @@ from polydraft.apps.commands.options import Method, Model, Results, Temperature,
 app = typer.Typer(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
 app.add_typer(bench_engine.app)
 
+Choices = Literal["flat", "textured", "settings"]
+WorldName = Annotated[
+    Choices | None, typer.Option("--world", help="Captions with flat colours, settings (textured), or both (settings).")
+]
 Methods = Annotated[str | None, typer.Option(help="Names separated by commas. Default: all drafters the model has.")]
 Named = Annotated[str | None, typer.Option(help="Names separated by commas.")]
 Peers = Annotated[bool, typer.Option(help="Time transformers' own generate too.")]
@@ -121,6 +125,7 @@ def fidelity(
     top_p: TopP = None,
     guidance_scale: Guidance = None,
     seed: Annotated[int, typer.Option(min=0, help="Picture i gets seed + i.")] = 0,
+    world: WorldName = None,
     output: Output = None,
     as_json: Results = False,
 ) -> None:
@@ -129,7 +134,7 @@ def fidelity(
 
     run(
         n=n, method=method, model=model, temperature=temperature, top_p=top_p, guidance_scale=guidance_scale,
-        seed=seed, output=output, json=as_json,
+        seed=seed, world=world, output=output, json=as_json,
     )  # fmt: skip
 
 
@@ -173,6 +178,7 @@ def frontier(
     temperature: Temperature = None,
     top_k: TopK = None,
     guidance_scale: Guidance = None,
+    world: WorldName = None,
     output: Output = None,
     as_json: Results = False,
 ) -> None:
@@ -181,7 +187,7 @@ def frontier(
 
     run(
         n=n, timed=timed, methods=methods, model=model, batch=batch, temperature=temperature, top_k=top_k,
-        guidance_scale=guidance_scale, output=output, json=as_json,
+        guidance_scale=guidance_scale, world=world, output=output, json=as_json,
     )  # fmt: skip
 
 

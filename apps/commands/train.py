@@ -11,7 +11,7 @@ polydraft train drafter --target HuggingFaceTB/SmolVLM-256M-Instruct --kind eagl
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,11 +36,15 @@ def tiny_image(
     out: Out,
     minutes: Minutes = 120.0,
     seed: Seed = 0,
+    world: Annotated[
+        Literal["flat", "settings"], typer.Option(help="Scenes on flat colours, or in settings too.")
+    ] = "flat",
+    codes: Annotated[int, typer.Option(min=64, max=65_536, help="Size of the tokenizer's codebook.")] = 2048,
 ) -> None:
     """Tokenizer, target and drafter of tiny-image, from nothing."""
     from polydraft.apps.train.image.tiny import run
 
-    run(out=check_folder(out), minutes=minutes, seed=seed)
+    run(out=check_folder(out), minutes=minutes, seed=seed, world=world, codes=codes)
 
 
 @app.command("tiny-latent")

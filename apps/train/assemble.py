@@ -18,17 +18,28 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from tokenizers import Tokenizer
 
 from polydraft.apps.train.speech.flite import VOICES
 from polydraft.core.registry import readers
 from polydraft.modalities.image import vocabulary as of_images
 from polydraft.modalities.world.captions import synonyms
-from polydraft.modalities.world.captions import vocabulary as words
+from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
 WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "kangaroo", "block")}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 ERRORS = dict.fromkeys(("target", "drafter-lm", "drafter-eagle"), "error of estimates")
+
+
+def world_of(runs: Path) -> World:
+    """Which emoji world the target in `runs` was trained on; the flat one where it does not say."""
+    path = runs / "target" / "world.json"
+    return WORLDS[json.loads(path.read_text())["world"]] if path.exists() else FLAT
+
+
+def captions_of(runs: Path) -> Tokenizer:
+    return of_images.build(world_of(runs).vocabulary(), synonyms())
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ FORMS = (
             },
             "fitted": dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 10, "width": 1}),
         },
-        lambda runs, target: of_images.build(words(), synonyms()).save(str(target / "tokenizer.json")),
+        lambda runs, target: captions_of(runs).save(str(target / "tokenizer.json")),
     ),
     Form(
         "vae",
@@ -67,7 +78,7 @@ FORMS = (
             "summary": "128x128 scenes of the emoji world as latents, one to three objects",
             "defaults": {"method": "jacobi", "temperature": 1.0, "guidance_scale": 1.5},
         },
-        lambda runs, target: of_images.build(words(), synonyms()).save(str(target / "tokenizer.json")),
+        lambda runs, target: captions_of(runs).save(str(target / "tokenizer.json")),
         curves=ERRORS,
     ),
     Form(
@@ -113,6 +124,8 @@ def assemble(runs: Path, out: Path) -> None:
     path = out / "polydraft.json"
     manifest = deepcopy({"jacobi_committed": {}, "fitted": {}} | form.manifest)
     manifest |= json.loads(path.read_text()) if path.exists() else {}
+    if (world := world_of(runs)) is not FLAT:
+        manifest["world"] = world.name
     for kind, folder in DRAFTERS.items():
         path_of_fit = runs / folder / "fitted.json"
         if path_of_fit.exists():

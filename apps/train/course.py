@@ -54,10 +54,12 @@ def run(
             print(f"{elapsed:6.0f}s step {step} {told(weights, parts)}", flush=True)
         if step % judge_every == 0:
             with torch.no_grad():
-                held = torch.stack([losses(batch) for batch in valid]).mean(0)
+                apart = torch.stack([losses(batch) for batch in valid])
+            held = apart.mean(0)
             place = {"seconds": past + round(elapsed), "step": before + step}
             curve.append(place | {"train": parts[0].item(), "held_out": held[0].item()})
-            print(f"{elapsed:6.0f}s step {step} held-out {told(weights, held)}", flush=True)
+            each = f" each {apart[:, 0].tolist()}" if len(valid) > 1 else ""
+            print(f"{elapsed:6.0f}s step {step} held-out {told(weights, held)}{each}", flush=True)
         if elapsed - saved > SAVE_EVERY:
             keep(curve)
             saved = elapsed

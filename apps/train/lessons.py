@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from polydraft.apps.train.image.data import Batches
+from polydraft.apps.train.image.textured import Live, open_tokenizer
 from polydraft.apps.train.vlm.data import DESCRIBE, drawn
 from polydraft.core.target import Prompt
 from polydraft.core.training.examples import Examples
@@ -28,10 +29,10 @@ from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.questions import questions
-from polydraft.modalities.world.scene import random_composition
 
 ROWS = 32  # prompts that are written on at a time
 RENDERED_ROWS = 16
+TEXTURED_SHARE = 0.75  # of rendered scenes, in a world with settings
 HELD = 2**31  # the group of prompts that nothing is trained on
 MOST = 160  # tokens of an answer about a scene
 
@@ -86,11 +87,13 @@ class ImageLessons(Rendered):
         self.blank = pipe.prompts_to_ids([""])[0].branches[1]
 
     def some(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
-        captions = [describe(random_composition(rng), rng) for _ in range(count)]
+        captions = [describe(self.pipe.card.world.composition(rng), rng) for _ in range(count)]
         return self.pipe.prompts_to_ids(captions, [first + row for row in range(count)])
 
     def rendered(self) -> Iterator[Examples]:
-        scenes = Batches(self.pipe.card.path / "tokenizer", self.seed + 1)
+        world, folder = self.pipe.card.world, self.pipe.card.path / "tokenizer"
+        source = Live(open_tokenizer(folder), self.seed + 1) if world.settings else None
+        scenes = Batches(folder, self.seed + 1, world=world, source=source, textured=TEXTURED_SHARE)
         while True:
             batch = scenes.next(RENDERED_ROWS)
             judged = torch.nn.functional.pad(batch.chances[:, 1:].any(-1), (0, 1))

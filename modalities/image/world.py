@@ -8,7 +8,6 @@ from polydraft.core.errors import PromptError
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.base import PicturePipeline
 from polydraft.modalities.loading import ModelCard, read_weights
-from polydraft.modalities.world.parsing import normalise
 
 LONGEST_PROMPT = 46  # words the model reads
 
@@ -17,12 +16,12 @@ class WorldWords:
     """A vocabulary of words of the emoji world, in the folder of its target."""
 
     def __init__(self, card: ModelCard) -> None:
-        self.name = card.name
+        self.name, self.world = card.name, card.world
         self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
 
     def caption(self, text: str) -> tuple[str, list[str]]:
         """What is read of a prompt, and the words that are not known; raises PromptError."""
-        words, unknown = normalise(text)
+        words, unknown = self.world.normalise(text)
         if not words:
             raise PromptError(
                 f"{self.name} knows no word of this prompt; `polydraft models {self.name}` lists what it can draw."

@@ -3,14 +3,18 @@
 a panda to the left of a rocket on a yellow background
 two frogs on a blue background
 pink background with a small cactus above a large sun
+three bees under the stars
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 
 from polydraft.modalities.world.glyphs import KINDS
 from polydraft.modalities.world.scene import BACKGROUNDS, Composition, Group
+from polydraft.modalities.world.settings import SETTINGS
 
 COUNTS: dict[int, tuple[str, ...]] = {1: ("a", "one"), 2: ("two",), 3: ("three",)}
 SIZE_WORDS: dict[str, tuple[str, ...]] = {"large": ("large", "big"), "small": ("small", "little")}
@@ -30,6 +34,7 @@ TEMPLATES = (
     "{scene} against {background} background",
     "{background} background with {scene}",
 )
+IN_SETTINGS = ("{scene} {setting}", "{scene} {setting}", "{scene} {setting}", "{setting} {scene}")
 
 
 def plural(kind: str) -> str:
@@ -55,6 +60,8 @@ def describe(composition: Composition, rng: np.random.Generator) -> str:
     if composition.relation is not None:
         relation = RELATION_WORDS[composition.relation][rng.integers(2)]
         scene = f"{scene} {relation} {describe_group(composition.groups[1], rng)}"
+    if composition.background in SETTINGS:
+        return in_setting(scene, composition.background, rng)
     template = TEMPLATES[rng.integers(len(TEMPLATES))]
     background = composition.background
     if not template.startswith("{background}"):
@@ -62,18 +69,27 @@ def describe(composition: Composition, rng: np.random.Generator) -> str:
     return template.format(scene=scene, background=background)
 
 
-def wordings() -> dict[str, list[str]]:
+def in_setting(things: str, setting: str, rng: np.random.Generator) -> str:
+    """ "a cat in the snow", "under the stars two frogs"."""
+    wordings = SETTINGS[setting].wordings
+    where = wordings[rng.integers(len(wordings))]
+    return IN_SETTINGS[rng.integers(len(IN_SETTINGS))].format(scene=things, setting=where)
+
+
+def wordings(settings: Collection[str] = ()) -> dict[str, list[str]]:
     """What can be drawn, by category, in the words of a prompt."""
-    return {
+    found = {
         "kinds": list(KINDS), "backgrounds": list(BACKGROUNDS),
         "relations": [wording for wordings in RELATION_WORDS.values() for wording in wordings],
         "counts": [word for words in COUNTS.values() for word in words],
         "sizes": [word for words in SIZE_WORDS.values() for word in words],
     }  # fmt: skip
+    where = [wording for setting in settings for wording in SETTINGS[setting].wordings]
+    return found | ({"settings": where} if where else {})
 
 
-def vocabulary() -> list[str]:
-    """Every word the grammar can produce, in a fixed order."""
+def vocabulary(settings: Collection[str] = ()) -> list[str]:
+    """Every word the grammar can produce, in a fixed order; of settings last."""
     words: list[str] = ["a", "an", "on", "background", "with", "against"]
     for group in (*COUNTS.values(), *SIZE_WORDS.values()):
         words += group
@@ -81,6 +97,9 @@ def vocabulary() -> list[str]:
         for wording in relation:
             words += wording.split()
     words += list(BACKGROUNDS) + list(KINDS) + [plural(kind) for kind in KINDS]
+    for setting in settings:
+        for wording in SETTINGS[setting].wordings:
+            words += wording.split()
     return list(dict.fromkeys(words))
 
 

@@ -1,21 +1,26 @@
 """Scenes of the emoji world: what stands where on which background, how it is drawn, and which scenes are held out.
 
-A scene holds one to three objects that never overlap, on an 8-pixel grid (one cell of a 16x16 token grid over
-128x128 pixels). It is described by one or two groups: "two frogs", or "a panda to the left of two bees".
+A scene holds one to three objects that never overlap. On a flat colour they stand on an 8-pixel grid (one cell of a
+16x16 token grid over 128x128 pixels); in a setting (`settings.py`) on one of 4 pixels, turned, lit and with shadows. It
+is described by one or two groups: "two frogs", or "a panda to the left of two bees".
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
+from polydraft.modalities.world.settings import SETTINGS
+from polydraft.modalities.world.staging import stand
 
 CANVAS = 128
 GRID = 8
+FINE_GRID = 4  # where things stand in settings
 BACKGROUNDS: dict[str, tuple[int, int, int]] = {
     "blue": (96, 165, 235), "yellow": (250, 214, 92), "green": (122, 200, 120), "pink": (246, 168, 200),
     "grey": (176, 180, 186), "orange": (247, 160, 84), "purple": (168, 132, 220), "navy": (38, 52, 98),
@@ -35,7 +40,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Composition:
-    """What a caption says: a background, one or two groups, and how the first stands to the second."""
+    """What a caption says: a background (a colour or a setting), one or two groups, and how the first stands to the
+    second."""
 
     background: str
     groups: tuple[Group, ...]
@@ -65,11 +71,18 @@ class Placed:
 
 @dataclass(frozen=True)
 class Scene:
+    """seed: of what a caption leaves open beside places: how a setting is painted, how things are turned and lit."""
+
     background: str
     objects: tuple[Placed, ...]
+    seed: int = 0
 
     def render(self) -> NDArray[np.uint8]:
         """The picture, `[128, 128, 3]` uint8."""
+        if self.background in SETTINGS:
+            rng, setting = np.random.default_rng(self.seed), SETTINGS[self.background]
+            canvas = stand(*setting.paint(rng), self.objects, setting, rng)
+            return (np.clip(canvas, 0, 1) * 255 + 0.5).astype(np.uint8)
         canvas = np.empty((CANVAS, CANVAS, 3), np.float32)
         canvas[:] = np.asarray(BACKGROUNDS[self.background], np.float32) / 255.0
         for item in self.objects:
@@ -92,11 +105,13 @@ def overlap(a: Placed, b: Placed) -> bool:
     return a.x < b.x + b.side and b.x < a.x + a.side and a.y < b.y + b.side and b.y < a.y + a.side
 
 
-def random_composition(rng: np.random.Generator, held_out: bool = False) -> Composition:
+def random_composition(
+    rng: np.random.Generator, held_out: bool = False, backgrounds: Sequence[str] = tuple(BACKGROUNDS)
+) -> Composition:
     """A composition drawn from the grammar, from the training part or from the held-out one."""
     kinds = list(KINDS)
     while True:
-        background = list(BACKGROUNDS)[rng.integers(len(BACKGROUNDS))]
+        background = backgrounds[int(rng.integers(len(backgrounds)))]
         sizes = [[None, "large", "small"][rng.integers(3)] for _ in range(2)]
         if rng.random() < 0.4:
             alone = Group(kinds[rng.integers(len(kinds))], int(rng.integers(1, 4)), sizes[0])
@@ -112,14 +127,16 @@ def random_composition(rng: np.random.Generator, held_out: bool = False) -> Comp
 
 def place(composition: Composition, rng: np.random.Generator) -> Scene:
     """A scene that fits `composition`, by rejection: sizes left open are drawn, boxes do not overlap."""
+    flat = composition.background in BACKGROUNDS
+    grid = GRID if flat else FINE_GRID
     while True:
         objects: list[Placed] = []
         owners: list[int] = []
         for owner, group in enumerate(composition.groups):
             size = group.size or ("large", "small")[rng.integers(2)]
-            cells = (CANVAS - SIZES[size]) // GRID + 1
+            cells = (CANVAS - SIZES[size]) // grid + 1
             for _ in range(group.count):
-                x, y = rng.integers(cells, size=2) * GRID
+                x, y = rng.integers(cells, size=2) * grid
                 objects.append(Placed(group.kind, size, int(x), int(y)))
                 owners.append(owner)
         if any(overlap(a, b) for i, a in enumerate(objects) for b in objects[:i]):
@@ -129,4 +146,4 @@ def place(composition: Composition, rng: np.random.Generator) -> Scene:
             second = [item for item, owner in zip(objects, owners, strict=True) if owner == 1]
             if not all(stands(a, composition.relation, b) for a in first for b in second):
                 continue
-        return Scene(composition.background, tuple(objects))
+        return Scene(composition.background, tuple(objects), 0 if flat else int(rng.integers(2**32)))

@@ -11,20 +11,21 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out
+from polydraft.apps.bench.image.prompts import held_out, world_of
+from polydraft.apps.bench.image.texture import TextureBench
 from polydraft.apps.bench.measure import report, shares
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.commands.terminal import note
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.loading import load
-from polydraft.modalities.world.matcher import Verdict, fidelity
+from polydraft.modalities.world.matcher import Verdict
 
 PARTS = ("ok", "objects", "count", "relation", "background", "clean")
 
 
 def run(
     *, n: int, method: str | None, model: str, temperature: float | None, top_p: float | None,
-    guidance_scale: float | None, seed: int, output: Path | None, json: bool,
+    guidance_scale: float | None, seed: int, world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save figures and a sheet of the first pictures."""
     report.check_folder(output)
@@ -32,7 +33,8 @@ def run(
     asked: dict = {
         "method": method, "temperature": temperature, "top_p": top_p, "guidance_scale": guidance_scale,
     }  # fmt: skip
-    captions, compositions = held_out(n)
+    among = world_of(pipe, world)
+    captions, compositions = held_out(n, among)
     taken_on = environment(pipe.device, pipe.dtype)
     pictures: list[Image.Image] = []
     verdicts: list[Verdict] = []
@@ -40,13 +42,16 @@ def run(
         drawn = pipe(captions[first : first + shares.TOGETHER], seed=seed + first, **asked)
         pictures += drawn.images
         together = zip(drawn.images, compositions[first : first + shares.TOGETHER], strict=True)
-        verdicts += [fidelity(np.asarray(picture), wanted) for picture, wanted in together]
+        verdicts += [among.fidelity(np.asarray(picture), wanted) for picture, wanted in together]
         right = sum(verdict.ok for verdict in verdicts)
         note(f"{len(verdicts)}/{n} pictures, {right / len(verdicts):.3f} show what was asked")
     defaults = {name: value for name, value in pipe.defaults.items() if name in asked or name in asdict(Sampling())}
-    value = {
-        "model": pipe.card.name, "n": n, "seed": seed, "environment": taken_on,
+    value: dict = {
+        "model": pipe.card.name, "world": among.name, "n": n, "seed": seed, "environment": taken_on,
         "settings": defaults | {name: value for name, value in asked.items() if value is not None},
     }  # fmt: skip
+    if textures := TextureBench(compositions):
+        value["texture"] = textures.measured(pictures)
+        note("texture {distance:.2f}, of two rendered sets {scale:.2f}, power {power}".format(**value["texture"]))
     parts = [{part: getattr(verdict, part) for part in PARTS} for verdict in verdicts]
     shares.tell("fidelity", value, parts, captions, pictures, output, json)

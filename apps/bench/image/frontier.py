@@ -19,7 +19,8 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out, settings
+from polydraft.apps.bench.image.prompts import held_out, settings, world_of
+from polydraft.apps.bench.image.texture import TextureBench
 from polydraft.apps.bench.measure import plots, report, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on
@@ -28,8 +29,8 @@ from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
-from polydraft.modalities.world.matcher import fidelity
 from polydraft.modalities.world.scene import Composition
+from polydraft.modalities.world.worlds import World
 
 CHUNK = 10  # captions between turns
 HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
@@ -50,6 +51,7 @@ class Point:
     right: list[bool] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
     parts: list[DecodeStats] = field(default_factory=list)
+    pictures: dict[int, Image.Image] = field(default_factory=dict)  # by caption, where textures are compared
 
     def against(self, plain: Point) -> dict[str, Any]:
         gap = np.asarray(self.right, float) - np.asarray(plain.right, float)
@@ -62,7 +64,7 @@ class Point:
 
 def run(
     *, n: int, timed: int, methods: str | None, model: str, batch: int, temperature: float | None,
-    top_k: int | None, guidance_scale: float | None, output: Path | None, json: bool,
+    top_k: int | None, guidance_scale: float | None, world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save."""
     report.check_folder(output)
@@ -72,8 +74,9 @@ def run(
         pipe.checked(name)
     points = {name: Point(name) for name in names}
     sampling = settings(pipe, temperature, guidance_scale, top_k)
-    captions, compositions = held_out(n)
-    judge = partial(turn, pipe, sampling)
+    among = world_of(pipe, world)
+    captions, compositions = held_out(n, among)
+    judge = partial(turn, pipe, sampling, among)
     taken_on = timed_on(pipe.device, pipe.dtype)
     for name in names:  # warm up, and fit what is fitted when first used
         judge(Point(name), captions[:1], compositions[:1], 0, 1)
@@ -87,16 +90,20 @@ def run(
         points[table.PLAIN].same += [True] * len(plainly)
         note(f"{min(end, n)}/{n} captions")
     rows = [point.against(points[table.PLAIN]) for point in points.values()]
+    if textures := TextureBench(compositions):
+        for row, point in zip(rows, points.values(), strict=True):
+            row["texture"] = textures.measured([point.pictures[index] for index in range(n)])
     value = {
-        "model": pipe.card.name, "n": n, "timed": min(timed, n), "batch": batch, "sampling": asdict(sampling),
-        "rows": rows, "environment": taken_on,
+        "model": pipe.card.name, "world": among.name, "n": n, "timed": min(timed, n), "batch": batch,
+        "sampling": asdict(sampling), "rows": rows, "environment": taken_on,
     }  # fmt: skip
-    sheet = (HEADERS, [cells_of(row) for row in rows])
+    headers = [*HEADERS, "texture", "of two rendered"] if "texture" in rows[0] else HEADERS
+    sheet = (headers, [cells_of(row) for row in rows])
     report.tell("frontier", value, [sheet], [], lambda: scatter(rows), output, json)
 
 
 def turn(
-    pipe: ImagePipeline, sampling: Sampling, point: Point, captions: list[str],
+    pipe: ImagePipeline, sampling: Sampling, among: World, point: Point, captions: list[str],
     compositions: list[Composition], seed: int, batch: int,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Draw a chunk with one method and judge it; one by one, it is timed."""
@@ -108,13 +115,17 @@ def turn(
     if batch == 1:
         point.seconds.append(done.seconds)
     pictures = pipe.decode_images(torch.stack([pipe.read_tokens(tokens) for tokens in done.outputs]))
-    point.right += [fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
+    point.right += [among.fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
+    if among.settings:
+        point.pictures |= {seed + row: picture for row, picture in enumerate(pictures)}
     return done.outputs
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
     gap = "" if row["method"] == table.PLAIN else f"{row['delta']:+.3f} ± {row['error']:.3f}"
     figures = [f"{row['S']:.2f}", f"{row['tau']:.2f}", f"{row['fidelity']:.3f}", gap, f"{100 * row['same']:.0f} %"]
+    if texture := row.get("texture"):
+        figures += [f"{texture['distance']:.2f}", f"{texture['scale']:.2f}"]
     return [row["method"], row["guarantee"], *figures]
 
 

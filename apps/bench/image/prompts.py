@@ -11,22 +11,32 @@ from typing import Any
 import numpy as np
 
 from polydraft.apps.bench.measure.table import PLAIN
+from polydraft.core.errors import InvalidArgument
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.image.pipeline import PicturePipeline
 from polydraft.modalities.world.captions import describe
-from polydraft.modalities.world.scene import Composition, random_composition
+from polydraft.modalities.world.scene import Composition
+from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
 SEED = 2024
 
 
-def held_out(count: int) -> tuple[list[str], list[Composition]]:
-    """The first `count` of one endless list."""
+def held_out(count: int, world: World = FLAT) -> tuple[list[str], list[Composition]]:
+    """The first `count` of one endless list a world."""
     rng = np.random.default_rng(SEED)
     compositions, captions = [], []
     for _ in range(count):
-        compositions.append(random_composition(rng, held_out=True))
+        compositions.append(world.composition(rng, held_out=True))
         captions.append(describe(compositions[-1], rng))
     return captions, compositions
+
+
+def world_of(pipe: PicturePipeline, name: str | None) -> World:
+    """The world of that name, whose words the model has to know; by default the model's own."""
+    asked = WORLDS[name] if name else pipe.card.world
+    if unknown := sorted({*asked.backgrounds} - {*pipe.card.world.backgrounds}):
+        raise InvalidArgument(f"{pipe.card.name} can't draw {unknown[0]}; use --world {pipe.card.world.name}.")
+    return asked
 
 
 def settings(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,8 +15,7 @@ from torch import Tensor
 from polydraft.apps.train.image.posterior import CELLS, MOST, Bools, Codes, Floats, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.captions import describe, synonyms, with_article
-from polydraft.modalities.world.captions import vocabulary as words
+from polydraft.modalities.world.captions import describe, in_setting, synonyms, with_article
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
@@ -26,26 +27,37 @@ from polydraft.modalities.world.scene import (
     place,
     random_composition,
 )
+from polydraft.modalities.world.settings import SETTINGS
+from polydraft.modalities.world.worlds import FLAT, World
+
+if TYPE_CHECKING:
+    from polydraft.apps.train.image.textured import Source
 
 LONGEST_PROMPT = 16
+LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
-def packed_scene(rng: np.random.Generator, tries: int = 24) -> Scene:
-    """A canvas as full of objects as `tries` random placements make it."""
+def packed_scene(
+    rng: np.random.Generator, tries: int = 24, backgrounds: Sequence[str] = tuple(BACKGROUNDS), grid: int = GRID
+) -> Scene:
+    """A canvas as full of objects as `tries` random placements make it; where flat, a grid of cells has to be kept."""
     objects: list[Placed] = []
     for attempt in range(tries):
         size = "large" if attempt < tries // 3 else "small"
-        x, y = rng.integers((CANVAS - SIZES[size]) // GRID + 1, size=2) * GRID
+        x, y = rng.integers((CANVAS - SIZES[size]) // grid + 1, size=2) * grid
         item = Placed(list(KINDS)[rng.integers(len(KINDS))], size, int(x), int(y))
         if len(objects) < MOST_LISTED and not any(overlap(item, other) for other in objects):
             objects.append(item)
-    return Scene(list(BACKGROUNDS)[rng.integers(len(BACKGROUNDS))], tuple(objects))
+    background = backgrounds[int(rng.integers(len(backgrounds)))]
+    return Scene(background, tuple(objects), 0 if background in BACKGROUNDS else int(rng.integers(2**32)))
 
 
 def list_objects(scene: Scene, rng: np.random.Generator) -> str:
     """ "cat fox cat on a blue background": the caption of a packed scene, its objects in any order."""
     kinds = rng.permutation([item.kind for item in scene.objects])
+    if scene.background in SETTINGS:
+        return in_setting(" ".join(kinds), scene.background, rng)
     return f"{' '.join(kinds)} on {with_article(f'a {scene.background}')} background"
 
 
@@ -105,12 +117,22 @@ class Batches:
     """Captions and codes of scenes, with the laws of their codes.
 
     One caption in `drop` is left out for guidance (Ho and Salimans 2022, "Classifier-Free Diffusion Guidance").
+    In a world with settings a share `textured` of the scenes come from `source`. Nobody can count what a texture could
+    have been: there the law of a code is the code itself, and its divergence is the cross-entropy.
     """
 
-    def __init__(self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1) -> None:
+    longest = LONGEST_PROMPT
+
+    def __init__(
+        self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1, world: World = FLAT,
+        source: Source | None = None, textured: float = 0.0,
+    ) -> None:  # fmt: skip
         vq = channels_last(VQTokenizer.from_folder(vq_folder).to(torch.bfloat16))
         self.codes = GlyphCodes(vq)
-        self.text = vocabulary.build(words(), synonyms())
+        self.text = vocabulary.build(world.vocabulary(), synonyms())
+        self.source, self.textured = source, textured if source else 0.0
+        if world.settings:
+            self.longest = LONGEST_IN_SETTINGS
         self.offset = vocabulary.code_offset(self.text)
         self.vocab_size = self.offset + vq.config.codebook_size
         self.rng, self.held_out, self.drop = np.random.default_rng(seed), held_out, drop
@@ -136,18 +158,33 @@ class Batches:
         laws = np.repeat(codes.reshape(-1, 1), 1 + MOST, 1), chances, np.zeros(CELLS, bool)
         return list_objects(scene, self.rng), scene, laws
 
+    def in_setting(self, packed: float) -> tuple[str, Codes, tuple[Codes, Floats, Bools]]:
+        """A textured scene: its caption, its codes, and nothing but them as their law."""
+        assert self.source is not None
+        told = self.source.next(packed)
+        caption = "" if self.rng.random() < self.drop else told.captions[self.rng.integers(len(told.captions))]
+        chances = np.zeros((CELLS, 1 + MOST), np.float32)
+        chances[:, 0] = 1
+        return caption, told.codes, (np.repeat(told.codes.reshape(-1, 1), 1 + MOST, 1), chances, np.zeros(CELLS, bool))
+
+    def sample(self, packed: float) -> tuple[str, Codes, tuple[Codes, Floats, Bools]]:
+        if self.textured and self.rng.random() < self.textured:
+            return self.in_setting(packed)
+        caption, scene, found = self.packed() if self.rng.random() < packed else self.captioned()
+        return caption, self.codes.of(scene), found
+
     def next(self, rows: int, packed: float = 0.0) -> Batch:
         """The next batch, a share `packed` of it packed scenes."""
-        samples = [self.packed() if self.rng.random() < packed else self.captioned() for _ in range(rows)]
-        length = LONGEST_PROMPT + CELLS  # one shape for every batch: compiled once
+        samples = [self.sample(packed) for _ in range(rows)]
+        length = self.longest + CELLS  # one shape for every batch: compiled once
         ids = torch.full((rows, length), vocabulary.PAD)
         choices, chances = torch.zeros(rows, length, 1 + MOST, dtype=torch.long), torch.zeros(rows, length, 1 + MOST)
         starts = torch.zeros(rows, length, dtype=torch.bool)
-        for row, (caption, scene, (what, how_likely, may_begin)) in enumerate(samples):
+        for row, (caption, codes, (what, how_likely, may_begin)) in enumerate(samples):
             prompt = vocabulary.prompt_ids(self.text, caption)
             here = slice(len(prompt), len(prompt) + CELLS)
             ids[row, : len(prompt)] = torch.tensor(prompt)
-            ids[row, here] = torch.from_numpy(self.codes.of(scene)).flatten() + self.offset
+            ids[row, here] = torch.from_numpy(codes).flatten() + self.offset
             choices[row, here], chances[row, here] = torch.from_numpy(what) + self.offset, torch.from_numpy(how_likely)
             starts[row, here] = torch.from_numpy(may_begin)
         return Batch(ids, choices, chances, starts)

@@ -18,10 +18,10 @@ SHARES = {"tokenizer": 0.2, "target": 0.65, "drafter": 0.15}  # of the minutes g
 CAPTIONS = 16  # to measure windows on
 
 
-def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
-    """Train all parts within `minutes` and put them together in `out/model`."""
-    tokenizer.run(out / "tokenizer", minutes * SHARES["tokenizer"], seed)
-    target.run(out / "tokenizer", out / "target", minutes * SHARES["target"], seed)
+def run(out: Path, minutes: float = 120.0, seed: int = 0, world: str = "flat", codes: int = 2048) -> None:
+    """Train all parts within `minutes` and put them together in `out/model`; of which world, with how many codes."""
+    tokenizer.run(out / "tokenizer", minutes * SHARES["tokenizer"], seed, codes=codes, world=world)
+    target.run(out / "tokenizer", out / "target", minutes * SHARES["target"], seed, world=world)
     model = out / "model"
     assemble(out, model)
     drafter.run(str(model), "lm", out / "drafter-lm", minutes * SHARES["drafter"], seed)

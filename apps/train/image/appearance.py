@@ -1,0 +1,67 @@
+"""What a tokenizer of textured scenes is asked for beside small errors: things count more, and texture keeps its power.
+
+A blade of grass cannot be known from its code, and squared error answers with their mean: a blur. So grounds are asked
+for the right power in every octave of every window (`bands_apart`), whatever its phase, and a critic that sees patches
+says what still looks decoded (Isola et al. 2017, "Image-to-image translation with conditional adversarial networks";
+hinge loss and a weight fitted to gradients as in Esser et al. 2021, "Taming transformers", section 3.1).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polydraft.modalities.world.likeness import bands, luma, power
+from polydraft.modalities.world.scene import Scene
+
+THINGS = 3.0  # what a pixel of a thing's box counts beside the ground's 1
+WINDOW, STEP = 32, 16  # pixels whose power is compared
+LOUD = 1e-6  # power that can be seen
+
+
+def boxes(scenes: list[Scene]) -> Tensor:
+    """`[B, 1, 128, 128]`: what every pixel counts, 1 on average."""
+    weight = torch.ones(len(scenes), 1, 128, 128)
+    for row, scene in enumerate(scenes):
+        for item in scene.objects:
+            weight[row, 0, item.y : item.y + item.side, item.x : item.x + item.side] = THINGS
+    return weight / weight.mean()
+
+
+def bands_apart(decoded: Tensor, pixels: Tensor) -> Tensor:
+    """Mean difference of log power by octave and window; pictures `[B, 3, H, W]` in -1..1."""
+
+    def loudness(pictures: Tensor) -> Tensor:
+        windows = luma(pictures.float()).unfold(1, WINDOW, STEP).unfold(2, WINDOW, STEP)
+        within = bands(WINDOW, [(1 << octave, 2 << octave) for octave in range(4)]).to(pictures.device).float()
+        return (torch.einsum("bijyx,oyx->bijo", power(windows), within) + LOUD).log()
+
+    return (loudness(decoded) - loudness(pixels)).abs().mean()
+
+
+class Critic(nn.Module):
+    """Says of every 8x8 cell, from what is around it, how rendered it looks: `[B, 3, H, W]` to `[B, H/8, W/8]`."""
+
+    def __init__(self, width: int = 96) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.PixelUnshuffle(4), nn.Conv2d(48, width, 3, padding=1), nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, 2, 1), nn.GroupNorm(8, 2 * width), nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.GroupNorm(8, 2 * width), nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * width, 1, 1),
+        )  # fmt: skip
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        said: Tensor = self.layers(pictures)
+        return said[:, 0]
+
+    def loss(self, rendered: Tensor, decoded: Tensor) -> Tensor:
+        """Hinge loss of telling the two apart."""
+        return 0.5 * (F.relu(1 - self(rendered)).mean() + F.relu(1 + self(decoded.detach())).mean())
+
+
+def balance(wanted: Tensor, fooling: Tensor, last: Tensor) -> Tensor:
+    """What to weigh `fooling` with so that it pulls `last`, a weight of the decoder, as hard as `wanted` does."""
+    pulls = [torch.autograd.grad(loss, last, retain_graph=True)[0].norm() for loss in (wanted, fooling)]
+    return (pulls[0] / (pulls[1] + 1e-4)).clamp(0, 100).detach()

@@ -1,0 +1,219 @@
+"""Finds things that stand in settings: which, where, how turned, and whether each is whole.
+
+Like `matcher.py`, and stricter arithmetic: what is behind a thing is not known, so a thing is seen where its pixels are
+likelier to be its own colours than its ground's (a likelihood ratio over its silhouette). The ratio is computed for
+every kind, size, turn and place by products of matrices; the best are then fitted a turn, a shift and a light, and of
+those that overlap the likelier stay.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.grounds import COARSE, Ground, coarse, strangeness
+from polydraft.modalities.world.matcher import Candidate, best_set
+from polydraft.modalities.world.scene import CANVAS, FINE_GRID, Placed, Scene
+from polydraft.modalities.world.settings import SETTINGS
+from polydraft.modalities.world.staging import MARGIN, turned
+from polydraft.modalities.world.textures import Field
+
+TURNS = (-8.0, -4.0, 0.0, 4.0, 8.0)  # degrees that are looked for; what is near them is fitted
+FIT_TURN = 2.0
+SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))  # of coarse pixels
+LOOKED = 0.11  # deviation of a thing's pixels from its colours before its light is fitted, 0..1
+FITTED = 0.08  # and after
+STRANGERS = 0.03  # share of a thing's pixels that may be anything
+PEAKS, RIVALS = 10, 4  # places a size, and kinds at each, that are fitted
+MAX_CANDIDATES = 16
+
+MIN_RATIO = 0.9  # mean log-likelihood ratio a pixel
+MIN_PART_RATIO = -0.5  # of the worst quarter of a thing: where it is missing its ground shows, and is likelier
+MAX_ERROR = 0.14  # root mean square of a thing's pixels
+EDGE = 0.1  # of cover: less is no part of a thing
+RARE = -2.0  # log density of colours that a ground hardly has
+MAX_RIM = 0.3  # share of such around a thing
+MAX_STRANGE = 0.14  # distance of a patch beside all things to the nearest known one of its ground
+
+
+@dataclass(frozen=True)
+class Seen(Candidate):
+    """A thing that fits. error: deviation of its pixels. ratio, worst: a pixel's log-likelihood ratio, and that of one
+    in its worst quarter.
+
+    cover: its silhouette in the coarse picture, `[64, 64]`.
+    """
+
+    error: float
+    worst: float
+    ratio: float
+    cover: Field
+
+    @property
+    def whole(self) -> bool:
+        return self.error <= MAX_ERROR and self.worst >= MIN_PART_RATIO
+
+
+@functools.cache
+def template(kind: str, size: str, turn: float) -> tuple[Field, Field]:
+    """Colours `[s, s, 3]` and silhouette `[s, s]` of a turned glyph's box in coarse pixels."""
+    extent, side = SIZES[size] + 2 * MARGIN, SIZES[size] // COARSE
+    small = turned(kind, size, turn).reshape(extent // COARSE, COARSE, extent // COARSE, COARSE, 4).mean((1, 3))
+    box = small[MARGIN // COARSE : MARGIN // COARSE + side, MARGIN // COARSE : MARGIN // COARSE + side]
+    alpha = box[..., 3]
+    return box[..., :3] / np.maximum(alpha, 1e-3)[..., None], alpha**3  # edges are half ground, and count less
+
+
+@functools.cache
+def templates(size: str) -> tuple[Field, Field, Field]:
+    """Of all kinds at all `TURNS`: weighted colours `[K * T, s * s * 3]`, weights `[K * T, s * s]`, energies by channel
+    `[K * T, 3]`."""
+    both = [template(kind, size, turn) for kind in KINDS for turn in TURNS]
+    colours, weights = np.stack([colour for colour, _ in both]), np.stack([weight for _, weight in both])
+    weighted = colours * weights[..., None]
+    energy = (weighted * colours).sum((1, 2))
+    return weighted.reshape(len(both), -1), weights.reshape(len(both), -1), energy
+
+
+def find(picture: NDArray[np.uint8], setting: str) -> list[Seen]:
+    """The things in a `[128, 128, 3]` uint8 picture of a setting."""
+    pixels = coarse(picture)
+    ground = Ground.of(setting).likelihood(pixels)
+    found = [seen for size in SIZES for seen in look(pixels, ground, setting, size)]
+    found = sorted((seen for seen in found if seen.ratio >= MIN_RATIO), key=lambda seen: -seen.gain)
+    _, chosen = best_set(list(found[:MAX_CANDIDATES]))
+    return [seen for seen in chosen if isinstance(seen, Seen)]
+
+
+def look(pixels: Field, ground: Field, setting: str, size: str) -> list[Seen]:
+    """What may stand where: the best places of a size and the best kinds at each, fitted."""
+    side, step = SIZES[size] // COARSE, FINE_GRID // COARSE
+    tint = np.asarray(SETTINGS[setting].tint, np.float32)
+    weighted, weights, energy = templates(size)
+    boxes = windows(pixels / tint, side)[::step, ::step]  # as under white light
+    grid = boxes.shape[:2]
+    boxes = boxes.transpose(0, 1, 3, 4, 2).reshape(grid[0] * grid[1], -1)
+    known = windows((np.square(pixels / tint).sum(-1) / (2 * LOOKED**2) + ground)[..., None], side)[::step, ::step]
+    known = known.reshape(grid[0] * grid[1], -1)
+    constant = -1.5 * np.log(2 * np.pi * LOOKED**2) * weights.sum(1) - energy.sum(1) / (2 * LOOKED**2)
+    ratio = (boxes @ weighted.T) / np.float32(LOOKED**2) - known @ weights.T + constant.astype(np.float32)
+    turns = ratio.reshape(*grid, len(KINDS), len(TURNS))
+    kinds = turns.max(-1)
+    best = kinds.max(-1)
+    around = np.pad(best, 1, constant_values=-np.inf)
+    peak = best == np.lib.stride_tricks.sliding_window_view(around, (3, 3)).max((-2, -1))
+    places = np.argwhere(peak & (best > 0))
+    places = places[np.argsort(-best[tuple(places.T)])][:PEAKS]
+    found = []
+    for row, column in places:
+        rivals = np.argsort(-kinds[row, column])[:RIVALS]
+        angles = [TURNS[int(turns[row, column, kind].argmax())] for kind in rivals]
+        fits = [
+            fitted(pixels, ground, tint, list(KINDS)[kind], size, int(row), int(column), angle)
+            for kind, angle in zip(rivals, angles, strict=True)
+        ]
+        found.append(max(fits, key=lambda seen: seen.gain))
+    return found
+
+
+def windows(planes: Field, side: int) -> Field:
+    """All boxes of a picture `[64, 64, C]`: `[P, P, C, side, side]`."""
+    return np.lib.stride_tricks.sliding_window_view(planes, (side, side), (0, 1))
+
+
+def fitted(
+    pixels: Field, ground: Field, tint: Field, kind: str, size: str, row: int, column: int, turn: float
+) -> Seen:
+    """The thing at its best shift near a place, then at its best turn there, in its best light."""
+    step, side = FINE_GRID // COARSE, SIZES[size] // COARSE
+    item = Placed(kind, size, column * FINE_GRID, row * FINE_GRID)
+    last = CANVAS // COARSE - side
+
+    def seen(down: int, right: int, angle: float) -> Seen:
+        colours, weight = template(kind, size, angle)
+        here = slice(down, down + side), slice(right, right + side)
+        error = np.square(pixels[here] - light(colours * tint, pixels[here], weight)).sum(-1)
+        near = np.exp(-error / (2 * FITTED**2)) * ((1 - STRANGERS) / (2 * np.pi * FITTED**2) ** 1.5)
+        ratio = weight * (np.log(near + STRANGERS) - ground[here])
+        gain, total = float(ratio.sum()), float(weight.sum())
+        cover = np.zeros(pixels.shape[:2], np.float32)
+        cover[here] = np.cbrt(weight)
+        deviation = float(np.sqrt((weight * error).sum() / (3 * total)))
+        return Seen(item, gain, deviation, worst_part(weight, ratio), gain / total, cover)
+
+    def best(places: list[tuple[int, int]], angles: tuple[float, ...]) -> tuple[Seen, tuple[int, int]]:
+        found = [(seen(*place, angle), place) for place in places for angle in angles]
+        return max(found, key=lambda pair: pair[0].gain)
+
+    shifted = [(row * step + down, column * step + right) for down, right in SHIFTS]
+    first, place = best([(y, x) for y, x in shifted if min(y, x) >= 0 and max(y, x) <= last], (turn,))
+    second, _ = best([place], (turn - FIT_TURN, turn + FIT_TURN))
+    return max(first, second, key=lambda fit: fit.gain)
+
+
+def light(colours: Field, pixels: Field, weight: Field) -> Field:
+    """Colours `[s, s, 3]` under the light that explains `pixels` best: brightness and its slopes, kept near none."""
+    side = len(colours)
+    at = np.linspace(-1, 1, side, dtype=np.float32)
+    ramps = np.stack(np.broadcast_arrays(np.float32(1), at, at[:, None]))
+    products = (colours * colours).sum(-1) * weight
+    system = np.einsum("iyx,jyx,yx->ij", ramps, ramps, products)
+    misses = np.einsum("iyx,yx->i", ramps, ((pixels - colours) * colours).sum(-1) * weight)
+    keep = 0.15 * products.sum() * np.eye(3, dtype=np.float32)
+    change = np.clip(np.linalg.solve(system + keep, misses), -0.15, 0.15).astype(np.float32)
+    lit: Field = np.minimum(colours * (1 + np.tensordot(change, ramps, 1))[..., None], 1)
+    return lit
+
+
+def worst_part(weight: Field, ratio: Field) -> float:
+    """The ratio of a pixel in the worst of a thing's quarters: upper, lower, left and right ones of equal weight."""
+    found = []
+    for axis in (0, 1):
+        weights, ratios = weight.sum(axis), ratio.sum(axis)
+        edges = np.searchsorted(weights.cumsum(), weights.sum() * np.array([0.25, 0.75]))
+        for part in (slice(None, edges[0] + 1), slice(edges[1], None)):
+            found.append(float(ratios[part].sum() / (weights[part].sum() + 1e-6)))
+    return min(found)
+
+
+def covered(things: list[Seen]) -> Field:
+    """How much things cover every pixel, `[64, 64]`."""
+    cover = np.zeros((CANVAS // COARSE,) * 2, np.float32)
+    for seen in things:
+        cover = np.maximum(cover, seen.cover)
+    return cover
+
+
+def wider(cover: Field, pixels: int) -> Field:
+    """What covers anything within so many pixels."""
+    around = np.pad(cover, pixels)
+    found: Field = np.lib.stride_tricks.sliding_window_view(around, (2 * pixels + 1,) * 2).max((-2, -1))
+    return found
+
+
+def rim(ground: Field, things: list[Seen], seen: Seen) -> float:
+    """Share of what is around a thing that can hardly be ground: half a large one may pass for a whole small one."""
+    around = (wider(seen.cover, 3) > EDGE) & ~(wider(covered(things), 1) > EDGE)
+    return float((ground[around] < RARE).mean()) if around.any() else 0.0
+
+
+def strange(picture: NDArray[np.uint8], setting: str, things: list[Seen]) -> float:
+    """How strange the strangest patch is that no thing covers."""
+    wide = wider(covered(things), 2)
+    free = np.lib.stride_tricks.sliding_window_view(wide, (4, 4))[::2, ::2].max((-2, -1)) < EDGE
+    return float(strangeness(picture, setting)[free].max(initial=0))
+
+
+def scene_of(setting: str, things: list[Seen]) -> Scene:
+    return Scene(setting, tuple(seen.item for seen in things))
+
+
+def is_clean(picture: NDArray[np.uint8], setting: str, things: list[Seen]) -> bool:
+    """Whether there is nothing but the setting and whole things."""
+    ground = Ground.of(setting).likelihood(coarse(picture))
+    whole = all(seen.whole and rim(ground, things, seen) <= MAX_RIM for seen in things)
+    return whole and strange(picture, setting, things) <= MAX_STRANGE

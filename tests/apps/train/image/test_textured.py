@@ -1,0 +1,115 @@
+"""Textured scenes for the target: shards are whole, resumable and what was rendered; batches are codes with no law."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polydraft.apps.train.assemble import world_of
+from polydraft.apps.train.image import textured
+from polydraft.apps.train.image.appearance import bands_apart, boxes
+from polydraft.apps.train.image.data import Batches, packed_scene, to_pixels
+from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
+from polydraft.apps.train.image.tokenizer import Tokenizing, measures
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.loading import card
+from polydraft.modalities.world.captions import synonyms
+from polydraft.modalities.world.scene import FINE_GRID, Placed, Scene
+from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return Path(card("tiny-image").path) / "tokenizer"
+
+
+@pytest.fixture(scope="module")
+def vq(folder: Path) -> VQTokenizer:
+    return open_tokenizer(folder)
+
+
+def test_shards_go_on_where_they_were_stopped(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(textured, "SCENES", 20)
+    textured.run(folder, tmp_path / "one", 40, every=2)  # another process has the odd ones
+    (found,) = (tmp_path / "one").glob("*.npz")
+    known = found.read_bytes()
+    (tmp_path / "one" / "000-00001.part").write_bytes(b"half")
+    textured.run(folder, tmp_path / "one", 40)
+    assert found.read_bytes() == known
+    assert sorted(path.name for path in (tmp_path / "one").glob("*.npz")) == ["000-00000.npz", "000-00001.npz"]
+    textured.run(folder, tmp_path / "two", 20)
+    with np.load(found) as first, np.load(tmp_path / "two" / found.name) as second:
+        assert all((first[name] == second[name]).all() for name in ("codes", "packed", "captions"))
+    reader = Shards(tmp_path / "one", 0)
+    seen = {tuple(reader.next(textured.PACKED).codes.flatten()) for _ in range(40)}
+    assert len(seen) == 40  # all of them, each once
+    assert not any(reader.next(0.0).packed for _ in range(60))
+
+
+def test_live_scenes_are_told_and_encoded_as_they_were_rendered(vq: VQTokenizer) -> None:
+    source = Live(vq, 5, held_out=True)
+    for _ in range(8):
+        told = source.next(0.0)
+        asked = [EVERYTHING.parse(caption).composition for caption in told.captions]
+        assert asked[0] is not None and asked[0].held_out and len(set(asked)) == 1
+        assert told.codes.shape == (16, 16) and len(np.unique(told.codes)) > 20  # no stamp on one colour
+    assert not any(
+        EVERYTHING.parse(Live(vq, seed).next(0.0).captions[0]).composition.held_out  # type: ignore[union-attr]
+        for seed in range(2)
+    )
+
+
+def test_batches_teach_codes_where_textured_and_laws_where_flat(folder: Path, vq: VQTokenizer) -> None:
+    batches = Batches(folder, 0, drop=0.0, world=EVERYTHING, source=Live(vq, 1), textured=1.0)  # slow to make: once
+    batch = batches.next(6, packed=0.5)
+    assert (batch.ids == vocabulary.UNKNOWN).sum() == 0 and not batch.starts.any()
+    taught = batch.chances.any(-1)
+    assert (taught.sum(1) == 256).all() and (batch.chances[taught].sum(-1) == 1).all()
+    assert (batch.choices[taught][:, 0] == batch.ids[taught]).all()
+    batches.textured = 0.0
+    flat = batches.next(6)
+    assert (flat.chances > 0).sum(-1).max() > 1  # something could have begun elsewhere
+    plain = vocabulary.build(FLAT.vocabulary(), synonyms())
+    assert plain.get_vocab().items() <= batches.text.get_vocab().items()  # ids of the flat world's words stay
+
+
+def test_packed_scenes_in_settings_use_the_finer_grid(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    scenes = [packed_scene(rng, 24, TEXTURED.settings, FINE_GRID) for _ in range(20)]
+    assert {scene.background for scene in scenes} <= set(TEXTURED.settings)
+    assert any(item.x % 8 for scene in scenes for item in scene.objects) and len({scene.seed for scene in scenes}) == 20
+
+
+def test_a_blur_is_quieter_and_other_grass_is_not() -> None:
+    one, other = (to_pixels([Scene("grass", (), seed).render()]) for seed in (1, 2))
+    blurred = torch.nn.functional.avg_pool2d(one, 3, 1, 1, count_include_pad=False)
+    assert bands_apart(one, one) == 0
+    assert bands_apart(blurred, one) > 1.5 * bands_apart(other, one)
+    weight = boxes([Scene("grass", (Placed("cat", "small", 8, 8),))])
+    assert weight.mean() == pytest.approx(1, abs=1e-5) and weight[0, 0, 20, 20] == 3 * weight[0, 0, 100, 100]
+
+
+def test_a_tokenizers_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
+    pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes)
+    task = Tokenizing(EVERYTHING, 64, 0)
+    assert {"critic", "bands"} <= set(task.train(pixels, weight, 0.8))
+    task.keep(tmp_path)
+    again = Tokenizing(EVERYTHING, 64, 1)
+    again.go_on(tmp_path / "run.pt")
+    assert again.train(pixels, weight, 0.8) == task.train(pixels, weight, 0.8)
+    assert VQTokenizer.from_folder(tmp_path).config.codebook_size == 64 and not list(tmp_path.glob("*.part"))
+    found = measures(task.model, EVERYTHING, 2)
+    assert set(found) == {"flat", "textured", "power"} and "psnr" not in task.train(pixels, weight, 0.1)
+
+
+def test_a_model_says_which_world_it_knows(tmp_path: Path) -> None:
+    assert world_of(tmp_path) is FLAT
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "world.json").write_text(json.dumps({"world": "settings"}))
+    assert world_of(tmp_path) is EVERYTHING and card("tiny-image").world is FLAT

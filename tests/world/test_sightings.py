@@ -1,0 +1,89 @@
+"""The matcher over textures: it reads rendered scenes, sharp and worn, and turns down pictures with one mistake."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from polydraft.apps.bench.image.matching import measure
+from polydraft.apps.bench.image.texture import FEWEST, TextureBench
+from polydraft.modalities.world.grounds import Grounds, worn
+from polydraft.modalities.world.mistakes import MISTAKES
+from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, Composition, Group, Placed, Scene, place
+from polydraft.modalities.world.settings import SETTINGS
+from polydraft.modalities.world.sightings import find, is_clean
+from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
+
+
+@pytest.mark.parametrize("world", [TEXTURED, EVERYTHING], ids=lambda world: str(world.name))
+def test_few_verdicts_are_wrong(world: object) -> None:
+    """`python -m polydraft.apps.bench.image.matching` measures thousands; here a share of more than a few per cent."""
+    found = measure(EVERYTHING if world is EVERYTHING else TEXTURED, 21, seed=11)
+    assert set(found) == {"right", *MISTAKES} and found["right"][1] == 21
+    assert found["right"][0] <= 1 and sum(wrong for name, (wrong, _) in found.items() if name != "right") <= 1
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_bare_setting_has_no_things_and_what_stands_in_it_is_found_where_it_is(name: str) -> None:
+    rng = np.random.default_rng(3)
+    grounds = Grounds((*BACKGROUNDS, *SETTINGS))
+    bare = worn(Scene(name, (), 21).render(), rng)
+    assert grounds.name(bare) == name and find(bare, name) == [] and is_clean(bare, name, [])
+    items = (Placed("fox", "large", 12, 20), Placed("gift", "small", 84, 76))
+    picture = worn(Scene(name, items, 22).render(), rng)
+    seen = find(picture, name)
+    assert {thing.item for thing in seen} == set(items) and is_clean(picture, name, seen)
+
+
+def test_strange_patches_and_pictures_from_elsewhere_are_not_clean() -> None:
+    item = Placed("fox", "large", 12, 20)
+    picture = Scene("grass", (item,), 4).render()
+    assert EVERYTHING.find(picture)[1]
+    canvas = Image.fromarray(picture)
+    ImageDraw.Draw(canvas).ellipse((88, 88, 104, 104), fill=(200, 40, 160))
+    assert not EVERYTHING.find(np.asarray(canvas))[1]
+    wanted = Composition("grass", (Group("fox"),))
+    for cell in (1, 8, 16):
+        noise = np.random.default_rng(8).integers(0, 256, (CANVAS // cell, CANVAS // cell, 3))
+        verdict = EVERYTHING.fidelity(noise.repeat(cell, 0).repeat(cell, 1).astype(np.uint8), wanted)
+        assert not verdict.ok and not (verdict.clean and verdict.background)
+
+
+def test_flat_pictures_are_judged_as_ever() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(6):
+        composition = FLAT.composition(rng)
+        scene = place(composition, rng)
+        picture = worn(scene.render(), rng)
+        found, clean = EVERYTHING.find(picture)
+        assert (found, clean) == FLAT.find(picture) and EVERYTHING.fidelity(picture, composition).ok
+        assert Counter(found.objects) == Counter(scene.objects)
+
+
+def test_every_mistake_changes_the_picture() -> None:
+    rng = np.random.default_rng(7)
+    planted = Counter[str]()
+    for _ in range(8):
+        composition = TEXTURED.composition(rng)
+        scene = place(composition, rng)
+        for name, plant in MISTAKES.items():
+            wrong = plant(composition, scene, rng)
+            if wrong is not None:
+                planted[name] += 1
+                assert (np.abs(wrong.astype(int) - scene.render()).max(-1) > 20).sum() > 60
+    assert set(planted) == set(MISTAKES)
+
+
+def test_texture_of_drawn_pictures_is_told_with_its_scale() -> None:
+    rng = np.random.default_rng(9)
+    asked = [TEXTURED.composition(rng) for _ in range(FEWEST)] + [FLAT.composition(rng)]
+    bench = TextureBench(asked)
+    pictures = [place(wanted, rng).render() for wanted in asked]
+    soft = [np.asarray(Image.fromarray(picture).reduce(2).resize((CANVAS, CANVAS))) for picture in pictures]
+    good, washed = bench.measured(pictures), bench.measured(soft)
+    assert bench and good["pictures"] == FEWEST and good["distance"] < 2.5 * good["scale"]
+    assert washed["distance"] > 2 * good["distance"] and washed["power"][-1] < 0.5 < min(good["power"])
+    assert not TextureBench(asked[-1:]) and TextureBench(asked[-1:]).measured(pictures[-1:]) == {}
