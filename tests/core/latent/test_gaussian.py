@@ -33,7 +33,7 @@ def one(mean: float, deviation: float, rows: int = ROWS) -> Gaussian:
     return Gaussian(torch.full((rows, 1, 1), mean).double(), torch.full((rows, 1, 1), deviation).double())
 
 
-def over(apart: tuple[float, float, float, float]) -> tuple[np.ndarray, np.ndarray, float]:
+def over(apart: tuple[float, float, float, float]) -> tuple[Any, Any, float]:
     """A grid, the distribution function of (p - q)+ on it, and its mass."""
     grid = np.linspace(-12, 12, 200_001)
     more = np.maximum(stats.norm.pdf(grid, *apart[:2]) - stats.norm.pdf(grid, *apart[2:]), 0)

@@ -22,8 +22,9 @@ DEPTH = {"depth": Parameter(3, "sets guessed a pass", 1, 32)}
 
 
 def target_of(context: MethodContext) -> MARTarget:
-    assert isinstance(context.target, MARTarget)
-    return context.target
+    target: Any = context.target
+    assert isinstance(target, MARTarget)
+    return target
 
 
 def independent(context: MethodContext, values: Values) -> Drafter:

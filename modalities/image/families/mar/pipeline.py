@@ -82,7 +82,7 @@ class MARPipeline(LatentTokens):
 
     def drawn_in(self, iterations: int | None) -> Self:
         """As many passes, if nothing is drafted. Raises InvalidArgument."""
-        if iterations in (None, len(self.sets)):
+        if iterations is None or iterations == len(self.sets):
             return self
         if iterations not in self._others:
             other = copy(self)

@@ -9,6 +9,7 @@ a row of one batch that knows one set more. That saves passes, and no work.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ class MARTarget:
         canvas = Canvas(none, none.view(0, len(self.sets), self.sets.widest))
         return State(
             nothing(0, 0, self.chain.size, self.device), none, none, none, none[:, None],
-            Settings.of([], self.device), [], canvas,
+            Settings.of([], self.device), [], canvas,  # type: ignore[arg-type]
         )  # fmt: skip
 
     def prefill(self, state: State, prompts: list[Prompt]) -> LatentPrefill:
@@ -74,7 +75,7 @@ class MARTarget:
         state.extend(
             State(
                 nothing(rows, 1 + len(self.sets), self.chain.size, self.device), ones, 0 * ones, budgets, ones[:, None],
-                settings, [1] * rows, Canvas(labels, places.to(self.device)),
+                settings, [1] * rows, Canvas(labels, places.to(self.device)),  # type: ignore[arg-type]
             )
         )  # fmt: skip
         none = torch.zeros(rows, self.branches, 1, 0, device=self.device)
@@ -103,8 +104,8 @@ def said(model: MAR, state: State, sets: Tensor, t: Tensor, branches: int) -> Te
 
     sets: `[B, L, S · C]`, of rows of `state`.
     """
-    canvas, length = state.cache, model.config.length
-    assert isinstance(canvas, Canvas)
+    canvas: Any = state.cache  # a Canvas
+    length = model.config.length
     count, widest = canvas.places.shape[1:]
     where = standing(canvas.places, length)
     tokens = sets[:, :count].reshape(len(sets), count * widest, -1)
