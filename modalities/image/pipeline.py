@@ -89,7 +89,7 @@ class ImagePipeline(PicturePipeline):
         return self.family.side
 
     @property
-    def row(self) -> int:  # type: ignore[override]
+    def row(self) -> int:
         return self.family.row
 
     @property
