@@ -89,7 +89,7 @@ class ImagePipeline(PicturePipeline):
         return self.family.side
 
     @property
-    def row(self) -> int:
+    def row(self) -> int:  # type: ignore[override]
         return self.family.row
 
     @property
