@@ -27,7 +27,7 @@ BOS, BOI, EOI, END_OF_TURN = "<s>", "<racm3:break>", "<eoss>", "<reserved08706>"
 class Speaker(ChameleonForConditionalGeneration):
     """A Chameleon without its VQGAN."""
 
-    _keys_to_ignore_on_load_unexpected = [r"\.vqmodel\."]  # noqa: RUF012
+    _keys_to_ignore_on_load_unexpected = [r"\.vqmodel\."]
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
