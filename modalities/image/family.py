@@ -73,7 +73,7 @@ class PictureFamily(ABC):
     grid: rows and columns of codes; side: pixels a side of a code; free: whether it draws other grids. branches: that
     guidance takes; 1 where there is none. negative: what guidance leads away from, in words; None where it has no
     words. size: ids that may be drawn; words: ids that prompts may have; first: id of code 0. embeds: whether prompts
-    say what is read.
+    say what is read, or end with another id in every branch.
     """
 
     grid: tuple[int, int]
