@@ -81,12 +81,12 @@ class Product:
         rows = input.shape[:-1].numel()
         if self.fewest <= rows <= self.most:
             return self.block(input)
-        flat = input.reshape(rows, -1)
+        flat = input.reshape(rows, input.shape[-1])
         if rows < self.fewest:
             made = self.block(F.pad(flat, (0, 0, 0, self.fewest - rows)))[:rows]
         else:
             made = torch.cat([self.block(part) for part in flat.tensor_split(-(-rows // self.most))])
-        return made.view(*input.shape[:-1], -1)
+        return made.view(*input.shape[:-1], made.shape[-1])
 
     def block(self, rows: Tensor) -> Tensor:
         return product(rows, self.packed, self.bias)

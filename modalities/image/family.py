@@ -75,8 +75,8 @@ class PictureFamily(ABC):
     grid: rows and columns of codes; side: pixels a side of a code; free: whether it draws other grids. branches: that
     guidance takes; 1 where there is none. negative: what guidance leads away from, in words; None where it has no
     words. size: ids that may be drawn; words: ids that prompts may have; first: id of code 0. embeds: whether prompts
-    say what is read. prime: the codes that a picture begins with, where it goes on from another. eos: drawn ids that
-    end a picture before its budget does.
+    say what is read, or end with another id in every branch. prime: the codes that a picture begins with, where it goes
+    on from another. eos: drawn ids that end a picture before its budget does.
     """
 
     grid: tuple[int, int]

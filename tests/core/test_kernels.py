@@ -69,6 +69,13 @@ def test_layers_computed_at_once_still_answer_for_themselves(bias):
         torch.testing.assert_close(model(x, other)[0], model.q_proj(x.clone()))
 
 
+def test_of_no_rows_there_is_nothing():
+    model = nn.Sequential(nn.Linear(64, 32))
+    prepare(model)
+    with torch.inference_mode():
+        assert model(torch.zeros(0, 2, 64)).shape == (0, 2, 32)
+
+
 def test_other_layers_are_left_alone():
     model = nn.Sequential(nn.Linear(8, 8), nn.Embedding(4, 8)).double()  # of a type that oneDNN has no product for
     prepare(model)

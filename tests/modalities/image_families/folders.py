@@ -176,7 +176,7 @@ def glm_image(folder: Path) -> None:
     ).save_pretrained(folder)  # fmt: skip
 
 
-GEN_WIDTH, GEN_HEADS, GEN_SIDE, GEN_CODES, GEN_PLACES, GEN_CLASSES = 32, 4, 4, 64, 12, 100
+GEN_WIDTH, GEN_HEADS, GEN_SIDE, GEN_CODES, GEN_PLACES, GEN_CLASSES = 32, 4, 5, 64, 12, 100
 
 
 def published_llamagen(kind: str) -> dict[str, Tensor]:
@@ -212,7 +212,7 @@ def published_vq() -> dict[str, Tensor]:
 
 
 def llamagen_folder(kind: str, folder: Path) -> None:
-    """16 codes of 64; 64x64 pixels. As conversion leaves it."""
+    """25 codes of 64; 80x80 pixels. As conversion leaves it."""
     folder.rmdir()
     whole, pixels = folder.with_suffix(".pt"), folder.with_suffix(".vq.pt")
     torch.save({"model": published_llamagen(kind)}, whole)

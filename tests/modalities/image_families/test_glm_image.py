@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -19,7 +20,7 @@ from polydraft.core.registry import parse
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.image.families.glm_image import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
-from polydraft.modalities.loading import load
+from polydraft.modalities.loading import card, load
 
 from ...decoding import run, same
 from .conftest import Loaded
@@ -241,6 +242,21 @@ def test_parts_that_lack_or_do_not_match_are_one_sentence(
     with pytest.raises(polydraft.WeightsError, match=words) as caught:
         load(str(damaged(folder_of("glm_image"), tmp_path / "other", change)))
     assert "\n" not in str(caught.value)
+
+
+def test_a_repository_of_parts_is_fetched_whole_once_it_is_known(
+    folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, folder = [], folder_of("glm_image")
+
+    def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str] | None) -> str:
+        asked.append((name, ignore_patterns))
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    found = card("somebody/glm-image")
+    assert asked == [("somebody/glm-image", ["*/*"]), ("somebody/glm-image", None)]
+    assert found.manifest["family"] == "glm_image" and found.target == folder / "vision_language_encoder"
 
 
 def test_the_language_model_alone_is_told_apart(folder_of: Callable[[str], Path]) -> None:

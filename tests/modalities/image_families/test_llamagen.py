@@ -230,15 +230,15 @@ def run(*arguments: Any) -> Any:
 def test_conversion_keeps_every_number(tmp_path: Path, key: str | None) -> None:
     weights = published_llamagen("llamagen_c2i")
     torch.save(weights if key is None else {key: weights, "epoch": 3}, tmp_path / "c2i.pt")
-    done = run("llamagen", tmp_path / "c2i.pt", "--out", tmp_path / "made", "--size", 64)
-    assert done.exit_code == 0 and "LlamaGen of classes, 3 layers of 32, 64 pixels a side" in done.stdout, done.output
+    done = run("llamagen", tmp_path / "c2i.pt", "--out", tmp_path / "made", "--size", 80)
+    assert done.exit_code == 0 and "LlamaGen of classes, 3 layers of 32, 80 pixels a side" in done.stdout, done.output
     from safetensors.torch import load_file
 
     kept = load_file(tmp_path / "made" / "model.safetensors")
     assert kept.keys() == weights.keys() and all(kept[name].equal(weights[name]) for name in kept)
     torch.save({"model": published_vq()}, tmp_path / "vq.pt")
     assert run("llamagen-vq", tmp_path / "vq.pt", "--out", tmp_path / "made" / "vq").exit_code == 0
-    assert load(str(tmp_path / "made"), modality="image").dimensions == "64x64"
+    assert load(str(tmp_path / "made"), modality="image").dimensions == "80x80"
 
 
 def lacking(weights: Weights) -> Weights:
@@ -277,5 +277,5 @@ def test_a_part_that_lacks_is_told_how_to_get(
 
 
 def test_other_sizes_are_refused(loaded: Loaded) -> None:
-    with pytest.raises(polydraft.InvalidArgument, match="draws 64x64"):
+    with pytest.raises(polydraft.InvalidArgument, match="draws 80x80"):
         loaded("llamagen_t2i").run("a cat", size="128x128")

@@ -86,6 +86,8 @@ class LlamaGen(PictureFamily):
 class OfClasses(LlamaGen):
     """Ids of prompts are classes."""
 
+    embeds = True  # branches end with different ids
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.words = self.shape.classes + 1
