@@ -17,6 +17,7 @@ FAMILIES = {  # that draw codes: module here, and class
     "janus": ("janus", "Janus"),
     "anole": ("chameleon.anole", "Anole"),
     "lumina-mgpt": ("chameleon.lumina", "LuminaMGPT"),
+    "liquid": ("liquid", "Liquid"),
 }
 
 

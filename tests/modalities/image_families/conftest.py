@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from polydraft.modalities.image.families import liquid
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-from .folders import FOLDERS, SIZES
+from .folders import FOLDERS, LIQUID_SIDE, SIZES
 
 Loaded = Callable[..., ImagePipeline]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_liquid() -> Iterator[None]:
+    """Its pictures have no size of their own anywhere in its folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(liquid, "ACROSS", LIQUID_SIDE)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ from .folders import CHAMELEON_CODES, CHAMELEON_SIDE, VQ
 CAPTIONS = ["a red cat", "owls reading late at night", "a"]
 BOS, FIRST = 0, 4
 EOI, BOI, TURN, _, END_OF_ROW = range(FIRST + CHAMELEON_CODES, FIRST + CHAMELEON_CODES + 5)
-CPU = torch.device("cpu")
+CPU, FILE = torch.device("cpu"), "model.safetensors"
 Stock = Callable[[list[list[int]], list[float], list[int | None]], list[int]]
 
 
@@ -134,7 +134,7 @@ def test_pixels_are_those_of_diffusers_decoder(
     folder_of: Callable[[str], Path], loaded: Loaded, family: str, size: str | None
 ) -> None:
     pipe, folder = loaded(family, "float64").sized(size), folder_of(family)
-    file = next(path for path in (folder / "vqvae" / "model.safetensors", folder / "model.safetensors") if path.exists())
+    file = next(path for path in (folder / "vqvae" / FILE, folder / FILE) if path.exists())
     weights = {name.removeprefix("model.vqmodel."): of.double() for name, of in load_file(file).items()}
     widths = [VQ["base_channels"] * times for times in VQ["channel_multiplier"]]
     decoder = Decoder(
@@ -196,7 +196,7 @@ def test_a_name_or_a_shape_that_is_missing_is_noticed(published: dict[str, list[
 
 
 def vqgan_of(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "vqvae" / "model.safetensors")
+    return load_file(folder / "vqvae" / FILE)
 
 
 def run(*arguments: Any) -> Any:
@@ -237,7 +237,8 @@ def test_other_checkpoints_are_refused(tmp_path: Path, checkpoint: Any, words: s
 def test_levels_may_be_counted_either_way(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     weights, codes = vqgan_of(folder_of("lumina-mgpt")), torch.arange(16).view(1, 4, 4)
     save_file({f"model.vqmodel.{name}": of for name, of in vq.renamed(weights).items()}, tmp_path / "a.safetensors")
-    assert set(vq.renamed(weights)) != set(weights) and vq.renamed(vq.renamed(weights)).keys() == vq.renamed(weights).keys()
+    once = vq.renamed(weights)
+    assert once.keys() != weights.keys() and vq.renamed(once).keys() == once.keys()
     one, other = (
         vq.pixels(vq.load(folder, CPU, torch.float32), codes)
         for folder in (tmp_path, folder_of("lumina-mgpt") / "vqvae")
@@ -273,7 +274,7 @@ def test_a_chameleon_that_cannot_draw_is_for_questions(copied: Path) -> None:
 
 def test_a_vqgan_that_is_missing_or_another_is_one_sentence(copied: Path, folder_of: Callable[[str], Path]) -> None:
     weights = vqgan_of(folder_of("lumina-mgpt"))
-    file = copied / "vqvae" / "model.safetensors"
+    file = copied / "vqvae" / FILE
     table = "quantize.embedding.weight"
     save_file(weights | {table: torch.cat([weights[table], weights[table]])}, file)
     refused(copied, "has no IMGIMGGDZ; it is of another model")

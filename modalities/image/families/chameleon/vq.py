@@ -43,7 +43,9 @@ def convert(checkpoint: Path, out: Path) -> Any:
         made = fitting(renamed(kept))
     except (KeyError, ValueError, IndexError) as error:
         reason = f" ({error})" if isinstance(error, Misfit) else ""
-        raise WeightsError(f"{checkpoint} is no VQGAN of Chameleon{reason}; download it again from {SOURCE}.") from error
+        raise WeightsError(
+            f"{checkpoint} is no VQGAN of Chameleon{reason}; download it again from {SOURCE}."
+        ) from error
 
     def fill(folder: Path) -> None:
         save_file(kept, folder / "model.safetensors")
