@@ -146,7 +146,7 @@ def twin_of(backbone: Any) -> tuple[Any, Any]:
     kept = {"num_attention_heads": 2 * heads.groups, "num_key_value_heads": 2, "head_dim": heads.size}
     if getattr(config, "head_dim", None) is None:  # it follows from the others
         kept["hidden_size"] = 2 * heads.groups * heads.size
-    for name, value in (SMALL | kept | {"pad_token_id": None}).items():
+    for name, value in (SMALL | kept | {"pad_token_id": 0}).items():  # some want one
         setattr(config, name, value)
     config._attn_implementation = attention.NAME
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):

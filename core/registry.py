@@ -89,7 +89,8 @@ def kangaroo(context: MethodContext, values: Values) -> Drafter:
 
 def early_exit(context: MethodContext, values: Values) -> Drafter:
     layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
-    backbone = shallow(context.target.model, layers)
+    whole: Any = context.target.network.backbone
+    backbone = whole.first(layers) if hasattr(whole, "first") else shallow(context.target.model, layers)
     return EarlyExitDrafter(backbone, context.target, dynamic(values), Rank(values["spread"]))
 
 

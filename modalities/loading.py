@@ -285,10 +285,12 @@ def causal_lm(
 
 
 def pretrained(
-    auto: Any, folder: Path, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None
-) -> PreTrainedModel:
+    auto: Any, folder: Path, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None = None,
+    unread: tuple[str, ...] = (),
+) -> PreTrainedModel:  # fmt: skip
     """A model of transformers' class `auto` from safetensors, not to be trained; tensors that do not fit are errors.
 
+    unread: ends of names of tensors that the files may have beside.
     Where accelerate is installed, tensors go from the files straight to the device, or to those of `device_map`. What
     is quantised keeps the type it was made for.
     """
@@ -308,7 +310,8 @@ def pretrained(
             local_files_only=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
         model, report = loaded
-        wrong = [key for part in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in report[part]]
+        wrong = [key for key in report["unexpected_keys"] if not key.endswith(unread)]
+        wrong += [key for part in ("missing_keys", "mismatched_keys") for key in report[part]]
         if wrong:
             raise ValueError(f"{len(wrong)} tensors do not fit, the first is {sorted(map(str, wrong))[0]}")
         if dtype is torch.float64:  # in which transformers' products of experts are not to be had

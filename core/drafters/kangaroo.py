@@ -16,6 +16,7 @@ from transformers import AutoModel, PreTrainedModel
 from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, layers_like
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.tree import embeddings
+from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.network import Network
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -26,6 +27,10 @@ def shallow(target: PreTrainedModel, layers: int, adapter: PreTrainedModel | Non
     Nothing is copied: the layers are the target's and the adapter's own.
     """
     decoder: Any = target.get_decoder()
+    if not hasattr(decoder, "layers"):
+        raise UnsupportedMethod(
+            f"{type(target).__name__} has no layers that could be left early; use jacobi, or a trained drafter."
+        )
     own: Any = adapter
     behind: list[Any] = [] if own is None else list(own.layers)
     whole = target.config.get_text_config()
@@ -33,7 +38,7 @@ def shallow(target: PreTrainedModel, layers: int, adapter: PreTrainedModel | Non
     if getattr(config, "layer_types", None):
         config.layer_types[:layers] = whole.layer_types[:layers]
     with torch.device("meta"):
-        backbone: PreTrainedModel = AutoModel.from_config(config)
+        backbone: PreTrainedModel = type(decoder)(config)
     backbone.layers = nn.ModuleList([*decoder.layers[:layers], *behind])
     for place, layer in enumerate(behind, layers):
         layer.self_attn.layer_idx = place  # its own place in the cache

@@ -73,7 +73,7 @@ def fingerprint(config: Any) -> dict[str, Any]:
 
 def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
     """The configuration of `layers` layers of the target's own kind, without a vocabulary; others: what differs."""
-    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)  # some configurations want them
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}
     if getattr(target_config, "layer_types", None):
         changes["layer_types"] = ["full_attention"] * layers

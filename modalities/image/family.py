@@ -36,6 +36,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
@@ -73,7 +74,8 @@ class PictureFamily(ABC):
     grid: rows and columns of codes; side: pixels a side of a code; free: whether it draws other grids. branches: that
     guidance takes; 1 where there is none. negative: what guidance leads away from, in words; None where it has no
     words. size: ids that may be drawn; words: ids that prompts may have; first: id of code 0. embeds: whether prompts
-    say what is read.
+    say what is read. prime: the codes that a picture begins with, where it goes on from another. eos: drawn ids that
+    end a picture before its budget does.
     """
 
     grid: tuple[int, int]
@@ -86,6 +88,8 @@ class PictureFamily(ABC):
     embeds: ClassVar[bool] = False
     first: int = 0
     forced: ClassVar[int] = 0
+    prime: tuple[int, ...] = ()
+    eos: frozenset[int] = frozenset()
     slot: Callable[[History], Tensor] | None = None
     coordinates: Callable[[Tensor], Tensor] | None = None
 
@@ -126,12 +130,16 @@ class PictureFamily(ABC):
     @property
     def budget(self) -> int:
         """What the loop commits for a picture."""
-        return self.grid[0] * self.grid[1]
+        return self.grid[0] * self.grid[1] - len(self.prime)
 
     @property
     def placed(self) -> Tensor:
         """`[budget]`: which of a picture's codes each is, -1 for what is none."""
-        return torch.arange(self.budget)
+        return len(self.prime) + torch.arange(self.budget)
+
+    def begun(self, picture: Image.Image) -> Self:
+        """The same, going on from what of `picture` is to stay; its codes are `prime`, and part of prompts."""
+        raise InvalidArgument(f"{self.card.name} begins every picture anew; leave out prime.")
 
     @property
     def row(self) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -66,6 +67,7 @@ class ImagePipeline(PicturePipeline):
         super().__init__(card, method=method, device=device, dtype=dtype)
         self.family = self.kind(Parts(card, self.target_model, device))
         self.context, self.negative = self.family.context, self.family.negative or ""
+        self.eos = self.family.eos
         self._grids: dict[tuple[int, int], Self] = {}
 
     def read_target(self, folder: Path) -> PreTrainedModel:
@@ -116,13 +118,23 @@ class ImagePipeline(PicturePipeline):
     def beside(self, drafter: str | Path) -> Self:
         return super().beside(drafter).changed(_grids={})
 
-    def run(self, prompt: str | list[str], *, negative_prompt: str | None = None, **options: Any) -> ImageRun:
-        """As of other models of pictures. negative_prompt: what guidance leads away from; None is the family's own."""
-        if negative_prompt is None:
-            return super().run(prompt, **options)
-        if self.family.negative is None:
-            raise InvalidArgument(f"{self.card.name} reads no negative prompt; leave out negative_prompt.")
-        return super(ImagePipeline, self.changed(negative=negative_prompt)).run(prompt, **options)
+    def run(
+        self, prompt: str | list[str], *, negative_prompt: str | None = None, prime: Image.Image | None = None,
+        size: str | None = None, **options: Any,
+    ) -> ImageRun:  # fmt: skip
+        """As of other models of pictures.
+
+        negative_prompt: what guidance leads away from; None is the family's own. prime: a picture to go on from, or
+        one that is shown with the prompt.
+        """
+        pipe = self.sized(size)
+        if negative_prompt is not None:
+            if self.family.negative is None:
+                raise InvalidArgument(f"{self.card.name} reads no negative prompt; leave out negative_prompt.")
+            pipe = pipe.changed(negative=negative_prompt)
+        if prime is not None:
+            pipe = pipe.of(pipe.family.begun(prime))
+        return super(ImagePipeline, pipe).run(prompt, **options)
 
     def sampling(self, **asked: Any) -> Sampling:
         found = super().sampling(**asked)
@@ -142,7 +154,10 @@ class ImagePipeline(PicturePipeline):
         return Prompt(read.ids, self.budget, seed, inputs=inputs, sampling=sampling)
 
     def blank(self, rows: int) -> Tensor:
-        return torch.full((rows, self.image_tokens), -1)
+        known = len(self.family.prime)
+        tokens = torch.full((rows, self.image_tokens), -1)
+        tokens[:, :known] = torch.tensor(self.family.prime, dtype=torch.long)
+        return tokens
 
     def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
         return torch.as_tensor(committed, dtype=torch.long) - self.family.first
@@ -160,7 +175,7 @@ class ImagePipeline(PicturePipeline):
     @cached_property
     def sampler(self) -> Sampler:
         """The family's grammar; what a checkpoint asks for beside it is about text."""
-        return Sampler(self.mask, slot=self.family.slot, forced=self.family.forced)
+        return Sampler(self.mask, self.ends, slot=self.family.slot, forced=self.family.forced)
 
     @cached_property
     def rigid(self) -> Tensor | None:  # type: ignore[override]

@@ -33,6 +33,16 @@ CODES = {  # by what `kind_of` says
         {"temperature": 1.0, "guidance_scale": 5.0},
         {"deepseek-community/Janus-Pro-1B": 4.2, "deepseek-community/Janus-Pro-7B": 14.8},
     ),
+    "emu3": Family(
+        "Emu3-Gen", "draws free text in multiples of 8 pixels, as its makers do, with the words they add to every "
+        "caption", "Apache-2.0", {"temperature": 1.0, "top_k": 2048, "guidance_scale": 3.0},
+        {"BAAI/Emu3-Gen-hf": 17.5},
+    ),
+    "imagegpt": Family(
+        "ImageGPT", "draws 32x32 pixels without a prompt, from all colours as its makers do (transformers' example: "
+        "the best 40)", "Apache-2.0", {"temperature": 1.0},
+        {"openai/imagegpt-small": 0.3, "openai/imagegpt-medium": 1.8, "openai/imagegpt-large": 5.5},
+    ),
     "anole": Family(
         "Anole", "draws free text, 512x512, and what is shown to it", CHAMELEON_LICENCE,
         {"temperature": 0.7, "top_p": 0.9, "guidance_scale": 3.0}, {"leloy/Anole-7b-v0.1-hf": 14.3},

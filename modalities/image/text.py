@@ -8,7 +8,6 @@ What a user writes never becomes a control token: whatever would be one is taken
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from pathlib import Path
 
@@ -42,12 +41,13 @@ class Words:
         return found
 
     @cached_property
-    def control(self) -> re.Pattern[str]:
-        tokens = sorted((token.content for token in self.tokenizer.added_tokens_decoder.values()), key=len)
-        return re.compile("|".join(re.escape(token) for token in reversed(tokens)) or r"(?!)")
+    def control(self) -> list[str]:
+        """What is written for a control token, the longest first."""
+        return sorted((token.content for token in self.tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
 
     def plain(self, text: str) -> str:
         """`text` without what would be read as control tokens."""
-        while (left := self.control.sub("", text)) != text:  # what is left may spell one again
-            text = left
+        while found := [token for token in self.control if token in text]:  # what is left may spell one again
+            for token in found:
+                text = text.replace(token, "")
         return text

@@ -87,7 +87,7 @@ class TableTarget:
     def commit(self, state: State, draft: Draft, verdict: Any) -> None:
         state.append(verdict.tokens, verdict.counts)
 
-    def combine(self, logits: Tensor, settings: Settings) -> Tensor:
+    def combine(self, logits: Tensor, settings: Settings, t: Tensor) -> Tensor:
         return logits[:, 0]
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 FAMILIES = {  # that draw codes: module here, and class
     "tiny": ("tiny", "TinyImage"),
     "janus": ("janus", "Janus"),
+    "emu3": ("emu3", "Emu3"),
+    "imagegpt": ("imagegpt", "ImageGPT"),
     "anole": ("chameleon.anole", "Anole"),
     "lumina-mgpt": ("chameleon.lumina", "LuminaMGPT"),
     "liquid": ("liquid", "Liquid"),

@@ -5,6 +5,7 @@ Weights are large enough that what comes before a code decides it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,51 @@ def janus(folder: Path) -> None:
     louder(model)
     model.save_pretrained(folder)
     words.save_pretrained(folder)
+
+
+EMU3_CODES = 32
+
+
+def emu3(folder: Path) -> None:
+    """32 codes among the words of the text; 8 pixels a code."""
+    special = ["<|endoftext|>", "<|extra_0|>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>", "<|extra_204|>"]
+    special += ["<|image token|>", "<|image start|>", "<|image end|>", "<image>"]
+    words = ["[UNK]", *WORDS, "*", *map(str, range(20)), *special]
+    words += [f"<|visual token {code:06d}|>" for code in range(EMU3_CODES)]
+    vocab = {word: place for place, word in enumerate(words)}
+    tokens = {
+        "image_token": "<image>", "boi_token": "<|image start|>", "eoi_token": "<|image end|>",
+        "image_wrapper_token": "<|image token|>", "eof_token": "<|extra_201|>",
+    }  # fmt: skip
+    ends = {"bos_token": "<|extra_203|>", "eos_token": "<|extra_204|>", "pad_token": "<|endoftext|>"}
+    tokenizer = word_level(vocab, special, pre_tokenizers.Whitespace(), extra_special_tokens=tokens, **ends)
+    text = hf.Emu3TextConfig(
+        vocab_size=len(vocab), **TEXT, **{f"{name}_id": vocab[word] for name, word in ends.items()}
+    )
+    vq = hf.Emu3VQVAEConfig(
+        codebook_size=EMU3_CODES, embed_dim=4, latent_channels=4, base_channels=32, channel_multiplier=[1, 1, 1, 1],
+        num_res_blocks=1, attn_resolutions=[3], hidden_size=32, num_attention_heads=1, temporal_downsample_factor=4,
+    )  # fmt: skip
+    model = hf.Emu3ForConditionalGeneration(hf.Emu3Config(vq_config=vq, text_config=text, vocabulary_map=vocab))
+    louder(model)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+IMAGEGPT_SIDE, COLOURS = 6, 16
+
+
+def imagegpt(folder: Path) -> None:
+    """36 pixels of 16 colours."""
+    config = hf.ImageGPTConfig(vocab_size=COLOURS + 1, n_positions=IMAGEGPT_SIDE**2, n_embd=32, n_layer=3, n_head=4)
+    louder(model := hf.ImageGPTForCausalImageModeling(config))
+    model.save_pretrained(folder)
+    tensors = load_file(file := folder / "model.safetensors")  # its makers' hold masks too
+    tensors |= {"transformer.h.0.attn.bias": torch.ones(1, 1, 2, 2), "transformer.h.0.attn.masked_bias": torch.ones(())}
+    save_file(tensors, file, {"format": "pt"})
+    torch.manual_seed(1)
+    clusters = (torch.rand(COLOURS, 3) * 2 - 1).tolist()
+    (folder / "preprocessor_config.json").write_text(json.dumps({"clusters": clusters}))
 
 
 CHAMELEON_CODES, CHAMELEON_SIDE = 32, 4
@@ -142,5 +188,7 @@ def liquid(folder: Path) -> None:
     save_file(vqgan, folder / "vqvae" / "model.safetensors")
 
 
-FOLDERS: dict[str, Callable[[Path], None]] = {"janus": janus, "anole": anole, "lumina-mgpt": lumina, "liquid": liquid}
-SIZES = {"lumina-mgpt": "12x8"}  # what families of any size draw in tests
+FOLDERS: dict[str, Callable[[Path], None]] = {
+    "janus": janus, "emu3": emu3, "imagegpt": imagegpt, "anole": anole, "lumina-mgpt": lumina, "liquid": liquid,
+}  # fmt: skip
+SIZES = {"emu3": "32x24", "lumina-mgpt": "12x8"}  # what families of any size draw in tests

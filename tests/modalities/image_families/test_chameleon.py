@@ -104,17 +104,17 @@ def test_a_picture_that_is_shown_makes_a_third_branch(
     folder_of: Callable[[str], Path], loaded: Loaded, stock: Stock, guidance: float
 ) -> None:
     pipe = loaded("anole", "float64")
-    family = pipe.family.begun(picture())  # type: ignore[attr-defined]
-    other = pipe.of(family)
-    drawn = other(CAPTIONS[:2], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)").tokens
-    shown = [BOI, *(FIRST + code for code in family.shown), EOI]
+    family = pipe.family.begun(picture())
+    said = {"temperature": 0.0, "guidance_scale": guidance, "method": "jacobi(window=6)"}
+    drawn = pipe(CAPTIONS[:2], prime=picture(), **said).tokens
+    shown = [BOI, *(FIRST + code for code in family.shown), EOI]  # type: ignore[attr-defined]
     assert len(shown) == CHAMELEON_SIDE**2 + 2 and family.branches == 3
     for row, caption in zip(drawn, CAPTIONS, strict=False):
         told = [BOS, *shown, *ids_of(folder_of("anole"), caption), TURN, BOI]
         branches = [told] if guidance == 1 else [told, [BOS, *shown, BOI], [BOS, BOI]]
         assert (row + FIRST).tolist() == stock(branches, [guidance, 1.2], [None] * CHAMELEON_SIDE**2)
-    again = other(CAPTIONS[:2], seed=3, method="ar")
-    assert again.tokens.equal(other(CAPTIONS[:2], seed=3).tokens)
+    again = pipe(CAPTIONS[:2], seed=3, method="ar", prime=picture())
+    assert again.tokens.equal(pipe(CAPTIONS[:2], seed=3, prime=picture()).tokens)
     assert not again.tokens.equal(pipe(CAPTIONS[:2], seed=3).tokens), "what was shown must matter"
 
 
