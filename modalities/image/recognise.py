@@ -85,7 +85,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     kind = kind_of(folder, fields)
     if kind in CODES:
         family = CODES[kind]
-        codec = {"codec": "." if holds_vqgan(folder) else "vqvae"} if kind in WITH_VQGAN else {}
+        codec: dict[str, Any] = {"codec": "." if holds_vqgan(folder) else "vqvae"} if kind in WITH_VQGAN else {}
         return codec | {
             "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,
             "defaults": {"method": "jacobi"} | family.defaults, "summary": f"{family.title}: {family.summary}",

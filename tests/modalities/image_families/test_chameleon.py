@@ -118,6 +118,16 @@ def test_a_picture_that_is_shown_makes_a_third_branch(
     assert not again.tokens.equal(pipe(CAPTIONS[:2], seed=3).tokens), "what was shown must matter"
 
 
+def test_nothing_is_shown_to_what_cannot_see(folder_of: Callable[[str], Path], loaded: Loaded) -> None:
+    pipe = loaded("anole")
+    blind: Any = pipe.family.at(pipe.grid)
+    blind.vq = vq.load(folder_of("anole"), CPU, torch.float32)
+    with pytest.raises(WeightsError, match="the VQGAN of tiny-anole has no encoder"):
+        pipe.of(blind).run("a cat", prime=picture())
+    with pytest.raises(polydraft.InvalidArgument, match="tiny-lumina-mgpt begins every picture anew"):
+        loaded("lumina-mgpt").run("a cat", prime=picture())
+
+
 def test_codes_of_a_picture_are_those_of_transformers_encoder(
     folder_of: Callable[[str], Path], loaded: Loaded
 ) -> None:

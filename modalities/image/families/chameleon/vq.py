@@ -62,7 +62,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, encoder: bool =
     """
 
     def read() -> Any:
-        wanted, found = DECODER + ENCODER * encoder, {}
+        wanted = DECODER + ENCODER if encoder else DECODER
+        found: Weights = {}
         for name, file in stored(folder).items():
             if (own := name.removeprefix(WITHIN)).startswith(wanted):
                 with safe_open(file, "pt") as opened:
