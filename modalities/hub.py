@@ -26,7 +26,7 @@ RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUB
 )
 FILES = ["*.json", "*.jinja", "*.safetensors"]
 PIPELINE = "model_index.json"  # of diffusers' pipelines, whose parts lie in folders
-INDEX = "model.safetensors.index.json"
+SHARDS = "model.safetensors.index.json"  # which tensor is in which file
 
 
 def manifest(name: str, codec: str | None, modality: str | None = None) -> tuple[Path, dict[str, Any]] | None:
@@ -71,7 +71,7 @@ def said(file: Path) -> dict[str, Any]:
 
 def stored(folder: Path) -> dict[str, Path]:
     """Names of the tensors in a folder of safetensors, and the file that each is in."""
-    index = said(folder / INDEX).get("weight_map")
+    index = said(folder / SHARDS).get("weight_map")
     if isinstance(index, dict):
         return {str(name): folder / str(file) for name, file in index.items()}
     names: dict[str, Path] = {}

@@ -129,7 +129,8 @@ class ImagePipeline(PicturePipeline):
     ) -> ImageRun:  # fmt: skip
         """As of other models of pictures.
 
-        negative_prompt: what guidance leads away from; None is the family's own. prime: a picture to go on from.
+        negative_prompt: what guidance leads away from; None is the family's own. prime: a picture to go on from, or
+        one that is shown with the prompt.
         """
         pipe = self.sized(size)
         if negative_prompt is not None:
@@ -137,7 +138,7 @@ class ImagePipeline(PicturePipeline):
                 raise InvalidArgument(f"{self.card.name} reads no negative prompt; leave out negative_prompt.")
             pipe = pipe.changed(negative=negative_prompt)
         if prime is not None:
-            pipe = pipe.changed(family=pipe.family.begun(prime))
+            pipe = pipe.of(pipe.family.begun(prime))
         return super(ImagePipeline, pipe).run(prompt, **options)
 
     def sampling(self, **asked: Any) -> Sampling:

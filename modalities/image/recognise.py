@@ -34,7 +34,7 @@ class Family:
 
 
 CHAMELEON_LICENCE = "Chameleon Research License (no commercial use); its copies on the hub say otherwise or nothing"
-CODES = {  # by what `model_type` says; Chameleons by `kind_of`
+CODES = {  # by what `kind_of` says
     "janus": Family(
         "Janus and Janus-Pro", "draws free text, 384x384, from all codes as its makers do (transformers: the best 50)",
         "DeepSeek Model License (commercial use allowed, with use restrictions); code MIT",
@@ -72,6 +72,11 @@ CODES = {  # by what `model_type` says; Chameleons by `kind_of`
         "Lumina-mGPT", "draws free text in multiples of 32 pixels, as its makers' README does", CHAMELEON_LICENCE,
         {"temperature": 1.0, "top_k": 2000, "guidance_scale": 4.0}, {"Alpha-VLLM/Lumina-mGPT-7B-768": 14.1},
     ),
+    "liquid": Family(
+        "Liquid", "draws free text, 512x512, from codes alone (its makers: from words too)",
+        "Gemma Terms of Use; its VQGAN Chameleon Research License (no commercial use); code MIT",
+        {"temperature": 0.99, "top_k": 4096, "top_p": 0.96, "guidance_scale": 7.0}, {"Junfeng5/Liquid_V1_7B": 17.1},
+    ),
 }  # fmt: skip
 # what `model_type` says, and what people say
 MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1", MAR: "MAR as `polydraft convert mar` leaves it"}
@@ -83,7 +88,8 @@ PUBLISHED = {
 }
 VQGAN = "leloy/Anole-7b-v0.1-vqvae-hf"  # of all Chameleons
 LUMINA = {"mask_image_logits", "z_loss_weight"}  # settings that its makers' Chameleon has more than others
-WITH_VQGAN = ("anole", "lumina-mgpt")
+LIQUID = 256_000 + 8192  # Gemma's words and codes
+WITH_VQGAN = ("anole", "lumina-mgpt", "liquid")
 CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE]), MAR: ("kl16", [])}
 CODECS |= {name: (VQGAN, []) for name in WITH_VQGAN}
 METHODS = {"1": "ar", "1.1": "jacobi"}  # no draft of release 1 is ever kept, since its last step draws nothing
@@ -150,14 +156,15 @@ def mar(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def kind_of(folder: Path, fields: dict[str, Any]) -> str:
-    """What `model_type` says; of Chameleons, which all say the same, the one that draws."""
-    kind = str(fields.get("model_type"))
-    if kind != "chameleon":
-        return kind
-    if fields.keys() & LUMINA:
+    """What `model_type` says; of Chameleons and Gemmas, which mostly do not draw, the one that does."""
+    kind, beside = str(fields.get("model_type")), (folder / "vqvae").is_dir()
+    if kind == "chameleon" and fields.keys() & LUMINA:
         return "lumina-mgpt"
-    # others have nothing that would make pictures of codes
-    return "anole" if holds_vqgan(folder) or (folder / "vqvae").is_dir() else kind
+    if kind == "chameleon" and (beside or holds_vqgan(folder)):  # others cannot make pictures of codes
+        return "anole"
+    if kind == "gemma" and (beside or fields.get("vocab_size") == LIQUID):
+        return "liquid"
+    return kind
 
 
 def holds_vqgan(folder: Path) -> bool:

@@ -28,9 +28,8 @@ SIZES = {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256,
 }  # fmt: skip
-CHAMELEON = SIZES | {
-    "vocabulary_map": {"<image>": 5}, "vq_config": {"base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1},
-}  # fmt: skip
+VQ = {"base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1}
+CHAMELEON = SIZES | {"vocabulary_map": {"<image>": 5}, "vq_config": VQ}
 TAKEN = [
     LlamaConfig(**SIZES), LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True), MistralConfig(**SIZES),
     LlamaConfig(**SIZES, rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0,

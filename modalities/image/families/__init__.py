@@ -22,6 +22,7 @@ FAMILIES = {  # that draw codes: module here, and class
     "llamagen_c2i": ("llamagen.family", "OfClasses"),
     "anole": ("chameleon.anole", "Anole"),
     "lumina-mgpt": ("chameleon.lumina", "LuminaMGPT"),
+    "liquid": ("liquid", "Liquid"),
 }
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from polydraft.modalities.image.families.glm_image import GlmImage
+from polydraft.modalities.image.families import liquid
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-from .folders import FOLDERS, SIZES
+from .folders import FOLDERS, LIQUID_SIDE, SIZES
 
 Loaded = Callable[..., ImagePipeline]
 
@@ -23,6 +24,14 @@ def small_glm_image() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         for name, value in {"grid": (4, 4), "small": 2, "steps": 2}.items():
             patched.setattr(GlmImage, name, value)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_liquid() -> Iterator[None]:
+    """Its pictures have no size of their own anywhere in its folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(liquid, "ACROSS", LIQUID_SIDE)
         yield
 
 

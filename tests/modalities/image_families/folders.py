@@ -258,7 +258,8 @@ def decoder_of_chameleon() -> dict[str, torch.Tensor]:
 
 def chameleon() -> tuple[Any, hf.PreTrainedTokenizerFast]:
     """A model and its tokenizer: 32 codes among the words; 2 pixels a code."""
-    codes = ["IMGIMG" + "".join("ABCDEFGHIJ"[int(digit)] for digit in str(code)) + "Z" for code in range(CHAMELEON_CODES)]
+    digits = str.maketrans("0123456789", "ABCDEFGHIJ")
+    codes = [f"IMGIMG{str(code).translate(digits)}Z" for code in range(CHAMELEON_CODES)]
     special = ["<s>", "<pad>", "</s>", "<unk>", *codes, "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
     special += [f"<reserved{8799 + size:05d}>" for size in range(9)]
     vocab = {word: place for place, word in enumerate([*special, "[UNK]", *WORDS])}
@@ -292,8 +293,26 @@ def lumina(folder: Path) -> None:
     save_file(vqgan, folder / "vqvae" / "model.safetensors")
 
 
+LIQUID_SIDE = 4
+
+
+def liquid(folder: Path) -> None:
+    """16 codes, where `ACROSS` is 4; 8x8 pixels; 32 codes behind the words."""
+    special = ["<pad>", "<eos>", "<bos>", "<boi>", "<eoi>", "<unconditional>"]
+    vocab = {word: place for place, word in enumerate([*special, "[UNK]", *WORDS])}
+    words = word_level(vocab, special, pre_tokenizers.WhitespaceSplit(), bos_token="<bos>", pad_token="<pad>")
+    config = hf.GemmaConfig(vocab_size=len(vocab) + CHAMELEON_CODES, head_dim=8, **TEXT)
+    louder(model := hf.GemmaForCausalLM(config))
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    (folder / "vqvae").mkdir()
+    vqgan = chameleon()[0].model.vqmodel.state_dict() | decoder_of_chameleon()
+    save_file(vqgan, folder / "vqvae" / "model.safetensors")
+
+
 FOLDERS: dict[str, Callable[[Path], None]] = {
     "janus": janus, "emu3": emu3, "imagegpt": imagegpt, "glm_image": glm_image, "llamagen_t2i": llamagen_t2i,
-    "llamagen_c2i": llamagen_c2i, "anole": anole, "lumina-mgpt": lumina,
+    "llamagen_c2i": llamagen_c2i, "anole": anole, "lumina-mgpt": lumina, "liquid": liquid,
+}  # fmt: skip
 }  # fmt: skip
 SIZES = {"emu3": "32x24", "lumina-mgpt": "12x8"}  # what families of any size draw in tests

@@ -31,7 +31,7 @@ from .folders import CHAMELEON_CODES, CHAMELEON_SIDE, VQ
 CAPTIONS = ["a red cat", "owls reading late at night", "a"]
 BOS, FIRST = 0, 4
 EOI, BOI, TURN, _, END_OF_ROW = range(FIRST + CHAMELEON_CODES, FIRST + CHAMELEON_CODES + 5)
-CPU = torch.device("cpu")
+CPU, FILE = torch.device("cpu"), "model.safetensors"
 Stock = Callable[[list[list[int]], list[float], list[int | None]], list[int]]
 
 
@@ -104,18 +104,28 @@ def test_a_picture_that_is_shown_makes_a_third_branch(
     folder_of: Callable[[str], Path], loaded: Loaded, stock: Stock, guidance: float
 ) -> None:
     pipe = loaded("anole", "float64")
-    family = pipe.family.begun(picture())  # type: ignore[attr-defined]
-    other = pipe.of(family)
-    drawn = other(CAPTIONS[:2], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)").tokens
-    shown = [BOI, *(FIRST + code for code in family.shown), EOI]
+    family = pipe.family.begun(picture())
+    said = {"temperature": 0.0, "guidance_scale": guidance, "method": "jacobi(window=6)"}
+    drawn = pipe(CAPTIONS[:2], prime=picture(), **said).tokens
+    shown = [BOI, *(FIRST + code for code in family.shown), EOI]  # type: ignore[attr-defined]
     assert len(shown) == CHAMELEON_SIDE**2 + 2 and family.branches == 3
     for row, caption in zip(drawn, CAPTIONS, strict=False):
         told = [BOS, *shown, *ids_of(folder_of("anole"), caption), TURN, BOI]
         branches = [told] if guidance == 1 else [told, [BOS, *shown, BOI], [BOS, BOI]]
         assert (row + FIRST).tolist() == stock(branches, [guidance, 1.2], [None] * CHAMELEON_SIDE**2)
-    again = other(CAPTIONS[:2], seed=3, method="ar")
-    assert again.tokens.equal(other(CAPTIONS[:2], seed=3).tokens)
+    again = pipe(CAPTIONS[:2], seed=3, method="ar", prime=picture())
+    assert again.tokens.equal(pipe(CAPTIONS[:2], seed=3, prime=picture()).tokens)
     assert not again.tokens.equal(pipe(CAPTIONS[:2], seed=3).tokens), "what was shown must matter"
+
+
+def test_nothing_is_shown_to_what_cannot_see(folder_of: Callable[[str], Path], loaded: Loaded) -> None:
+    pipe = loaded("anole")
+    blind: Any = pipe.family.at(pipe.grid)
+    blind.vq = vq.load(folder_of("anole"), CPU, torch.float32)
+    with pytest.raises(WeightsError, match="the VQGAN of tiny-anole has no encoder"):
+        pipe.of(blind).run("a cat", prime=picture())
+    with pytest.raises(polydraft.InvalidArgument, match="tiny-lumina-mgpt begins every picture anew"):
+        loaded("lumina-mgpt").run("a cat", prime=picture())
 
 
 def test_codes_of_a_picture_are_those_of_transformers_encoder(
@@ -134,7 +144,7 @@ def test_pixels_are_those_of_diffusers_decoder(
     folder_of: Callable[[str], Path], loaded: Loaded, family: str, size: str | None
 ) -> None:
     pipe, folder = loaded(family, "float64").sized(size), folder_of(family)
-    file = next(path for path in (folder / "vqvae" / "model.safetensors", folder / "model.safetensors") if path.exists())
+    file = next(path for path in (folder / "vqvae" / FILE, folder / FILE) if path.exists())
     weights = {name.removeprefix("model.vqmodel."): of.double() for name, of in load_file(file).items()}
     widths = [VQ["base_channels"] * times for times in VQ["channel_multiplier"]]
     decoder = Decoder(
@@ -196,7 +206,7 @@ def test_a_name_or_a_shape_that_is_missing_is_noticed(published: dict[str, list[
 
 
 def vqgan_of(folder: Path) -> dict[str, Tensor]:
-    return load_file(folder / "vqvae" / "model.safetensors")
+    return load_file(folder / "vqvae" / FILE)
 
 
 def run(*arguments: Any) -> Any:
@@ -237,7 +247,8 @@ def test_other_checkpoints_are_refused(tmp_path: Path, checkpoint: Any, words: s
 def test_levels_may_be_counted_either_way(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     weights, codes = vqgan_of(folder_of("lumina-mgpt")), torch.arange(16).view(1, 4, 4)
     save_file({f"model.vqmodel.{name}": of for name, of in vq.renamed(weights).items()}, tmp_path / "a.safetensors")
-    assert set(vq.renamed(weights)) != set(weights) and vq.renamed(vq.renamed(weights)).keys() == vq.renamed(weights).keys()
+    once = vq.renamed(weights)
+    assert once.keys() != weights.keys() and vq.renamed(once).keys() == once.keys()
     one, other = (
         vq.pixels(vq.load(folder, CPU, torch.float32), codes)
         for folder in (tmp_path, folder_of("lumina-mgpt") / "vqvae")
@@ -273,7 +284,7 @@ def test_a_chameleon_that_cannot_draw_is_for_questions(copied: Path) -> None:
 
 def test_a_vqgan_that_is_missing_or_another_is_one_sentence(copied: Path, folder_of: Callable[[str], Path]) -> None:
     weights = vqgan_of(folder_of("lumina-mgpt"))
-    file = copied / "vqvae" / "model.safetensors"
+    file = copied / "vqvae" / FILE
     table = "quantize.embedding.weight"
     save_file(weights | {table: torch.cat([weights[table], weights[table]])}, file)
     refused(copied, "has no IMGIMGGDZ; it is of another model")

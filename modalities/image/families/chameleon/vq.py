@@ -43,7 +43,9 @@ def convert(checkpoint: Path, out: Path) -> Any:
         made = fitting(renamed(kept))
     except (KeyError, ValueError, IndexError) as error:
         reason = f" ({error})" if isinstance(error, Misfit) else ""
-        raise WeightsError(f"{checkpoint} is no VQGAN of Chameleon{reason}; download it again from {SOURCE}.") from error
+        raise WeightsError(
+            f"{checkpoint} is no VQGAN of Chameleon{reason}; download it again from {SOURCE}."
+        ) from error
 
     def fill(folder: Path) -> None:
         save_file(kept, folder / "model.safetensors")
@@ -60,7 +62,8 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, encoder: bool =
     """
 
     def read() -> Any:
-        wanted, found = DECODER + ENCODER * encoder, {}
+        wanted = DECODER + ENCODER if encoder else DECODER
+        found: Weights = {}
         for name, file in stored(folder).items():
             if (own := name.removeprefix(WITHIN)).startswith(wanted):
                 with safe_open(file, "pt") as opened:
