@@ -131,7 +131,7 @@ class CausalTarget:
 
     def narrowed(self, ids: Tensor) -> nn.Module:
         """The vocabulary projection's rows `ids` alone, for `head`."""
-        whole = self.projection
+        whole: Any = self.projection
         made = nn.Linear(whole.in_features, len(ids), bias=whole.bias is not None, device="meta")
         kept = {"weight": weight_of(whole)[ids]} | ({} if whole.bias is None else {"bias": whole.bias.detach()[ids]})
         made.load_state_dict(kept, assign=True)

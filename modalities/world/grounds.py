@@ -110,7 +110,7 @@ def density(colours: Field) -> Field:
     colours of a ground), and a little of everything."""
     at = np.minimum((colours * BINS).astype(np.int64), BINS - 1)
     counts = np.bincount(np.ravel_multi_index(tuple(at.T), (BINS,) * 3), minlength=BINS**3).reshape((BINS,) * 3)
-    near = smoothed(counts.astype(np.float32) / len(colours))
+    near = smoothed((counts / len(colours)).astype(np.float32))
     wide = near
     for _ in range(WIDER):
         wide = smoothed(wide)

@@ -186,7 +186,7 @@ class Tokenizing:
             self.judging.step()
             self.critic.requires_grad_(False)
             fooling = -self.critic(decoded).mean()
-            last = self.model.decoder[-2].weight
+            last: Tensor = self.model.decoder[-2].weight  # type: ignore[assignment]  # a module's parameter
             ramp = min(1.0, (spent - CRITIC_FROM) / 0.1)
             loss = loss + self.fooling * ramp * balance(wanted, fooling, last) * fooling
             self.critic.requires_grad_(True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from polydraft.modalities.image.families.glm_image import GlmImage
 from polydraft.modalities.image.families import liquid
+from polydraft.modalities.image.families.glm_image import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 

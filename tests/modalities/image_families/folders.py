@@ -314,5 +314,4 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     "janus": janus, "emu3": emu3, "imagegpt": imagegpt, "glm_image": glm_image, "llamagen_t2i": llamagen_t2i,
     "llamagen_c2i": llamagen_c2i, "anole": anole, "lumina-mgpt": lumina, "liquid": liquid,
 }  # fmt: skip
-}  # fmt: skip
 SIZES = {"emu3": "32x24", "lumina-mgpt": "12x8"}  # what families of any size draw in tests
