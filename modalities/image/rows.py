@@ -43,7 +43,7 @@ class EndedRows(PictureFamily):
         ends = torch.arange(self.size, device=self.device) == self.size - 1
         return torch.stack([~ends, ends])
 
-    def slot(self, history: History) -> Tensor:  # type: ignore[override]
+    def slot(self, history: History) -> Tensor:
         return ((history.t + 1) % self.row == 0).long()
 
     def embed(self, ids: Tensor) -> Tensor:
