@@ -88,7 +88,7 @@ class Emu3(PictureFamily):
         ends = torch.arange(self.size, device=self.device) == self.size - 1
         return torch.stack([~ends, ends])
 
-    def slot(self, history: History) -> Tensor:  # type: ignore[override]
+    def slot(self, history: History) -> Tensor:
         return ((history.t + 1) % self.row == 0).long()
 
     def embed(self, ids: Tensor) -> Tensor:
