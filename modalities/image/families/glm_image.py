@@ -160,8 +160,8 @@ class GlmImage(PictureFamily):
 
     def prompt(self, caption: str, negative: str) -> Branches:
         opens, closes, begins = self.marks
-        said = [{"role": "user", "content": [{"type": "text", "text": self.text.plain(caption)}]}]
-        written: str = read_weights(
+        said: Any = [{"role": "user", "content": [{"type": "text", "text": self.text.plain(caption)}]}]
+        written: Any = read_weights(
             "chat template", self.card.path, lambda: self.text.tokenizer.apply_chat_template(said, tokenize=False)
         )
         sizes = "".join(f"{opens}{rows} {columns}{closes}" for rows, columns in self.grids[::-1])

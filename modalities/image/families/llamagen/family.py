@@ -137,9 +137,10 @@ class OfCaptions(LlamaGen):
         from transformers import T5EncoderModel
 
         def read() -> Any:
-            model, report = T5EncoderModel.from_pretrained(
+            loaded: Any = T5EncoderModel.from_pretrained(
                 folder, dtype=self.model.dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
             )
+            model, report = loaded
             if report["missing_keys"]:
                 raise ValueError(f"{len(report['missing_keys'])} tensors are missing")
             return model.to(self.device).eval().requires_grad_(False)
@@ -175,7 +176,7 @@ class OfCaptions(LlamaGen):
     def cleaner(self) -> Any:
         """What cleans captions; None where it lacks what it needs."""
         from diffusers import PixArtAlphaPipeline
-        from diffusers.utils import is_bs4_available, is_ftfy_available
+        from diffusers.utils.import_utils import is_bs4_available, is_ftfy_available
 
         if is_bs4_available() and is_ftfy_available():
             return PixArtAlphaPipeline

@@ -42,6 +42,8 @@ class GridRotary(nn.Module):
     The first half of a head's pairs turns with the row, the second with the column.
     """
 
+    rates: Tensor
+
     def __init__(self, side: int, size: int) -> None:
         super().__init__()
         self.side, half = side, size // 2
