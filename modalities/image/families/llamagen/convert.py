@@ -122,11 +122,11 @@ def shape(checkpoint: Path, weights: dict[str, Tensor]) -> LlamaGenConfig:
     if width not in HEADS:
         known = ", ".join(map(str, HEADS))
         raise WeightsError(f"{checkpoint} is a LlamaGen of width {width}; convert one of width {known}.")
-    config = LlamaGenConfig(kind, width, 1 + max(layers), HEADS[width], feed, KINDS[kind], codes)
+    made = LlamaGenConfig(kind, width, 1 + max(layers), HEADS[width], feed, KINDS[kind], codes)
     if kind == "llamagen_c2i":
-        return replace(config, prompt=1, classes=len(weights[MARKS[1]]) - 1)
+        return replace(made, prompt=1, classes=len(weights[MARKS[1]]) - 1)
     prompt, caption = weights[MARKS[0]].shape
-    return replace(config, prompt=prompt, caption=caption)
+    return replace(made, prompt=prompt, caption=caption)
 
 
 MARKS = ("cls_embedding.uncond_embedding", "cls_embedding.embedding_table.weight")  # of every kind

@@ -137,10 +137,10 @@ class OfCaptions(LlamaGen):
         from transformers import T5EncoderModel
 
         def read() -> Any:
-            found: Any = T5EncoderModel.from_pretrained(
+            loaded: Any = T5EncoderModel.from_pretrained(
                 folder, dtype=self.model.dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
             )
-            model, report = found
+            model, report = loaded
             if report["missing_keys"]:
                 raise ValueError(f"{len(report['missing_keys'])} tensors are missing")
             return model.to(self.device).eval().requires_grad_(False)
