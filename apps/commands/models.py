@@ -56,7 +56,7 @@ def models(
 
 def published() -> list[list[str]]:
     """Checkpoints that others publish, as rows."""
-    from polydraft.modalities.image.recognise import PUBLISHED
+    from polydraft.modalities.image.catalogue import PUBLISHED
 
     return [[name, found.family, f"{found.size:g}", found.licence] for name, found in PUBLISHED.items()]
 

@@ -1,6 +1,6 @@
 """What a family of models that draw codes has of its own. The pipeline knows nothing else about a model.
 
-A family is one file in `families/`, a row of `FAMILIES` there and of `MARKS` in `recognise.py`, and a tiny folder in
+A family is one file in `families/`, a row of `FAMILIES` there and of `CODES` in `catalogue.py`, and a tiny folder in
 `tests/modalities/image_families/`. It says
 
 - how its weights are loaded (`load`; usually a class of transformers) and what it lets go of;

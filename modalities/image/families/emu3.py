@@ -10,16 +10,14 @@ makers do is in baaivision/Emu3, image_generation.py: guidance 3, the likeliest 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
-from polydraft.core.history import History
-from polydraft.core.kernels import weight_of
-from polydraft.modalities.image.family import Branches, Parts, PictureFamily
+from polydraft.modalities.image.family import Branches, Parts, PictureFamily, rows_of
+from polydraft.modalities.image.rows import EndedRows
 from polydraft.modalities.image.run import Asked
 from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import DeviceMap, ModelCard, pretrained
@@ -34,12 +32,11 @@ BLAME = (
 )
 
 
-class Emu3(PictureFamily):
+class Emu3(EndedRows, PictureFamily):
     """A folder of transformers' `Emu3ForConditionalGeneration`."""
 
     free = True
     negative = BLAME
-    forced = 1
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
@@ -68,32 +65,6 @@ class Emu3(PictureFamily):
         weight: Tensor = self.model.model.vqmodel.quantize.embedding.weight
         return weight
 
-    @property
-    def budget(self) -> int:
-        return self.grid[0] * self.row - 1
-
-    @property
-    def row(self) -> int:
-        return self.grid[1] + 1
-
-    @property
-    def placed(self) -> Tensor:
-        places = torch.arange(self.grid[0] * self.row)
-        codes = places // self.row * self.grid[1] + places % self.row
-        return codes.where(places % self.row < self.grid[1], -1)[: self.budget]
-
-    @cached_property
-    def classes(self) -> Tensor:
-        """`[2, size]`: codes, and the end of a row."""
-        ends = torch.arange(self.size, device=self.device) == self.size - 1
-        return torch.stack([~ends, ends])
-
-    def slot(self, history: History) -> Tensor:
-        return ((history.t + 1) % self.row == 0).long()
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.read((ids + self.first_word).where(ids < self.size - 1, self.end))
-
     def prompt(self, caption: str, negative: str) -> Branches:
         return Branches((self.told(caption + PRAISE), self.told(negative)))
 
@@ -105,10 +76,3 @@ class Emu3(PictureFamily):
     def pixels(self, codes: Tensor, asked: Sequence[Asked]) -> Tensor:
         drawn: Tensor = self.model.model.vqmodel.decode(codes)
         return drawn
-
-
-def rows_of(whole: nn.Linear, first: int, count: int) -> nn.Linear:
-    """The rows of a projection that score ids from `first` on."""
-    made = nn.Linear(whole.in_features, count, bias=False, device="meta")
-    made.load_state_dict({"weight": weight_of(whole)[first : first + count].clone()}, assign=True)
-    return made.requires_grad_(False)

@@ -1,9 +1,8 @@
-"""Emu3 against transformers' own loop, and its rows: their length, and that their ends cost no pass."""
+"""Emu3 against transformers' own loop, its prompts, and what it refuses; its rows are in `test_rows.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,10 @@ import torch
 import transformers as hf
 
 import polydraft
-from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.registry import parse
 from polydraft.modalities.image.families.emu3 import BLAME, PRAISE
-from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-from ...decoding import run
 from .conftest import Loaded
-from .folders import EMU3_CODES
 
 CAPTIONS = ["a red cat", "owls reading late at night", "a"]
 HIGH, WIDE = 3, 4
@@ -72,63 +66,6 @@ def test_greedy_codes_are_those_of_the_stock_loop(
             pixels = model.decode_image_tokens(image_tokens=said, height=HIGH, width=WIDE)[0]
         found = torch.frombuffer(bytearray(drawn.image.tobytes()), dtype=torch.uint8).view(8 * HIGH, 8 * WIDE, 3)
         assert (found - ((pixels.clamp(-1, 1) + 1) * 127.5).permute(1, 2, 0)).abs().max() <= 0.51
-
-
-METHODS = (
-    "ar", "pld", "jacobi(window=1)", "jacobi(window=7)", "jacobi(window=6,init=above)", "sjd(window=6)",
-    "sjd-maximal(window=6)", "early-exit(layers=2,depth=4)", "early-exit(layers=2,depth=2,width=3)+target-only",
-    "jacobi+lantern(k=5,delta=0.9)", "jacobi+lantern++(k=5)", "jacobi+gsd", "jacobi+typical", "jacobi+top-k(k=9)",
-    "jacobi+tolerance", "jacobi+pcg", "sjd+lantern-ratio(k=5,delta=0.9)", "sjd+typical-ratio", "sjd+ssd", "sjd+cool-sd",
-    "sjd-maximal+lenience", "pld+top-k-ratio", "early-exit(layers=2)+recursive", "early-exit(layers=2)+block",
-)  # fmt: skip
-
-
-def check_rows(pipe: ImagePipeline, ids: torch.Tensor, wide: int) -> None:
-    ends = (torch.arange(len(ids)) + 1) % (wide + 1) == 0
-    assert len(ids) == pipe.budget and ((ids == EMU3_CODES) == ends).all()
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_no_drawn_row_has_a_wrong_length(loaded: Loaded, method: str) -> None:
-    """Whatever drafts and whoever judges, for rows of two lengths."""
-    for size in ("32x24", "16x40"):
-        pipe = loaded("emu3").sized(size)
-        prompts = [
-            replace(prompt, seed=seed)
-            for seed, prompt in enumerate(pipe.prompts_to_ids(CAPTIONS[:2], sampling=pipe.sampling(temperature=1.5)))
-        ]
-        drawn, _ = run(pipe.method(pipe.checked(method), guided=True), prompts)
-        for ids in drawn:
-            check_rows(pipe, ids, pipe.grid[1])
-
-
-@pytest.mark.parametrize("width", [1, 2])
-def test_rows_of_wrong_drafts_have_the_right_length(loaded: Loaded, width: int) -> None:
-    pipe = loaded("emu3").sized("32x24")
-    prompts, method = pipe.prompts_to_ids(CAPTIONS), pipe.method(parse("ar"), guided=True)
-    plain, _ = run(method, prompts)
-    wrong = OracleDrafter(dict(enumerate(plain)), pipe.family.size, reach=6, width=width, acceptance=0.3)
-    drawn, _ = run(replace(method, drafter=wrong), prompts)
-    for one, other in zip(drawn, plain, strict=True):
-        check_rows(pipe, one, WIDE)
-        assert one.equal(other)
-
-
-def test_ends_of_rows_cost_no_pass(loaded: Loaded) -> None:
-    pipe = loaded("emu3").sized("32x24")
-    result = pipe(CAPTIONS, method="ar")
-    assert [row.target_passes for row in result.row_stats] == [HIGH * WIDE] * 3
-    assert result.stats.tokens == 3 * pipe.budget == 3 * (HIGH * (WIDE + 1) - 1)
-    assert result.passes[0].tolist() == list(range(1, HIGH * WIDE + 1))
-
-
-def test_a_grammar_that_is_not_told_would_pay_for_ends_of_rows(loaded: Loaded) -> None:
-    """The same tokens, a pass more for every row."""
-    pipe = loaded("emu3").sized("32x24")
-    method, prompts = pipe.method(parse("ar"), guided=True), pipe.prompts_to_ids(CAPTIONS)
-    told, _ = run(method, prompts)
-    untold, each = run(replace(method, sampler=replace(method.sampler, forced=0)), prompts)
-    assert each == 1 and all(one.equal(other) for one, other in zip(told, untold, strict=True))
 
 
 def test_prompts_are_the_makers(loaded: Loaded) -> None:

@@ -16,8 +16,8 @@ from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.registry import parse
 from polydraft.core.sampling import Sampling
 from polydraft.core.target import Prompt
+from polydraft.modalities.image.catalogue import CODES, PUBLISHED
 from polydraft.modalities.image.pipeline import ImagePipeline
-from polydraft.modalities.image.recognise import CODES, PUBLISHED
 from polydraft.modalities.loading import card, load
 
 from ...covering import every_pair

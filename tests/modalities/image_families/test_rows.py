@@ -15,7 +15,7 @@ from polydraft.modalities.image.rows import EndedRows
 from ...decoding import run
 from .conftest import Loaded
 
-ROWED = {"lumina-mgpt": ("12x8", "4x16")}  # what each draws, two widths of rows
+ROWED = {"emu3": ("32x24", "16x40"), "lumina-mgpt": ("12x8", "4x16")}  # what each draws, two widths of rows
 CAPTIONS = ["a red cat", "owls reading late at night", "a"]
 METHODS = (
     "ar", "pld", "jacobi(window=1)", "jacobi(window=7)", "jacobi(window=6,init=above)", "sjd(window=6)",
