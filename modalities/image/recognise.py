@@ -10,7 +10,7 @@ from typing import Any
 
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.hub import PIPELINE, said, stored
-from polydraft.modalities.image.catalogue import CODES
+from polydraft.modalities.image.catalogue import CODES, PUBLISHED
 from polydraft.modalities.image.families.mar.config import MODEL_TYPE as MAR
 from polydraft.modalities.image.families.mar.config import SCALES, SIZES, MARConfig
 from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE, NextStepConfig
@@ -22,7 +22,7 @@ VQGAN = "leloy/Anole-7b-v0.1-vqvae-hf"  # of all Chameleons
 LUMINA = {"mask_image_logits", "z_loss_weight"}  # settings that its makers' Chameleon has more than others
 LIQUID = 256_000 + 8192  # Gemma's words and codes
 WITH_VQGAN = ("anole", "lumina-mgpt", "liquid")
-CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE]), MAR: ("kl16", [])}
+CODECS: dict[str, tuple[str, list[str]]] = {MODEL_TYPE: (AUTOENCODER, [PICKLE]), "mar": ("kl16", [])}
 CODECS |= {name: (VQGAN, []) for name in WITH_VQGAN}
 METHODS = {"1": "ar", "1.1": "jacobi"}  # no draft of release 1 is ever kept, since its last step draws nothing
 
@@ -102,3 +102,6 @@ def kind_of(folder: Path, fields: dict[str, Any]) -> str:
 def holds_vqgan(folder: Path) -> bool:
     """Whether the decoder of pictures is among a language model's weights."""
     return any(name.endswith("vqmodel.decoder.conv_in.weight") for name in stored(folder))
+
+
+__all__ = ["CODECS", "MARKS", "PUBLISHED", "manifest"]  # what `hub.py` asks every recogniser for

@@ -105,6 +105,8 @@ class Deeper:
 class TableNetwork:
     """Features are (token, position)."""
 
+    coordinates = None
+
     def frontier(self, cache: NoCache, cached: Tensor) -> Deeper:
         return Deeper(cached - 1)
 

@@ -126,6 +126,8 @@ class MapTarget:
 class MapNetwork:
     """Says the latents that it reads."""
 
+    coordinates = None
+
     def frontier(self, cache: NoCache, cached: Tensor) -> Deeper:
         return Deeper(cached)
 

@@ -100,7 +100,7 @@ def test_pictures_have_their_size_and_depend_on_their_codes(loaded: Loaded, fami
     wide, high = map(int, pipe.dimensions.split("x"))
     assert shown == [(wide, high)] * 2 == [picture.size for picture in result.images]
     assert result.tokens.equal(pipe(captions(pipe)[:2], seed=3, speculative=False).tokens)
-    assert result.stats.tokens == 2 * pipe.budget == run_.total
+    assert result.stats.tokens == 2 * pipe.budget and run_.done == run_.total == 2 * pipe.image_tokens
     one, two = (np.asarray(picture) for picture in result.images)
     assert (one != two).any()
     assert result.save(tmp_path / "x.png").is_file()

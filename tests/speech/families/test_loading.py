@@ -114,12 +114,15 @@ def test_parts_of_several_models_are_refused(folders: dict[str, Path], tmp_path:
     assert str(caught.value).endswith(".")
 
 
-def test_a_repository_is_fetched_with_its_familys_codec(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
+def test_a_repository_is_fetched_with_its_familys_codec(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     asked: dict[str, Any] = {}
+    bare = shutil.copytree(folders["orpheus"], tmp_path / "model", ignore=shutil.ignore_patterns("codec"))
 
     def snapshot(name: str, allow_patterns: list[str], **_: Any) -> str:
         asked[name] = allow_patterns
-        return str(folders["orpheus"] / ("codec" if "snac" in name else ""))
+        return str(folders["orpheus"] / "codec" if "snac" in name else bare)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     pipe = load("canopylabs/orpheus-test", dtype="float32")

@@ -34,6 +34,7 @@ class SetSampler:
     chain: SetChain
     sets: Sets
     ends: Tensor | None = None  # a picture has no end of its own
+    forced = 0
 
     def remembers(self, settings: Settings) -> bool:
         return True  # which set it is
