@@ -25,7 +25,7 @@ from polydraft.core.sampling import OFF, Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 
-LARGEST = 1e4  # no coordinate of a latent is; they are of about unit variance
+LARGEST = 1e12  # squares of what is read must stay finite
 IDS_ONLY = ("top_k", "top_p", "min_p", "repetition_penalty", "min_tokens", "repetition_aware")
 
 
