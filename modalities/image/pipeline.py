@@ -155,6 +155,8 @@ class ImagePipeline(PicturePipeline):
 
     def prompt(self, caption: str, seed: int, sampling: Sampling) -> Prompt:
         read = self.family.prompt(caption, self.negative)
+        alike = len({branch[-1] for branch in read.ids}) == 1
+        assert alike or self.family.embeds, "branches share their root, unless prompts say what is read"
         inputs = {EMBEDDINGS: read.embeddings} if read.embeddings else {}
         return Prompt(read.ids, self.budget, seed, inputs=inputs, sampling=sampling)
 
