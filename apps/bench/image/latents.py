@@ -79,15 +79,21 @@ class Pair:
         return Noise(zero + SEED, zero, zero, zero.bool(), [1.0], 0, on_tape)
 
 
+def of_latents(model: str) -> LatentImagePipeline:
+    """Raises UnsupportedMethod for a model of codes."""
+    pipe = load(model)
+    if not isinstance(pipe, LatentImagePipeline):
+        raise UnsupportedMethod(f"{pipe.card.name} generates {pipe.registry.tokens}; give a model of latents.")
+    return pipe
+
+
 def run(
     *, prompts: int, method: str, model: str, temperature: float | None, guidance_scale: float | None,
     output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
-    pipe = load(model)
-    if not isinstance(pipe, LatentImagePipeline):
-        raise UnsupportedMethod(f"{pipe.card.name} generates {pipe.registry.tokens}; give a model of latents.")
+    pipe = of_latents(model)
     pair = heard(pipe, method, prompts, temperature, guidance_scale)
     own = tuple(pipe.head.config.levels)
     rows = [row_of(pipe, pair, levels) for levels in (own, *others(own))]

@@ -22,16 +22,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from polydraft.apps.bench.image.latents import of_latents
 from polydraft.apps.bench.image.prompts import held_out, settings
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import draw
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.commands.terminal import progress
-from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
-from polydraft.modalities.loading import load
 from polydraft.modalities.world.matcher import fidelity
 from polydraft.modalities.world.scene import Composition
 
@@ -72,9 +71,7 @@ def run(
 ) -> None:  # fmt: skip
     """Draw, compare, print and, given a folder, save."""
     report.check_folder(output)
-    pipe = load(model)
-    if not isinstance(pipe, LatentImagePipeline):
-        raise UnsupportedMethod(f"{pipe.card.name} generates {pipe.registry.tokens}; give a model of latents.")
+    pipe = of_latents(model)
     pipe.checked(method)
     asked = held_out(prompts)
     heat = settings(pipe, temperature, guidance_scale)

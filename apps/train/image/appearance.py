@@ -13,20 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.modalities.world.likeness import bands, luma, power
-from polydraft.modalities.world.scene import Scene
 
 THINGS = 3.0  # what a pixel of a thing's box counts beside the ground's 1
 WINDOW, STEP = 32, 16  # pixels whose power is compared
 LOUD = 1e-6  # power that can be seen
-
-
-def boxes(scenes: list[Scene]) -> Tensor:
-    """`[B, 1, 128, 128]`: what every pixel counts, 1 on average."""
-    weight = torch.ones(len(scenes), 1, 128, 128)
-    for row, scene in enumerate(scenes):
-        for item in scene.objects:
-            weight[row, 0, item.y : item.y + item.side, item.x : item.x + item.side] = THINGS
-    return weight / weight.mean()
 
 
 def bands_apart(decoded: Tensor, pixels: Tensor) -> Tensor:

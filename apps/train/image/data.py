@@ -66,6 +66,15 @@ def to_pixels(pictures: list[NDArray[np.uint8]]) -> Tensor:
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 127.5 - 1.0
 
 
+def boxes(scenes: list[Scene], things: float) -> Tensor:
+    """`[B, 1, 128, 128]`: what every pixel counts, 1 on average; in a thing's box `things` times as much."""
+    weight = torch.ones(len(scenes), 1, CANVAS, CANVAS)
+    for row, scene in enumerate(scenes):
+        for item in scene.objects:
+            weight[row, 0, item.y : item.y + item.side, item.x : item.x + item.side] = things
+    return weight / weight.mean()
+
+
 class GlyphCodes:
     """The codes of every glyph on every background, from which whole scenes are pasted together.
 

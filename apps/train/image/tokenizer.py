@@ -30,8 +30,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.apps.train.checkpoint import save
-from polydraft.apps.train.image.appearance import Critic, balance, bands_apart, boxes
-from polydraft.apps.train.image.data import packed_scene, to_pixels
+from polydraft.apps.train.image.appearance import THINGS, Critic, balance, bands_apart
+from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
 from polydraft.modalities.world.likeness import octaves
 from polydraft.modalities.world.scene import FINE_GRID, Scene, place
@@ -232,7 +232,7 @@ def run(
     begun, past, budget = time.monotonic(), task.seconds, minutes * 60
     while task.seconds < budget:
         drawn = scenes.draw(rows)
-        weight = boxes(drawn) if among.settings else torch.ones(1)
+        weight = boxes(drawn, THINGS) if among.settings else torch.ones(1)
         told = task.train(to_pixels([scene.render() for scene in drawn]), weight, task.seconds / budget)
         task.seconds = past + time.monotonic() - begun
         if task.step % TELL_EVERY == 0:

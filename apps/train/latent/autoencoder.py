@@ -25,7 +25,7 @@ import torch
 from diffusers import AutoencoderKL
 from torch import Tensor, nn
 
-from polydraft.apps.train.image.data import packed_scene, to_pixels
+from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.apps.train.latent.data import GlyphLatents
 from polydraft.apps.train.optimise import apply, set_rate
 from polydraft.modalities.image.latent.autoencoder import CELL, LatentAutoencoder, stock
@@ -36,15 +36,6 @@ NOISE = 0.3  # of tokens, in units of a normalised latent
 BEYOND = 3.0  # normalised latents are asked to stay within
 ROWS, RATE = 8, 2e-3  # of the decoder
 THINGS = 2.0  # what a pixel of a thing's box counts beside the background's 1
-
-
-def boxes(scenes: list[Scene]) -> Tensor:
-    """`[B, 1, H, W]`: what every pixel counts."""
-    weight = torch.ones(len(scenes), 1, 128, 128)
-    for row, scene in enumerate(scenes):
-        for item in scene.objects:
-            weight[row, 0, item.y : item.y + item.side, item.x : item.x + item.side] = THINGS
-    return weight / weight.mean()
 
 
 def loss_of(decoded: Tensor, pixels: Tensor, weight: Tensor) -> Tensor:
@@ -175,7 +166,7 @@ def learn_to_decode(
         pixels = to_pixels([scene.render() for scene in scenes])
         with torch.autocast("cpu", torch.bfloat16):
             decoded = codec.decode(latents)
-        loss = loss_of(decoded, pixels, boxes(scenes))
+        loss = loss_of(decoded, pixels, boxes(scenes, THINGS))
         loss.backward()
         apply([optimiser], codec)
         step += 1

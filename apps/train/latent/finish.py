@@ -22,7 +22,7 @@ from torch import Tensor
 from polydraft.apps.train.image.posterior import SIDE
 from polydraft.apps.train.latent.autoencoder import NOISE, ROWS, learn_to_decode
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.target import ROUNDS, LatentModel, drawn, noised
+from polydraft.apps.train.latent.target import ROUNDS, LatentModel, drawn, noised, understood
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.world.scene import Scene
 
@@ -42,9 +42,7 @@ def draw_scenes(model: LatentModel, data: LatentBatches, seconds: float) -> tupl
         batch = data.next(ROWS, PACKED)
         tokens = noised(batch)
         for _ in range(ROUNDS - 1):
-            with torch.autocast("cpu", torch.bfloat16):
-                features = model.features(batch, tokens).float()
-            tokens = drawn(model.head, batch, features)
+            tokens = drawn(model.head, batch, understood(model, batch, tokens))
             latents.append(tokens.unflatten(1, (SIDE, SIDE)))
             scenes += batch.scenes
         if len(scenes) % 400 < 2 * ROWS:

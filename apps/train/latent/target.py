@@ -172,10 +172,14 @@ def noised(batch: LatentBatch) -> Tensor:
     return batch.latents + NOISE * torch.randn(batch.latents.shape)
 
 
-def losses(model: LatentModel, batch: LatentBatch) -> Tensor:
+def understood(model: LatentModel, batch: LatentBatch, tokens: Tensor) -> Tensor:
+    """The states that latents are drawn from, `[B, CELLS, D]` fp32, computed as in training."""
     with torch.autocast("cpu", torch.bfloat16):
-        features = model.features(batch, noised(batch)).float()
-    return denoising(model.head, Lessons.of(batch, features))
+        return model.features(batch, tokens).float()
+
+
+def losses(model: LatentModel, batch: LatentBatch) -> Tensor:
+    return denoising(model.head, Lessons.of(batch, understood(model, batch, noised(batch))))
 
 
 class Rounds:
@@ -200,8 +204,7 @@ class Rounds:
         """As the function; of a batch that is not under way, with tokens of the scenes."""
         if batch is not self.batch:
             return losses(self.model, batch)
-        with torch.autocast("cpu", torch.bfloat16):
-            features = self.model.features(batch, noised(batch) if self.tokens is None else self.tokens).float()
+        features = understood(self.model, batch, noised(batch) if self.tokens is None else self.tokens)
         self.tokens, self.read = drawn(self.model.head, batch, features.detach()), self.read + 1
         return denoising(self.model.head, Lessons.of(batch, features))
 
@@ -248,8 +251,8 @@ def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int 
     begun = time.monotonic()
     while len(kept) < KEPT and time.monotonic() - begun < seconds / 3:
         batch = data.next(16, 0.3)
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            features = model.features(batch, noised(batch)).float()
+        with torch.no_grad():
+            features = understood(model, batch, noised(batch))
         kept.append(Lessons.of(batch, features))
     lessons = Lessons(*(torch.cat([getattr(one, field.name) for one in kept]) for field in fields(Lessons)))
     lessons = lessons.some((lessons.weight == 1) | (torch.rand(len(lessons.weight)) < PLAIN))

@@ -11,8 +11,8 @@ import torch
 
 from polydraft.apps.train.assemble import world_of
 from polydraft.apps.train.image import textured
-from polydraft.apps.train.image.appearance import bands_apart, boxes
-from polydraft.apps.train.image.data import Batches, packed_scene, to_pixels
+from polydraft.apps.train.image.appearance import THINGS, bands_apart
+from polydraft.apps.train.image.data import Batches, boxes, packed_scene, to_pixels
 from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
 from polydraft.apps.train.image.tokenizer import Tokenizing, measures
 from polydraft.modalities.image import vocabulary
@@ -90,13 +90,13 @@ def test_a_blur_is_quieter_and_other_grass_is_not() -> None:
     blurred = torch.nn.functional.avg_pool2d(one, 3, 1, 1, count_include_pad=False)
     assert bands_apart(one, one) == 0
     assert bands_apart(blurred, one) > 1.5 * bands_apart(other, one)
-    weight = boxes([Scene("grass", (Placed("cat", "small", 8, 8),))])
+    weight = boxes([Scene("grass", (Placed("cat", "small", 8, 8),))], THINGS)
     assert weight.mean() == pytest.approx(1, abs=1e-5) and weight[0, 0, 20, 20] == 3 * weight[0, 0, 100, 100]
 
 
 def test_a_tokenizers_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
-    pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes)
+    pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes, THINGS)
     task = Tokenizing(EVERYTHING, 64, 0)
     assert {"critic", "bands"} <= set(task.train(pixels, weight, 0.8))
     task.keep(tmp_path)
