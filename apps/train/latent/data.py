@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -94,6 +95,14 @@ class LatentBatch:
     begun: Tensor
     told: Tensor
     scenes: tuple[Scene, ...]
+
+    def replaced(self, rows: Sequence[int], others: LatentBatch) -> LatentBatch:
+        """This batch with `rows` of it those of `others`, in order."""
+        at = torch.tensor(rows)
+        names = [field.name for field in fields(self) if field.name != "scenes"]
+        mixed = {name: getattr(self, name).index_copy(0, at, getattr(others, name)) for name in names}
+        scenes = dict(enumerate(self.scenes)) | dict(zip(rows, others.scenes, strict=True))
+        return replace(self, **mixed, scenes=tuple(scenes.values()))
 
 
 class LatentBatches:

@@ -10,8 +10,8 @@ those of its chain. What it could be is known with its chances (`image/posterior
 that law, whichever way the scene went, and the head is taught the law's own posterior mean at that point instead of a
 single draw of it: the same optimum with less noise in it.
 
-Each batch is read several times: first as the scenes are, with fresh noise, then as the model itself drew them the time
-before (`Rounds`). A model that has only read scenes is wrong by more with every latent of its own that it reads.
+Each scene is read several times: first as it is, with fresh noise, then as the model itself drew it the time before
+(`Rounds`). A model that has only read scenes is wrong by more with every latent of its own that it reads.
 
 First what reads latents is fitted to what the backbone read before, codes of `tiny-image`; then the head alone learns
 from states of the backbone, which are kept; then everything.
@@ -54,7 +54,8 @@ SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `L
 PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
 JUDGE_EVERY = 100  # steps
-ROUNDS = 3  # how often a batch is read
+ROUNDS = 8  # how often a scene is read
+POOL = 8  # batches that take turns
 SETTLED = 0.999  # chance of a latent that those before it settle
 KEPT = 48  # batches of states that the head learns from alone
 
@@ -183,30 +184,48 @@ def losses(model: LatentModel, batch: LatentBatch) -> Tensor:
 
 
 class Rounds:
-    """Batches that are read `rounds` times each, from the second on with tokens that the model drew the time before.
+    """Scenes that are read `rounds` times each, from the second on with tokens that the model drew the time before.
 
     It only draws what those before settle: where something may begin, its draw and the scene could go different ways,
     and the scene is what it is taught. Bengio et al. 2015, scheduled sampling (arXiv 1506.03099), all places at once.
+
+    `POOL` batches take turns, and the rows of each are in different rounds: steps that follow each other share no
+    scene, and every step has early and late rounds.
     """
 
-    def __init__(self, model: LatentModel, fresh: Callable[[], LatentBatch], rounds: int) -> None:
+    def __init__(self, model: LatentModel, fresh: Callable[[int], LatentBatch], rows: int, rounds: int) -> None:
         self.model, self.fresh, self.rounds = model, fresh, rounds
-        self.read = 0
-        self.batch: LatentBatch | None = None
-        self.tokens: Tensor | None = None
+        self.step = 0
+        batches = [fresh(rows) for _ in range(POOL)]
+        self.pool = [Reading(batch, noised(batch), torch.arange(rows) % rounds) for batch in batches]
 
     def next(self) -> LatentBatch:
-        if self.batch is None or self.read == self.rounds:
-            self.batch, self.tokens, self.read = self.fresh(), None, 0
-        return self.batch
+        """The next batch; rows that were read often enough are new scenes."""
+        now, self.step = self.pool[self.step % POOL], self.step + 1
+        done = (now.read == self.rounds).nonzero().flatten().tolist()
+        if done:
+            batch = self.fresh(len(done))
+            now.batch = now.batch.replaced(done, batch)
+            now.tokens[done], now.read[done] = noised(batch), 0
+        return now.batch
 
     def losses(self, batch: LatentBatch) -> Tensor:
         """As the function; of a batch that is not under way, with tokens of the scenes."""
-        if batch is not self.batch:
+        now = next((each for each in self.pool if each.batch is batch), None)
+        if now is None:
             return losses(self.model, batch)
-        features = understood(self.model, batch, noised(batch) if self.tokens is None else self.tokens)
-        self.tokens, self.read = drawn(self.model.head, batch, features.detach()), self.read + 1
+        features = understood(self.model, batch, now.tokens)
+        now.tokens, now.read = drawn(self.model.head, batch, features.detach()), now.read + 1
         return denoising(self.model.head, Lessons.of(batch, features))
+
+
+@dataclass
+class Reading:
+    """A batch under way: tokens that are read next `[B, CELLS, C]`; read, how often each row was, `[B]`."""
+
+    batch: LatentBatch
+    tokens: Tensor
+    read: Tensor
 
 
 @torch.no_grad()
@@ -313,10 +332,10 @@ def run(
         model.backbone.compile()
     begun = time.monotonic()
 
-    def next_batch() -> LatentBatch:
-        return data.next(rows, max(0.0, packed - (time.monotonic() - begun) / (minutes * 60)))
+    def fresh(count: int) -> LatentBatch:
+        return data.next(count, max(0.0, packed - (time.monotonic() - begun) / (minutes * 60)))
 
-    under_way = Rounds(model, next_batch, ROUNDS)
+    under_way = Rounds(model, fresh, rows, ROUNDS)
     course.run(
         model, [], under_way.losses, under_way.next, [valid], partial(keep, model, runs, image),
         weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=rate, curve=curve, rank=rank,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,16 @@ from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.target import LatentModel, Lessons, Rounds, denoising, losses, posterior_mean, sigmas
+from polydraft.apps.train.latent.target import (
+    POOL,
+    LatentModel,
+    Lessons,
+    Rounds,
+    denoising,
+    losses,
+    posterior_mean,
+    sigmas,
+)
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.world.scene import place, random_composition
@@ -123,23 +130,30 @@ def test_what_can_no_more_begin_is_drawn_where_the_caption_is_there(glyphs: Glyp
 
 
 def test_later_rounds_read_what_the_model_drew(glyphs: GlyphLatents) -> None:
-    """Where those before settle a latent; a fresh batch follows the last round; any other batch is read as it is."""
+    """Where those before settle a latent; scenes leave after the last round; any other batch is read as it is."""
     torch.manual_seed(0)
     backbone = LlamaModel(
         LlamaConfig(vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     )
     model, data = LatentModel(backbone, LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
-    rounds = Rounds(model, partial(data.next, 2), 2)
+    rounds = Rounds(model, data.next, 2, 2)
     first = rounds.next()
-    assert rounds.tokens is None
+    now = rounds.pool[0]
+    assert now.read.tolist() == [0, 1]  # rows of one batch are in different rounds
+    assert (now.tokens - first.latents).square().mean().sqrt() < 0.4
     rounds.losses(first)
-    assert rounds.next() is first and rounds.tokens is not None
     settled = first.chances.amax(-1) > 0.999
-    apart = (rounds.tokens - first.latents).square().mean(-1).sqrt()
+    apart = (now.tokens - first.latents).square().mean(-1).sqrt()
     assert apart[~settled].mean() < 0.4 < apart[settled].mean()  # an untrained head draws anything
-    kept = rounds.tokens
-    rounds.losses(data.next(2))
-    assert rounds.tokens is kept
-    parts = rounds.losses(first)
-    assert parts.requires_grad and not rounds.tokens.requires_grad
-    assert rounds.next() is not first and rounds.tokens is None
+    kept = now.tokens.clone()
+    assert rounds.losses(data.next(2)).requires_grad and torch.equal(now.tokens, kept)
+    others = [rounds.next() for _ in range(POOL - 1)]
+    assert len({id(batch) for batch in [first, *others]}) == POOL
+    second = rounds.next()  # its second row was read twice: another scene, from the beginning
+    assert second.scenes[0] is first.scenes[0] and second.scenes[1] is not first.scenes[1]
+    assert torch.equal(second.ids[0], first.ids[0]) and torch.equal(now.tokens[0], kept[0])
+    assert now.read.tolist() == [1, 0]
+    assert torch.equal(second.latents[1], glyphs.of([second.scenes[1]])[0].flatten(0, 1))
+    assert (now.tokens[1] - second.latents[1]).square().mean().sqrt() < 0.4
+    parts = rounds.losses(second)
+    assert parts.requires_grad and not now.tokens.requires_grad
