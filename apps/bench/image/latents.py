@@ -1,4 +1,5 @@
-"""`polydraft bench latents`: how often a drafted latent is accepted, by step of its chain, noise and coordinates.
+"""`polydraft bench latents`: how often a drafted latent is accepted, by step of its chain and noise, and what drafting
+gains by coordinates a token (`coordinates.py`).
 
 polydraft bench latents --model tiny-latent --method eagle --prompts 8 -o runs/bench
 
@@ -9,7 +10,7 @@ place are kept. Their chains are then drawn again with other noise, on the tape 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
+from polydraft.apps.bench.image.coordinates import by_coordinates
 from polydraft.apps.bench.image.prompts import held_out, settings
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import decoded
@@ -98,17 +100,22 @@ def run(
     own = tuple(pipe.head.config.levels)
     rows = [row_of(pipe, pair, levels) for levels in (own, *others(own))]
     pipe.head.set_levels(own)
-    agreed = pair.on_tape()
-    by_step = {"tape": shares(agreed.all(-1)), "coupled": shares(pair.coupled())}
+    by_step = {"tape": shares(pair.on_tape().all(-1)), "coupled": shares(pair.coupled())}
+    asked = pipe.prompts_to_ids(held_out(prompts)[0], sampling=settings(pipe, temperature, guidance_scale))
+    fastest = pipe.default_method
+    note(f"drawing {prompts} pictures plainly and with {fastest}")
+    widths = by_coordinates(pipe, fastest, asked)
     value = {
         "model": pipe.card.name, "method": method, "prompts": prompts, "places": pair.places, "rows": rows,
-        "by_step": by_step, "by_coordinates": shares(agreed[-1].cumprod(-1).T),
+        "by_step": by_step, "default": fastest, "by_coordinates": [asdict(width) for width in widths],
         "environment": environment(pipe.device, pipe.dtype),
     }  # fmt: skip
     sheet = (["levels", "steps", "tape", "coupled"], [cells_of(row) for row in rows])
     steps = ["step", *map(str, range(1, 1 + len(own[1:])))]
     agreeing = [[name, *(f"{share:.3f}" for share in found)] for name, found in by_step.items()]
-    report.tell("latents", value, [sheet, (steps, agreeing)], [], lambda: curves(value), output, json)
+    wide = [[str(w.coordinates), f"{w.tau:.2f}", f"{w.passes:.0f}", f"{w.speedup:.2f}"] for w in widths]
+    coordinates = (["coordinates a token", "τ", "passes a picture", "S"], wide)
+    report.tell("latents", value, [sheet, (steps, agreeing), coordinates], [], lambda: curves(value), output, json)
 
 
 def heard(
@@ -160,7 +167,7 @@ def cells_of(row: dict[str, Any]) -> list[str]:
 
 
 def curves(value: dict[str, Any]) -> Image.Image:
-    """Agreement after every step; acceptance by noise levels; acceptance by coordinates that must agree."""
+    """Agreement after every step; acceptance by noise levels; S and τ by coordinates a token."""
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for name, found in value["by_step"].items():
@@ -171,10 +178,13 @@ def curves(value: dict[str, Any]) -> Image.Image:
         middle.plot([row["steps"] for row in value["rows"]], [row[name] for row in value["rows"]], style, label=name)
     middle.set(xlabel="steps, at several noise levels", ylabel="latents accepted", ylim=(0, 1))
     middle.legend(frameon=False)
-    right.plot(
-        range(1, 1 + len(value["by_coordinates"])), value["by_coordinates"], marker="o", color=plots.COLOURS["S"]
-    )
-    right.set(xlabel="coordinates that must agree", ylabel="accepted on the tape", ylim=(0, 1))
+    widths = value["by_coordinates"]
+    for name, label, colour in (("speedup", "S", "S"), ("tau", "τ", "tau")):
+        places, found = [width["coordinates"] for width in widths], [width[name] for width in widths]
+        right.plot(places, found, marker="o", color=plots.COLOURS[colour], label=label)
+    right.set_xscale("log", base=2)
+    right.set(xlabel=f"coordinates a token, {value['default']}", ylim=(0, None))
+    right.legend(frameon=False)
     for axes in (left, middle, right):
         axes.spines[["top", "right"]].set_visible(False)
     return plots.rendered(figure)
