@@ -186,8 +186,8 @@ def losses(model: LatentModel, batch: LatentBatch) -> Tensor:
 class Rounds:
     """Scenes that are read `rounds` times each, from the second on with tokens that the model drew the time before.
 
-    It only draws what those before settle: where something may begin, its draw and the scene could go different ways,
-    and the scene is what it is taught. Bengio et al. 2015, scheduled sampling (arXiv 1506.03099), all places at once.
+    Its draws are read where they went the scene's way, since the scene is what it is taught (`drawn`): Bengio et al.
+    2015, scheduled sampling (arXiv 1506.03099), all places at once.
 
     `POOL` batches take turns, and the rows of each are in different rounds: steps that follow each other share no
     scene, and every step has early and late rounds.
@@ -230,11 +230,25 @@ class Reading:
 
 @torch.no_grad()
 def drawn(head: LatentHead, batch: LatentBatch, features: Tensor) -> Tensor:
-    """Tokens `[B, CELLS, C]`, drawn at features `[B, CELLS, D]` where those before settle them, else the scenes'."""
-    settled, tokens = batch.chances.amax(-1) > SETTLED, noised(batch)
+    """Tokens `[B, CELLS, C]`, drawn at features `[B, CELLS, D]` where they are to be what the scene has, else its own.
+
+    So they are where those before settle them, and elsewhere if the draw is nearest to what the scene has, of all that
+    could be: the chain's few steps leave some draws between two that could, and these have to be read as well.
+    """
+    learnt, tokens = batch.chances.any(-1), noised(batch)
     with torch.autocast("cpu", torch.bfloat16):
-        tokens[settled] = chain(head, head.condition(features[settled])[None, None], torch.ones(1))[0]
+        found = chain(head, head.condition(features[learnt])[None, None], torch.ones(1))[0]
+    could, chances = batch.could[learnt], batch.chances[learnt]
+    meant = nearest(could, chances, batch.latents[learnt])
+    ours = (chances.amax(-1) > SETTLED) | (nearest(could, chances, found) == meant)
+    tokens[learnt] = torch.where(ours[:, None], found, tokens[learnt])
     return tokens
+
+
+def nearest(could: Tensor, chances: Tensor, latents: Tensor) -> Tensor:
+    """`[N]`: which of `could` `[N, K, C]` that has a chance `[N, K]` is nearest to latents `[N, C]`."""
+    apart = (could - latents[:, None]).square().sum(-1)
+    return apart.masked_fill(chances <= 0, torch.inf).argmin(-1)
 
 
 def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: float) -> None:
