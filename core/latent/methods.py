@@ -89,18 +89,20 @@ DRAFTERS: dict[str, DraftPart] = {
     )
 }  # fmt: skip
 
-JUDGES: dict[str, JudgePart] = {
-    part.name: part
-    for part in (
-        JudgePart("tape", "identical", "the target's own latents on the noise tape, by layered dither", "",
+
+def judges(tokens: str, drawn: str, drafter: str, prefill: int) -> dict[str, JudgePart]:
+    """The judges of `tokens`, by name, where drafts are `drawn` off the tape for two of them and `drafter` is theirs
+    unless another is named; prefill: tokens at the beginning that the published rule leaves to the target."""
+    parts = (
+        JudgePart("tape", "identical", f"the target's own {tokens} on the noise tape, by layered dither", "",
                   lambda context, values, shape: TapeVerifier(), ("",), drafter=""),
         JudgePart("coupled", "exact", "the two chains coupled step by step, each step as often as any coupling can",
-                  COUPLING, lambda context, values, shape: CoupledVerifier(), ("chain",), drafter="eagle"),
-        JudgePart("cspd", "lossy", "as published: the ratio of the chains' last steps, both driven by one noise",
-                  CSPD,
-                  lambda context, values, shape: ContinuousSpeculative(values["prefill"]), ("chain",), drafter="eagle",
-                  parameters={"prefill": Parameter(13, "first latents that the target draws alone", 0, 10**6)}),
-    )
-}  # fmt: skip
+                  COUPLING, lambda context, values, shape: CoupledVerifier(), (drawn,), drafter=drafter),
+        JudgePart("cspd", "lossy", "as published: the ratio of the chains' last steps, both driven by one noise", CSPD,
+                  lambda context, values, shape: ContinuousSpeculative(values["prefill"]), (drawn,), drafter=drafter,
+                  parameters={"prefill": Parameter(prefill, f"first {tokens} that the target draws alone", 0, 10**6)}),
+    )  # fmt: skip
+    return {part.name: part for part in parts}
 
-LATENTS = Registry("latents", DRAFTERS, JUDGES)
+
+LATENTS = Registry("latents", DRAFTERS, judges("latents", drawn="chain", drafter="eagle", prefill=13))

@@ -8,12 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from polydraft.core.drafters.base import Drafter, NoDrafter
-from polydraft.core.latent.coupled import CoupledVerifier
-from polydraft.core.latent.methods import COUPLING, CSPD
-from polydraft.core.latent.published import ContinuousSpeculative
-from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
+from polydraft.core.latent.methods import COUPLING, judges
+from polydraft.core.methods import DraftPart, MethodContext, Parameter
 from polydraft.core.naming import Registry
-from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.image.families.mar.drafter import SetDrafter, shallow
 from polydraft.modalities.image.families.mar.target import MARTarget
 
@@ -53,18 +50,4 @@ DRAFTERS: dict[str, DraftPart] = {
     )
 }  # fmt: skip
 
-JUDGES: dict[str, JudgePart] = {
-    part.name: part
-    for part in (
-        JudgePart("tape", "identical", "the target's own sets on the noise tape", "",
-                  lambda context, values, shape: TapeVerifier(), ("",), drafter=""),
-        JudgePart("coupled", "exact", "the two chains coupled step by step, each step as often as any coupling can",
-                  COUPLING, lambda context, values, shape: CoupledVerifier(), ("off",), drafter="early-exit"),
-        JudgePart("cspd", "lossy", "as published: the ratio of the chains' last steps, both driven by one noise",
-                  CSPD, lambda context, values, shape: ContinuousSpeculative(values["prefill"]), ("off",),
-                  drafter="early-exit",
-                  parameters={"prefill": Parameter(3, "first sets that the target draws alone", 0, 10**6)}),
-    )
-}  # fmt: skip
-
-SETS = Registry("sets of latents", DRAFTERS, JUDGES)
+SETS = Registry("sets of latents", DRAFTERS, judges("sets", drawn="off", drafter="early-exit", prefill=3))
