@@ -46,7 +46,7 @@ from polydraft.core.kernels import weight_of
 from polydraft.core.network import context as positions
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.codes import coded
-from polydraft.modalities.image.base import grid_of
+from polydraft.modalities.image.base import anew, grid_of
 from polydraft.modalities.image.run import Asked
 from polydraft.modalities.image.target import CodeTarget
 from polydraft.modalities.loading import DeviceMap, ModelCard, causal_lm
@@ -140,7 +140,7 @@ class PictureFamily(ABC):
 
     def begun(self, picture: Image.Image) -> Self:
         """The same, going on from what of `picture` is to stay; its codes are `prime`, and part of prompts."""
-        raise InvalidArgument(f"{self.card.name} begins every picture anew; leave out prime.")
+        raise anew(self.card.name)
 
     @property
     def row(self) -> int:
