@@ -115,12 +115,17 @@ class ModelCard:
     @property
     def methods(self) -> list[str]:
         """Names of the methods this model can use."""
-        return self.registry.available(self.manifest["drafters"], self.has_codes)
+        return self.registry.available(self.manifest["drafters"], self.has_codes, self.has_preview)
 
     @property
     def has_codes(self) -> bool:
         """Whether its tokens are codes that can be near each other; words and latents are not."""
         return self.modality != "vlm" and not self.latent
+
+    @property
+    def has_preview(self) -> bool:
+        """Whether it draws a small picture before the large one."""
+        return bool(self.manifest.get("preview", False))
 
     @property
     def makes(self) -> dict[str, list[str]]:

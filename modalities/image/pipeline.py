@@ -28,6 +28,7 @@ from polydraft.modalities.image.families import family_of
 from polydraft.modalities.image.family import Parts, PictureFamily
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
+from polydraft.modalities.image.sibling import Sibling
 from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.loading import ModelCard, load
 
@@ -133,6 +134,16 @@ class ImagePipeline(PicturePipeline):
 
     def begun(self, prime: Image.Image | None) -> Self:
         return self if prime is None else self.of(self.family.begun(prime))
+
+    def read_drafter(self, kind: str, folder: Path) -> Any:
+        """Of models whose ids are their own, a smaller model of pictures where others have a language model."""
+        if kind != "lm" or self.family.speaks:
+            return super().read_drafter(kind, folder)
+        return Sibling.of(folder, self.family, self.dtype)
+
+    def drafter(self, kind: str) -> Any:
+        found = super().drafter(kind)
+        return found.at(self.grid) if isinstance(found, Sibling) else found
 
     def sampling(self, **asked: Any) -> Sampling:
         found = super().sampling(**asked)
