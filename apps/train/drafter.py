@@ -192,9 +192,10 @@ def check_read(name: str, prompts: list[Prompt]) -> None:
 
 
 def forced(mask: Tensor) -> Tensor | None:
-    """`[V]` bool: ids that are a slot's only choice, of a grammar `[K, V]`; None where every slot has several."""
-    alone = mask[mask.sum(1) == 1]
-    return alone.any(0).cpu() if len(alone) else None
+    """`[V]` bool: ids that are said where a slot has no other choice, and nowhere else, of a grammar `[K, V]`; or None."""
+    alone = mask.sum(1) == 1
+    found = mask[alone].any(0) & ~mask[~alone].any(0)
+    return found.cpu() if found.any() else None
 
 
 def check_belongs(folder: Path, about: dict[str, Any]) -> None:

@@ -86,7 +86,7 @@ def layers_alone(config: Any) -> Any:
     Raises UnsupportedMethod for kinds that no drafter can be made of.
     """
     kind = decoder_of(config)
-    made = None if kind is None else kind._from_config(config)
+    made: Any = None if kind is None else kind._from_config(config)
     if not hasattr(made, "layers"):  # what has none does not take our mask either
         raise UnsupportedMethod(
             f"layers of the kind {config.model_type!r} make no drafter here; train hydra or heads, which have none, or "
