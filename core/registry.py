@@ -175,7 +175,8 @@ DRAFTERS: dict[str, DraftPart] = {
             },
         ),
         DraftPart(
-            "preview", "the code that a preview drawn before shows at the same spot", "", preview,
+            "preview", "the code that a preview drawn before shows at the same spot, no model",
+            "the preview of zai-org/GLM-Image", preview,
             lambda values: "fixed", needs_preview=True,
             parameters={"reach": Parameter(4, "codes drafted a pass", 1, 256)},
         ),

@@ -192,7 +192,7 @@ def check_read(name: str, prompts: list[Prompt]) -> None:
 
 
 def forced(mask: Tensor) -> Tensor | None:
-    """`[V]` bool: ids that are said where a slot has no other choice, and nowhere else, of a grammar `[K, V]`; or None."""
+    """`[V]` bool: ids that slots of a grammar `[K, V]` have no choice about, and that no other slot has; or None."""
     alone = mask.sum(1) == 1
     found = mask[alone].any(0) & ~mask[~alone].any(0)
     return found.cpu() if found.any() else None

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.network import NetworkDrafter, counted, in_front
 from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import NetworkReader, Said
+from polydraft.core.drafters.reading import NetworkReader, ReadState, Said
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -85,6 +85,15 @@ class LMReader(NetworkReader):
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return self.own.embed(self.own_ids(tokens)).repeat_interleave(features.shape[1], 0)
+
+    def newly(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Tensor:
+        """Branches of a prompt may end with ids of their own."""
+        read, branches = self.inputs(tokens, features), own.roots.shape[1]
+        if branches == 1:
+            return read
+        begins = (state.generated == 0).repeat_interleave(branches)
+        first = self.own.embed(self.own_ids(own.roots)).flatten(0, 1)
+        return torch.cat([torch.where(begins[:, None], first, read[:, 0])[:, None], read[:, 1:]], 1)
 
     def own_ids(self, ids: Tensor) -> Tensor:
         return ids if self.translation is None else self.translation.read[ids]

@@ -49,7 +49,6 @@ from polydraft.modalities.codes import coded
 from polydraft.modalities.image.base import anew, grid_of
 from polydraft.modalities.image.run import Asked
 from polydraft.modalities.image.target import CodeTarget
-from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import DeviceMap, ModelCard, causal_lm
 
 
@@ -76,9 +75,10 @@ class PictureFamily(ABC):
     grid: rows and columns of codes; side: pixels a side of a code; free: whether it draws other grids. branches: that
     guidance takes; 1 where there is none. negative: what guidance leads away from, in words; None where it has no
     words. size: ids that may be drawn; words: ids that prompts may have; first: id of code 0. embeds: whether prompts
-    say what is read, or end with another id in every branch. prime: the codes that a picture begins with, where it goes
-    on from another. eos: drawn ids that end a picture before its budget does. text: the tokenizer of prompts, where it
-    is one of Hugging Face. speaks: whether the loop's ids are those of the language model, words and all.
+    say what is read, or end with another id in every branch; worded: whether their ids say it. prime: the codes that a
+    picture begins with, where it goes on from another. eos: drawn ids that end a picture before its budget does. text:
+    the tokenizer of prompts, `Words`, where it is one of Hugging Face. speaks: whether the loop's ids are those of the
+    language model, words and all.
     """
 
     grid: tuple[int, int]
@@ -89,11 +89,12 @@ class PictureFamily(ABC):
     branches: int = 2
     negative: ClassVar[str | None] = None
     embeds: ClassVar[bool] = False
+    worded: ClassVar[bool] = True
     first: int = 0
     forced: ClassVar[int] = 0
     prime: tuple[int, ...] = ()
     eos: frozenset[int] = frozenset()
-    text: Words | None = None
+    text: Any = None
     speaks: ClassVar[bool] = False
     slot: Callable[[History], Tensor] | None = None
     coordinates: Callable[[Tensor], Tensor] | None = None

@@ -27,7 +27,7 @@ from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import card
 from polydraft.modalities.translation import by_words
 
-CLOSE = 1e-2  # of code vectors that were stored in several types
+CLOSE = 1e-2  # how far apart code vectors may be, of their length: they may have been stored in several types
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def misfit(family: PictureFamily, target: PictureFamily) -> str:
     own, codes = family.vectors.float(), target.vectors.float()
     if len(own) != len(codes):
         return f"{len(own)} codes where {target.card.name} has {len(codes)}"
-    if own.shape != codes.shape or not own.allclose(codes, atol=CLOSE):
+    if own.shape != codes.shape or (own - codes).norm() > CLOSE * codes.norm():
         return f"other code vectors than {target.card.name}"
-    if family.embeds or target.embeds:
+    if not (family.worded and target.worded):
         return "prompts that are more than their ids, which only the model itself can read"
     return ""
 

@@ -161,6 +161,17 @@ def test_prompts_that_only_the_model_reads_are_refused(folder_of: FolderOf) -> N
         beside(folder, folder)("a red cat")
 
 
+@pytest.mark.parametrize("guidance", [1.0, 4.0])
+def test_branches_that_end_with_ids_of_their_own_are_read_so(folder_of: FolderOf, guidance: float) -> None:
+    """A prompt is a class, and guidance leads away from the class that is none; the drafter is the target once more."""
+    folder = folder_of("llamagen_c2i")
+    pipe = beside(folder, folder, "float64")
+    asked: dict[str, Any] = {"seed": 3, "guidance_scale": guidance, "temperature": 1.0}
+    drawn = pipe(["7", "3", "88"], method="draft(depth=3)", **asked)
+    assert drawn.tokens.equal(pipe(["7", "3", "88"], method="ar", **asked).tokens)
+    assert drawn.stats.mean_accepted_length > 3
+
+
 def test_the_command_takes_a_sibling(folder_of: FolderOf, tmp_path: Path) -> None:
     weaker(folder_of("janus"), tmp_path / "small")
     done = run(
