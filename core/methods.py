@@ -14,6 +14,8 @@ from polydraft.core.fit import ByRows
 from polydraft.core.target import CausalTarget
 from polydraft.core.verify.base import Verifier
 
+SMALLER = "a preview before the picture"  # what a method may need
+
 
 @dataclass(frozen=True)
 class MethodContext:
@@ -71,7 +73,8 @@ class Parameter:
 class DraftPart:
     """A row of the registry: a way to draft.
 
-    judge: who judges unless told otherwise. kind: the trained drafter it needs. fitted: whether it reads what
+    judge: who judges unless told otherwise. kind: the trained drafter it needs. needs_preview: whether the model has to
+    draw a preview before the picture. fitted: whether it reads what
     was fitted to that drafter; what is as published does not. ours: where what is done here is not
     what the paper publishes. On the tape any tree will do; off it `shape` says what a judge may assume: "fixed"
     (deterministic), "chain" or "tree" of sampled tokens with their law, or "picked", sampled tokens of which some were
@@ -85,6 +88,7 @@ class DraftPart:
     shape: Callable[[dict[str, Any]], str]
     judge: str = "tape"
     kind: str = ""
+    needs_preview: bool = False
     fitted: bool = True
     ours: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -131,10 +135,12 @@ class Choice:
     def guarantee(self) -> str:
         return self.judge.guarantee
 
-    def lacks(self, drafters: Container[str], codes: bool = True) -> str:
-        """What a model with these drafters lacks for it; empty if nothing."""
+    def lacks(self, drafters: Container[str], codes: bool = True, preview: bool = False) -> str:
+        """What a model with these drafters lacks for it; empty if nothing. codes, preview: whether it has them."""
         if self.drafter.kind and self.drafter.kind not in drafters:
             return f"a drafter of kind {self.drafter.kind!r}"
+        if self.drafter.needs_preview and not preview:
+            return SMALLER
         return "a codebook" if self.judge.needs_codes and not codes else ""
 
     def build(self, context: MethodContext) -> tuple[Drafter, Verifier]:

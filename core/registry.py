@@ -24,6 +24,7 @@ from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
+from polydraft.core.drafters.preview import PreviewDrafter
 from polydraft.core.drafters.sjd import SJDDrafter
 from polydraft.core.fit import ByRows
 from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
@@ -44,6 +45,11 @@ ANY = ("fixed", *SAMPLED, "picked")
 
 def lookup(context: MethodContext, values: Values) -> Drafter:
     return LookupDrafter(allowed=context.allowed, **values)
+
+
+def preview(context: MethodContext, values: Values) -> Drafter:
+    assert context.origins is not None  # `Registry.build` has looked
+    return PreviewDrafter(values["reach"], context.origins, context.allowed)
 
 
 def initial(context: MethodContext, values: Values) -> Initial:
@@ -167,6 +173,12 @@ DRAFTERS: dict[str, DraftPart] = {
                 "reach": Parameter(10, "tokens copied", 1, 256),
                 "ngram": Parameter(3, "longest n-gram matched", 1, 8),
             },
+        ),
+        DraftPart(
+            "preview", "the code that a preview drawn before shows at the same spot, no model",
+            "the preview of zai-org/GLM-Image", preview,
+            lambda values: "fixed", needs_preview=True,
+            parameters={"reach": Parameter(4, "codes drafted a pass", 1, 256)},
         ),
         DraftPart(
             "jacobi", "the target drafts for itself: Jacobi iteration on the tape, no training",

@@ -58,7 +58,11 @@ class Prefill:
     @property
     def roots(self) -> Tensor:
         """`[B, 1]`: the last id of every conditional branch."""
-        return self.ids.unflatten(0, self.lengths.shape)[:, 0].gather(1, self.lengths[:, :1] - 1)
+        return self.last()[:, :1]
+
+    def last(self) -> Tensor:
+        """`[B, R]`: the last id of every branch."""
+        return self.ids.unflatten(0, self.lengths.shape).gather(2, self.lengths[..., None] - 1)[..., 0]
 
     def before_root(self) -> Tensor:
         """`[B, R, D]`: the feature that chose the root; zeros where the root is all there is."""
@@ -220,9 +224,17 @@ class CausalTarget:
         """See `State.begins`."""
         return None
 
+    def tokens_of(self, ids: Tensor) -> Tensor:
+        """The tokens that ids of prompts are, where what is drawn has numbers of its own."""
+        return ids
+
+    def prompt_of(self, tokens: Tensor) -> Tensor:
+        """The way back: ids of a prompt that these tokens are, drawn ones among them."""
+        return tokens
+
     def written(self, ids: Tensor) -> Tensor:
         """Tokens `[B, blocks of L, …]` of rows whose prompts are `ids` `[B, L]`."""
-        return nn.functional.pad(ids, (0, blocks(ids.shape[1]) - ids.shape[1]))
+        return nn.functional.pad(self.tokens_of(ids), (0, blocks(ids.shape[1]) - ids.shape[1]))
 
     def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
         """Fill the physical `rows` with prompts, ids `[B*R, L]` and lengths `[B, R]`."""

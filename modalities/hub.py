@@ -26,6 +26,7 @@ RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUB
 )
 FILES = ["*.json", "*.jinja", "*.safetensors"]
 PIPELINE = "model_index.json"  # of diffusers' pipelines, whose parts lie in folders
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SHARDS = "model.safetensors.index.json"  # which tensor is in which file
 
 
@@ -79,6 +80,17 @@ def stored(folder: Path) -> dict[str, Path]:
         with safe_open(file, "pt") as opened:
             names |= dict.fromkeys(opened.keys(), file)
     return names
+
+
+def refuse_pickles(place: Path) -> None:
+    """Raise WeightsError where a file, or a folder without safetensors, holds weights that could run code."""
+    files = [place] if place.is_file() else sorted(place.iterdir()) if place.is_dir() else []
+    pickles = [file for file in files if file.suffix in PICKLES]
+    if pickles and not any(file.suffix == ".safetensors" for file in files):
+        raise WeightsError(
+            f"{pickles[0]} is a pickle, which could run code and is never opened; get the model as safetensors, or "
+            "make them with `polydraft convert` where that knows it."
+        )
 
 
 def with_codec(place: Path, codec: str | None, own: str | None, extra: list[str]) -> dict[str, str]:

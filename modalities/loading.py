@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 
 from polydraft.core.errors import DeviceUnavailable, InvalidArgument, PolydraftError, UnknownModel, WeightsError
-from polydraft.modalities.hub import said
+from polydraft.modalities.hub import refuse_pickles, said
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -115,12 +115,17 @@ class ModelCard:
     @property
     def methods(self) -> list[str]:
         """Names of the methods this model can use."""
-        return self.registry.available(self.manifest["drafters"], self.has_codes)
+        return self.registry.available(self.manifest["drafters"], self.has_codes, self.has_preview)
 
     @property
     def has_codes(self) -> bool:
         """Whether its tokens are codes that can be near each other; words and latents are not."""
         return self.modality != "vlm" and not self.latent
+
+    @property
+    def has_preview(self) -> bool:
+        """Whether it draws a small picture before the large one."""
+        return bool(self.manifest.get("preview", False))
 
     @property
     def makes(self) -> dict[str, list[str]]:
@@ -163,6 +168,10 @@ def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, 
         return ModelCard(folder.name, folder, said(folder / MANIFEST))
     if name and (found := hub.manifest(name, codec, modality)) is not None:
         return ModelCard(Path(name).resolve().name, *found)
+    if name:
+        hub.refuse_pickles(Path(name))
+    if name and Path(name).is_dir():
+        raise UnknownModel(f"{name} has no config.json, so it is no model's folder; give the one that holds it.")
     known = ", ".join(model.name for model in models())
     raise UnknownModel(
         f"model {name!r} is unknown; embedded models are {known}, or give a model's folder or its name on the hub."
@@ -309,6 +318,7 @@ def pretrained(
     from transformers.utils import logging
     from transformers.utils.import_utils import is_accelerate_available
 
+    refuse_pickles(folder)
     logging.disable_progress_bar()
     if device_map is not None and not is_accelerate_available():
         raise InvalidArgument("device_map is transformers' own and needs accelerate; install polydraft[gpu].")

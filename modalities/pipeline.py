@@ -126,12 +126,12 @@ class Pipeline(ABC):
     def checked(self, method: str) -> Choice:
         """The parsed method, refused here and not later if this model cannot use it."""
         choice = self.parsed(method)
-        if choice.lacks(self.card.drafters, self.card.has_codes):
+        if choice.lacks(self.card.drafters, self.card.has_codes, self.card.has_preview):
             kinds: dict[str, Any] = dict.fromkeys(self.card.drafters)
             bare: Any = None  # nothing is loaded for a refusal
-            codes = torch.empty(0) if self.card.has_codes else None
+            codes, origins = (torch.empty(0) if has else None for has in (self.card.has_codes, self.card.has_preview))
             self.registry.build(
-                choice, MethodContext(self.card.name, bare, bare, codes=codes, drafters=kinds)
+                choice, MethodContext(self.card.name, bare, bare, codes=codes, drafters=kinds, origins=origins)
             )  # names what fits
         return choice
 

@@ -3,16 +3,17 @@
 polydraft bench roofline --shape llava-1.6-7b --shape pixtral-12b -o runs/bench
 
 Weights are random, so nothing would be accepted: an EAGLE-2 tree is drafted, scored and judged in earnest, then as many
-tokens are accepted as were published for the model (or --tau). At batch 1 a pass must read every weight once. The limit
-of S is therefore τ times the bytes of a plain pass over those of a drafted one; the limit of a plain pass is its bytes
-at the rate at which this machine copies.
+tokens are accepted as were published for the model (or --tau). At batch 1 a pass must read every weight once, and the
+keys and values of all its branches. The limit of S is therefore τ times the bytes of a plain pass over those of a
+drafted one; the limit of a plain pass is its bytes at the rate at which this machine copies. Shapes of models that draw
+pictures are in `image/shapes.py`.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
 from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.kernels import prepare
+from polydraft.core.network import context
 from polydraft.core.noise import Noise
 from polydraft.core.sampling import Law, Sampler, Sampling
 from polydraft.core.stats import DecodeStats
@@ -54,11 +56,17 @@ COPIED = {"cuda": 2**32, "cpu": 2**28}  # bytes; far more than any cache holds
 
 @dataclass(frozen=True)
 class Shape:
-    """A text decoder, and what was published for EAGLE-2 on it: tokens a pass, and S."""
+    """A decoder, and what was published for EAGLE-2 on it: tokens a pass, and S.
+
+    guidance: its scale, 1 is none; prompt, tokens: how long prompts and answers are unless told otherwise.
+    """
 
     config: Any
     tau: float
     speedup: float | None = None
+    guidance: float = 1.0
+    prompt: int = 640
+    tokens: int = 128
 
 
 SHAPES = {
@@ -90,28 +98,33 @@ class Prescribed:
 
 
 def run(
-    *, shapes: list[str], tau: float | None, depth: int, width: int, total: int, words: int | None, tokens: int,
-    prompt: int, repeats: int, device: str, dtype: str, output: Path | None, json: bool,
+    *, shapes: list[str], tau: float | None, depth: int, width: int, total: int, words: int | None,
+    tokens: int | None, prompt: int | None, repeats: int, device: str, dtype: str, output: Path | None, json: bool,
+    known: Mapping[str, Shape] | None = None, called: str = "roofline",
 ) -> None:  # fmt: skip
-    """Measure every shape, print and, given a folder, save."""
+    """Measure every shape of `known`, print and, given a folder, save files called so."""
+    known = SHAPES if known is None else known
     report.check_folder(output)
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
     plan = Dynamic(depth, width, total)
     for name in shapes:
-        if name not in SHAPES:
-            raise InvalidArgument(f"shape {name!r} is unknown; use one of {', '.join(SHAPES)}.")
-        check_tau(SHAPES[name].tau if tau is None else tau, plan)
+        if name not in known:
+            raise InvalidArgument(f"shape {name!r} is unknown; use one of {', '.join(known)}.")
+        check_tau(known[name].tau if tau is None else tau, plan)
+        check_room(name, known[name], prompt, tokens)
     taken_on = timed_on(where, precision)
     rate = bandwidth(where)
     rows = [
-        measured(name, SHAPES[name], tau, plan, words, tokens, prompt, repeats, where, precision, rate)
+        measured(name, known[name], tau, plan, words, tokens, prompt, repeats, where, precision, rate)
         for name in shapes
     ]
-    value = {"bytes_a_second": rate, "rows": rows, "prompt": prompt, "tokens": tokens, "environment": taken_on}
+    value = {
+        "bytes_a_second": rate, "rows": rows, "weights": "random", "tau": "prescribed", "environment": taken_on,
+    }  # fmt: skip
     line = f"memory is copied at {rate / 1e9:.0f} GB/s here; weights are random, τ is prescribed"
     sheet = (HEADERS, [cells_of(row) for row in rows])
-    report.tell("roofline", value, [sheet], [line], lambda: picture(rows), output, json)
+    report.tell(called, value, [sheet], [line], lambda: picture(rows), output, json)
 
 
 def check_tau(tau: float, plan: Dynamic) -> None:
@@ -122,19 +135,28 @@ def check_tau(tau: float, plan: Dynamic) -> None:
         )
 
 
+def check_room(name: str, shape: Shape, prompt: int | None, tokens: int | None) -> None:
+    needed, held = (prompt or shape.prompt) + (tokens or shape.tokens), context(shape.config)
+    if needed > held:
+        raise InvalidArgument(f"{name} holds {held} positions and {needed} are asked for; give fewer --tokens.")
+
+
 def measured(
-    name: str, shape: Shape, tau: float | None, plan: Dynamic, words: int | None, tokens: int, prompt: int,
-    repeats: int, device: torch.device, dtype: torch.dtype, rate: float,
+    name: str, shape: Shape, tau: float | None, plan: Dynamic, words: int | None, tokens: int | None,
+    prompt: int | None, repeats: int, device: torch.device, dtype: torch.dtype, rate: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Plain decoding and a drafted run in turns."""
     wanted = shape.tau if tau is None else tau
+    tokens, prompt = tokens or shape.tokens, prompt or shape.prompt
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(shape.config, dtype=dtype).requires_grad_(False)
         head = EagleNetwork(shape.config, words=None if words is None else list(range(words))).to(dtype).eval()
     prepare(head.requires_grad_(False))
-    target = CausalTarget(model)
+    target = CausalTarget(model, guided=shape.guidance != 1)
     sampler = Sampler(torch.ones(1, target.vocab, dtype=torch.bool, device=device))
-    asked = Prompt((tuple(range(2, 2 + prompt)),), tokens, sampling=Sampling(temperature=0))
+    ids = tuple(2 + place % (target.vocab - 2) for place in range(prompt))
+    sampling = Sampling(temperature=0, guidance_scale=shape.guidance)
+    asked = Prompt((ids,) * target.branches, tokens, sampling=sampling)
 
     def plain() -> Run:
         return decoded(Method("ar", target, NoDrafter(), TapeVerifier(), sampler), [asked])
@@ -149,12 +171,14 @@ def measured(
     counts = DecodeStats.in_sequence([turn.stats for turn in runs["eagle2"] if turn.stats is not None])
     passes = counts.drafter_passes / counts.target_passes
     projection = bytes_of(model.get_output_embeddings()) * (1 if words is None else words / target.vocab)
-    whole, guess = bytes_read(model), passes * (bytes_of(head) + projection)
+    cached = target.branches * target.network.slot_bytes * (prompt + tokens // 2)
+    whole, guess = bytes_read(model) + cached, passes * (bytes_of(head) + projection)
     found = speedup(runs["ar"], runs["eagle2"]).median
     limit = counts.mean_accepted_length * whole / (whole + guess)
     plain_seconds = Spread.of(turn.pace for turn in runs["ar"]).median
     return {
-        "shape": name, "bytes": whole, "plain_seconds": plain_seconds, "plain_over_limit": plain_seconds * rate / whole,
+        "shape": name, "prompt": prompt, "tokens": tokens, "guidance": shape.guidance, "bytes": whole,
+        "cached_bytes": cached, "plain_seconds": plain_seconds, "plain_over_limit": plain_seconds * rate / whole,
         "drafter_passes": passes, "pass_seconds": counts.decode_seconds / counts.target_passes,
         "tau": counts.mean_accepted_length, "S": found, "limit": limit, "reached": found / limit,
         "published_efficiency": None if shape.speedup is None else shape.speedup / shape.tau,

@@ -1,6 +1,7 @@
 """`polydraft bench`: speed, fidelity, understanding and costs, each measured in one process.
 
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
+polydraft bench image --shape emu3 --scale 16 --tokens 64
 polydraft bench fidelity --n 200
 polydraft bench speech --sentences 100 -o runs/bench
 polydraft bench vlm --prompts 8
@@ -23,11 +24,12 @@ import typer
 
 from polydraft.apps.commands import bench_engine
 from polydraft.apps.commands.bench_engine import Output, Repeats
-from polydraft.apps.commands.options import Method, Model, Results, Temperature, TopK, TopP
+from polydraft.apps.commands.options import Device, Dtype, Method, Model, Results, Temperature, TopK, TopP
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
 app.add_typer(bench_engine.app)
 
+DEPTH = 5  # of the chains that are drafted at a published shape
 Choices = Literal["flat", "textured", "settings"]
 WorldName = Annotated[
     Choices | None, typer.Option("--world", help="Captions with flat colours, settings (textured), or both (settings).")
@@ -56,15 +58,34 @@ def image(
     temperature: Temperature = None,
     guidance_scale: Guidance = None,
     peers: Peers = True,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--shape", help="Instead: what a pass costs at a published model's sizes; may be repeated."),
+    ] = None,
+    scale: Annotated[int, typer.Option(min=1, help="With --shape: divide its sizes.")] = 1,
+    tau: Annotated[float, typer.Option(min=1, help="With --shape: tokens a pass, prescribed.")] = 4.0,
+    tokens: Annotated[int | None, typer.Option(min=8, help="With --shape: of a picture. Default: all.")] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     output: Output = None,
     as_json: Results = False,
 ) -> None:
-    """Speed of image methods: S, τ, and whether the tokens are identical. Run it on an otherwise idle machine."""
+    """Speed of image methods: S, τ, and whether the tokens are identical. Run it on an otherwise idle machine.
+
+    With --shape weights are random: janus-pro-1b, janus-pro-7b, emu3, glm-image, lumina-mgpt-7b or llamagen-xl.
+    """
+    if shapes:
+        from polydraft.apps.bench.image import shapes as published
+
+        return published.run(
+            shapes=shapes, scale=scale, tau=tau, depth=DEPTH, width=1, total=DEPTH, words=None, tokens=tokens,
+            prompt=None, repeats=repeats, device=device, dtype=dtype, output=output, json=as_json,
+        )  # fmt: skip
     from polydraft.apps.bench.image.speed import run
 
     run(
         prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
-        guidance_scale=guidance_scale, peers=peers, output=output, json=as_json,
+        guidance_scale=guidance_scale, peers=peers, output=output, json=as_json, device=device, dtype=dtype,
     )  # fmt: skip
 
 

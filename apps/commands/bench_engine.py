@@ -2,7 +2,9 @@
 
 polydraft bench generate --shape smolvlm --prompts 80,800,3000 --dtypes bfloat16,float32
 polydraft bench length --shape smolvlm --lengths 512,2048,8192,16384
+polydraft bench length --shape emu3 --lengths 512,2048,4096,8193
 polydraft bench rows --shape smolvlm --rows 64
+polydraft bench rows --shape emu3 --rows 2 --length 8193
 polydraft bench noise --vocab 152000 --columns 16
 polydraft bench levels --model tiny-vlm
 polydraft bench roofline --shape llava-1.6-7b
@@ -21,7 +23,10 @@ app = typer.Typer()
 
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and pictures.")]
-KNOWN = "smolvlm, small, llava-1.6-7b or pixtral-12b, with random weights, or an embedded model."
+KNOWN = (
+    "smolvlm, small, llava-1.6-7b, pixtral-12b, janus-pro-1b, janus-pro-7b, emu3, glm-image, lumina-mgpt-7b or "
+    "llamagen-xl, with random weights, emu3/16 with sizes divided by 16; or an embedded model."
+)
 Shape = Annotated[str, typer.Option(help=KNOWN)]
 
 

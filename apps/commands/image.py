@@ -43,6 +43,12 @@ def image(
     top_p: TopP = None,
     guidance_scale: Annotated[float | None, typer.Option(help="How strictly the prompt guides; 1 is off.")] = None,
     size: Annotated[str | None, typer.Option(help="Such as 512x256, for models that draw several.")] = None,
+    negative_prompt: Annotated[
+        str | None, typer.Option(help="What guidance leads away from, for models that read it.")
+    ] = None,
+    prime: Annotated[
+        Path | None, typer.Option(help="A picture to go on from, or to show with the prompt, for models that can.")
+    ] = None,
     iterations: Annotated[int | None, typer.Option(help="Sets of tokens, for models that draw these.")] = None,
     codec: Annotated[str | None, typer.Option(help="Folder of the autoencoder, where the model's has none.")] = None,
     drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
@@ -58,10 +64,11 @@ def image(
     seeds = read_seeds(seed)
     check_files(output, map_file)
     request.check(map_file, compare, speculative, method)
+    shown = opened(prime)
     pipe = request.loaded(model, "image", codec=codec, drafter=drafter, device=device, dtype=dtype)
     options: dict[str, Any] = {
         "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "guidance_scale": guidance_scale, "size": size,
+        "guidance_scale": guidance_scale, "size": size, "negative_prompt": negative_prompt, "prime": shown,
         "iterations": iterations,
     }  # fmt: skip
     asked = request.Request(options, speculative, method, compare)
@@ -98,6 +105,13 @@ def read_seeds(given: list[str] | None) -> int | list[int]:
         raise InvalidArgument(f"seed={','.join(parts)} is not possible; give whole numbers from 0, such as 7 or 1,2,3.")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def opened(prime: Path | None) -> Any:
+    """The picture in a file; what is wrong with it is said before any model is loaded."""
+    from polydraft.modalities.vlm.conversation import opened
+
+    return None if prime is None else opened(prime)
 
 
 def check_files(output: Path, map_file: Path | None) -> None:

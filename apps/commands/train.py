@@ -99,6 +99,9 @@ def drafter(
         str | None,
         typer.Option(help="Folder, .jsonl, .json, .txt, .parquet or hub set to learn from. Default: what is rendered."),
     ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="Of pictures, such as 512x256, for targets that draw several.")
+    ] = None,
     held_out: Annotated[float, typer.Option(min=0.001, max=0.999, help="Share of --data kept to try it on.")] = 0.1,
     cache: Annotated[
         float, typer.Option("--cache-gb", min=0, help="Disk for what the target sees; 0 reads anew in every step.")
@@ -116,7 +119,7 @@ def drafter(
 
     report = run(
         target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed, data=data, held_out=held_out,
-        cache=cache, pictures=pictures, places=places, words=words,
+        cache=cache, size=size, pictures=pictures, places=places, words=words,
     )  # fmt: skip
     if as_json:
         print_json(report.to_dict())

@@ -30,12 +30,14 @@ from polydraft.apps.train.lessons import LESSONS, Lessons
 from polydraft.apps.train.own.lessons import OwnLessons, asks
 from polydraft.apps.train.samples import TOGETHER, Samples
 from polydraft.apps.train.trial import tried
-from polydraft.core.errors import InvalidArgument, UnsupportedMethod
+from polydraft.core.errors import DataUnavailable, InvalidArgument, UnsupportedMethod
 from polydraft.core.registry import parse
+from polydraft.core.target import Prompt
 from polydraft.core.training import parallel
 from polydraft.core.training.distill import STATE, distil
 from polydraft.core.training.examples import Examples
 from polydraft.modalities import loading
+from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.output import whole
 
 DRAW, DISTIL, TRY = 0.25, 0.65, 0.1  # of the minutes given
@@ -44,17 +46,20 @@ LAWS = 1 << 26  # chances that the laws of a step may hold: with them come gradi
 FEATURES = 1 << 24  # numbers that its features may hold
 JUDGED = 4  # held-out batches that are judged now and then
 CACHE = 20.0  # GB
+ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read what the target sees, whatever it draws
 
 
 def run(
     target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None,
-    start: Path | None = None, data: str | None = None, held_out: float = 0.1, cache: float = CACHE, **settings: Any,
+    start: Path | None = None, data: str | None = None, held_out: float = 0.1, cache: float = CACHE,
+    size: str | None = None, **settings: Any,
 ) -> card.Report:  # fmt: skip
     """A quarter of the time draws with the target, most of the rest distils, and a tenth tries what came of it.
 
     samples: where what the target drew is kept, `out` unless several drafters share it. start: weights to begin with.
     data: folder, file or hub set to take prompts from; held_out: which share of it is not trained on. cache: GB of disk
-    that the target's features may take; where they need more it reads anew in every step. settings: of the network,
+    that the target's features may take; where they need more it reads anew in every step. size: of pictures that a
+    target of several draws. settings: of the network,
     None is its own; `places` of heads; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many ids it may
     guess, those that the target says most often. Raises UnsupportedMethod for an unknown kind, and DataUnavailable
     that says where the data is wrong.
@@ -69,18 +74,22 @@ def run(
     asked = None if data is None else asks(data, found.modality)
     folder = samples or out / "samples"
     about = {"target": target, "seed": seed} | ({} if data is None else {"data": data, "held_out": held_out})
+    about |= {} if size is None else {"size": size}
     check_belongs(folder, about)
+    check_drawn(found, kind, data, size)
     pipe = loading.load(target)
+    pipe = pipe if size is None else pipe.sized(size)
     model, words = pipe.target(), given.pop("words", None)
     student = recipe.student(model, **given).to(pipe.device)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe, seed) if asked is None else OwnLessons(
         pipe, asked, seed, held_out
     )  # fmt: skip
-    drawn = Samples(model, folder, lessons.unread)
+    drawn = Samples(model, folder, lessons.unread, forced=forced(pipe.mask))
     with what_is_left(out, folder):
         begin(folder, about)
         plain = pipe.method(parse("ar"), guided=pipe.sampling().guidance_scale != 1)
         apart, seconds = lessons.held_out(), minutes * DRAW * 60
+        check_read(pipe.card.name, apart)
         drawn.draw(plain, lambda index: apart[index * TOGETHER : (index + 1) * TOGETHER], "held", seconds / 4)
         kept = len(drawn)
         drawn.draw(plain, lessons.prompts, "taught", seconds)
@@ -156,6 +165,37 @@ def gathered(laws: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         if sum(held[0].numel() for held in parts) + part[0].numel() > LAWS:
             break
     return tuple(torch.cat(side) for side in zip(*parts, strict=True))
+
+
+def check_drawn(found: loading.ModelCard, kind: str, data: str | None, size: str | None) -> None:
+    """Raise where a target's pictures, or that it draws none, do not go with what is asked for."""
+    if size is not None and found.modality != "image":
+        raise InvalidArgument(f"size={size} is not possible; {found.name} draws no pictures, leave it out.")
+    if found.modality != "image" or "family" not in found.manifest:
+        return
+    if kind not in ON_FEATURES:
+        raise UnsupportedMethod(
+            f"drafters of kind {kind!r} cannot be trained for {found.name}; train one of {', '.join(ON_FEATURES)}, or "
+            "give a smaller model with its codes as --drafter."
+        )
+    if data is None:
+        raise DataUnavailable(f"{found.name} draws more than what is rendered here; give --data with prompts for it.")
+
+
+def check_read(name: str, prompts: list[Prompt]) -> None:
+    """Raise UnsupportedMethod where prompts of pictures are more than ids, which samples do not keep."""
+    if any(EMBEDDINGS in prompt.inputs for prompt in prompts):
+        raise UnsupportedMethod(
+            f"no drafter can be trained for {name}, whose prompts are more than their ids; use jacobi, which needs "
+            "none."
+        )
+
+
+def forced(mask: Tensor) -> Tensor | None:
+    """`[V]` bool: ids that slots of a grammar `[K, V]` have no choice about, and that no other slot has; or None."""
+    alone = mask.sum(1) == 1
+    found = mask[alone].any(0) & ~mask[~alone].any(0)
+    return found.cpu() if found.any() else None
 
 
 def check_belongs(folder: Path, about: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tqdm import tqdm
 
 from polydraft.core.decode import Method
 from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.tokens import among
 from polydraft.core.training.distill import collect
 from polydraft.core.training.examples import Examples, read
 
@@ -39,7 +40,8 @@ SEEN = "features"  # the folder of what the target saw
 class Samples:
     """target: who wrote them. rows: file and place of each; sizes: positions, the prompt's included; outputs: answers.
 
-    unread: `[V]` bool, ids that a student without eyes drops. seen: whether features of all rows are on disk.
+    unread: `[V]` bool, ids that a student without eyes drops. seen: whether features of all rows are on disk. forced:
+    `[V]` bool, ids that the grammar alone decides on, which nobody need guess.
     """
 
     target: CausalTarget
@@ -49,6 +51,7 @@ class Samples:
     sizes: list[int] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     seen: bool = False
+    forced: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -87,9 +90,13 @@ class Samples:
         """Some of it; rows whose place is in `blank`, which must not be remembered, follow the prompt `instead`."""
         rows = list(rows)
         stored = [self.stored(row, not self.seen) for row in rows]
-        prompts = [instead if place in blank else row.pop("prompt") for place, row in enumerate(stored)]
+        told = [instead if place in blank else row.pop("prompt") for place, row in enumerate(stored)]
+        prompts = [self.target.tokens_of(torch.as_tensor(prompt).long()) for prompt in told]
         inputs = [] if self.seen else [{name: row[name] for name in row if name != "prompt"} for row in stored]
         made = Examples.join(prompts, [self.outputs[row] for row in rows], inputs, self.unread)
+        if self.forced is not None:
+            following = torch.nn.functional.pad(made.ids[:, 1:], (0, 1))
+            made = replace(made, judged=made.judged & ~among(following, self.forced))
         if not self.seen:
             return made
         sides = [self.remembered(row) for row in rows]

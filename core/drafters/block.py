@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
 from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.heads import MultiTokenNetwork
-from polydraft.core.drafters.network import layers_like
+from polydraft.core.drafters.network import layers_alone, layers_like
 from polydraft.core.network import Network
 
 
@@ -32,8 +32,7 @@ class BlockNetwork(MultiTokenNetwork):
         size = self.config.hidden_size
         self.fuse = nn.Linear(2 * size, size)
         self.queries = nn.Parameter(0.02 * torch.randn(places, size))
-        self.layers: PreTrainedModel = AutoModel.from_config(self.config)
-        self.layers.embed_tokens = nn.Identity()
+        self.layers: PreTrainedModel = layers_alone(self.config)
 
     @cached_property
     def network(self) -> Network:

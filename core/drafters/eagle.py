@@ -19,11 +19,18 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
 from polydraft.core.drafters import published
 from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, counted, in_front, layers_like
+from polydraft.core.drafters.network import (
+    FeatureNetwork,
+    NetworkDrafter,
+    counted,
+    in_front,
+    layers_alone,
+    layers_like,
+)
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.reading import NetworkReader, Said, embeddings
 from polydraft.core.errors import InvalidArgument
@@ -55,8 +62,7 @@ class EagleNetwork(FeatureNetwork):
         self.config = layers_like(target_config, 1, **shape or {})
         size = self.config.hidden_size
         self.fuse = nn.Linear(2 * size, size, bias=bias)
-        self.layer: PreTrainedModel = AutoModel.from_config(self.config)
-        self.layer.embed_tokens = nn.Identity()
+        self.layer: PreTrainedModel = layers_alone(self.config)
         if not normed:
             self.layer.norm = self.layer.layers[0].input_layernorm = nn.Identity()
 

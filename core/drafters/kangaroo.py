@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, layers_like
+from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, layers_alone, layers_like
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.reading import NetworkReader, embeddings
 from polydraft.core.errors import UnsupportedMethod
@@ -55,8 +55,7 @@ class KangarooAdapter(FeatureNetwork):
     def __init__(self, target_config: Any, layers: int = 2, depth: int = 1) -> None:
         super().__init__(target_config, layers=layers, depth=depth)
         self.layers = layers
-        self.adapter: PreTrainedModel = AutoModel.from_config(layers_like(target_config, depth))
-        self.adapter.embed_tokens = nn.Identity()
+        self.adapter: PreTrainedModel = layers_alone(layers_like(target_config, depth))
         self.joined: list[PreTrainedModel] = []  # a list, so that the target's weights are not this module's
 
     @classmethod

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.network import NetworkDrafter, counted, in_front
 from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import NetworkReader, Said
+from polydraft.core.drafters.reading import NetworkReader, ReadState, Said
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -68,9 +68,9 @@ class Translation:
 
 
 class IndependentLM(NamedTuple):
-    """A small causal decoder, and how its ids relate to the target's if they are others."""
+    """A small causal decoder, as it is or as a target, and how its ids relate to the target's if they are others."""
 
-    model: PreTrainedModel
+    model: PreTrainedModel | CausalTarget
     translation: Translation | None = None
 
 
@@ -81,10 +81,19 @@ class LMReader(NetworkReader):
         self, own: CausalTarget, target: CausalTarget, dropped: Tensor | None, translation: Translation | None
     ) -> None:
         super().__init__(own.network, target)
-        self.dropped, self.translation = dropped, translation
+        self.own, self.dropped, self.translation = own, dropped, translation
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        return self.own_ids(tokens)
+        return self.own.embed(self.own_ids(tokens)).repeat_interleave(features.shape[1], 0)
+
+    def newly(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Tensor:
+        """Branches of a prompt may end with ids of their own."""
+        read, branches = self.inputs(tokens, features), own.roots.shape[1]
+        if branches == 1:
+            return read
+        begins = (state.generated == 0).repeat_interleave(branches)
+        first = self.own.embed(self.own_ids(own.roots)).flatten(0, 1)
+        return torch.cat([torch.where(begins[:, None], first, read[:, 0])[:, None], read[:, 1:]], 1)
 
     def own_ids(self, ids: Tensor) -> Tensor:
         return ids if self.translation is None else self.translation.read[ids]
@@ -95,17 +104,18 @@ class LMReader(NetworkReader):
             dropped = self.dropped[ids]
             entries = entries - counted(dropped, entries)
             (ids,) = in_front(~dropped, ids)
-        return self.own_ids(ids), entries
+        return self.own.embed(self.own_ids(ids)), entries
 
 
 class LMDrafter(NetworkDrafter):
     """dropped: see `LMReader`."""
 
     def __init__(
-        self, model: PreTrainedModel, target: CausalTarget, plan: Plan, rank: Rank, dropped: Tensor | None = None,
-        translation: Translation | None = None,
+        self, model: PreTrainedModel | CausalTarget, target: CausalTarget, plan: Plan, rank: Rank,
+        dropped: Tensor | None = None, translation: Translation | None = None,
     ) -> None:  # fmt: skip
-        self.own, self.translation = CausalTarget(model, guided=target.branches > 1), translation
+        self.own = model if isinstance(model, CausalTarget) else CausalTarget(model)
+        self.translation = translation
         super().__init__(LMReader(self.own, target, dropped, translation), target, plan, rank)
 
     def head(self, features: Tensor) -> Tensor:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import MODEL_MAPPING, GenerationMixin, PreTrainedModel
 
 from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.candidates import Tree
@@ -77,6 +78,36 @@ def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
     if getattr(target_config, "layer_types", None):
         changes["layer_types"] = ["full_attention"] * layers
     return type(target_config)(**(target_config.to_dict() | changes | others))
+
+
+def layers_alone(config: Any) -> Any:
+    """Untrained layers as `config` says, without embeddings or what their model has for pictures.
+
+    Raises UnsupportedMethod for kinds that no drafter can be made of.
+    """
+    kind = decoder_of(config)
+    made: Any = None if kind is None else kind._from_config(config)
+    if not hasattr(made, "layers"):  # what has none does not take our mask either
+        raise UnsupportedMethod(
+            f"layers of the kind {config.model_type!r} make no drafter here; train hydra or heads, which have none, or "
+            "use jacobi."
+        )
+    made.embed_tokens = nn.Identity()
+    if hasattr(made, "vqmodel"):
+        del made.vqmodel
+    return made
+
+
+def decoder_of(config: Any) -> Any:
+    """transformers' class of the layers that `config` describes, also of those that are part of a larger model alone;
+    None where there is none."""
+    if type(config) in MODEL_MAPPING:
+        return MODEL_MAPPING[type(config)]
+    described = type(config).__module__
+    module = import_module(described.replace(".configuration_", ".modeling_"))
+    parts = (part for part in vars(module).values() if isinstance(part, type) and issubclass(part, PreTrainedModel))
+    fitting = (part for part in parts if getattr(part, "config_class", None) is type(config))
+    return next((part for part in fitting if not issubclass(part, GenerationMixin)), None)
 
 
 class NetworkDrafter(TreeDrafter):

@@ -27,7 +27,8 @@ class ReadState(Rows):
 
     cache: of its network, `cached` `[B, R]` entries of which will stay. tokens: `[B, K, …]` not read: the first
     `counts` `[B]` of a row, of which `committed` `[B]` are committed and the rest found but waiting. features:
-    `[B, R, K, D]`, the target's features behind each (of the token before it).
+    `[B, R, K, D]`, the target's features behind each (of the token before it). roots: `[B, R]`, ids that the branches
+    of prompts end with.
     """
 
     cache: SlotCache
@@ -36,6 +37,7 @@ class ReadState(Rows):
     features: Tensor
     counts: Tensor
     committed: Tensor
+    roots: Tensor
 
     @property
     def waiting(self) -> Tensor:
@@ -45,7 +47,8 @@ class ReadState(Rows):
     def begun(own: ReadState | None, cache: SlotCache, cached: Tensor, seen: Prefill) -> ReadState:
         """Prompts are read up to their roots, which wait for the first draft; rows behind those of `own`."""
         ones = torch.ones_like(seen.lengths[:, 0])
-        new = ReadState(cache, cached, seen.roots, seen.before_root()[:, :, None], ones, ones.clone())
+        before = seen.before_root()[:, :, None]
+        new = ReadState(cache, cached, seen.roots, before, ones, ones.clone(), seen.last())
         joined_rows: ReadState = joined(own, new)
         return joined_rows
 
@@ -77,6 +80,10 @@ class NetworkReader(ABC):
         """What the network reads for tokens `[B, C, …]` behind features `[B, R, C, D]`: ids, or embeddings
         `[B*R, C, D]`."""
 
+    def newly(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Tensor:
+        """The same of what was committed since."""
+        return self.inputs(tokens, features)
+
     @abstractmethod
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
         """Inputs for all entries of prompts (see `remember`), and how many of them stay, `[B, R]`."""
@@ -100,7 +107,7 @@ class NetworkReader(ABC):
         own.cache.reach(state.longest + tokens.shape[1] + room)
         columns, branches = places(tokens.shape[1], tokens.device), own.cached.shape[1]
         causal = (columns[:, None] >= columns).expand(len(tokens), -1, -1)
-        inputs, depth = self.inputs(tokens, features), columns.expand(len(tokens), -1)
+        inputs, depth = self.newly(state, own, tokens, features), columns.expand(len(tokens), -1)
         read = self.network.tree_pass(own.cache, inputs, causal, depth, own.cached)
         last = (own.counts - 1).repeat_interleave(branches)
         frontier = self.network.frontier(own.cache, own.cached + own.counts[:, None])

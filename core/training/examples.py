@@ -20,7 +20,8 @@ from polydraft.core.target import CausalTarget, Prompt
 
 @dataclass(frozen=True)
 class Examples:
-    """Token sequences: ids `[B, L]` right-padded, and which positions' next token counts, `[B, L]` bool.
+    """Token sequences: ids `[B, L]` right-padded, numbered as the target's tokens, and `[B, L]` bool, which positions'
+    next token counts.
 
     inputs: whatever else the target's forward reads (pixels, say), a row each. unread: `[V]` bool, ids that a student
     without eyes drops. seen: what `read` found, `[B, L, D]` each, where it is remembered.
@@ -66,7 +67,8 @@ def read(target: CausalTarget, examples: Examples) -> tuple[Tensor, Tensor]:
     if examples.seen is not None:
         return examples.seen
     inputs = examples.inputs or [{}] * len(examples.ids)
-    rows = [Prompt((tuple(ids),), 0, inputs=own) for ids, own in zip(examples.ids.tolist(), inputs, strict=True)]
+    told = target.prompt_of(examples.ids).tolist()
+    rows = [Prompt((tuple(ids),), 0, inputs=own) for ids, own in zip(told, inputs, strict=True)]
     with torch.inference_mode():
         seen = target.prefill(target.empty(), rows)
         sides = seen.features[:, 0], embeddings(target, seen)

@@ -100,6 +100,18 @@ class PicturePipeline(Pipeline):
             raise InvalidArgument(f"iterations={iterations} is not possible; {self.card.name} draws token by token.")
         return self
 
+    def led_from(self, negative_prompt: str | None) -> Self:
+        """The same model, with guidance that leads away from these words; None is from its own."""
+        if negative_prompt is not None:
+            raise InvalidArgument(f"{self.card.name} reads no negative prompt; leave out negative_prompt.")
+        return self
+
+    def begun(self, prime: Image.Image | None) -> Self:
+        """The same model, going on from a picture, or shown one with the prompt; None is neither."""
+        if prime is not None:
+            raise anew(self.card.name)
+        return self
+
     def as_costly(self, result: ImageResult) -> dict[str, Any]:
         """Options of plain drawing that takes as many target passes as a lossy `result` did, what that is to be
         compared with; empty where plain drawing cannot be had in fewer passes, or nothing was lost."""
@@ -132,10 +144,12 @@ class PicturePipeline(Pipeline):
         self, prompt: str | list[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, guidance_scale: float | None = None, size: str | None = None,
-        iterations: int | None = None, partial_images: int = 0,
+        iterations: int | None = None, negative_prompt: str | None = None, prime: Image.Image | None = None,
+        partial_images: int = 0,
     ) -> ImageRun:  # fmt: skip
         """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
         pipe, choice = self.sized(size).drawn_in(iterations), self.chosen(speculative, method)
+        pipe = pipe.led_from(negative_prompt).begun(prime)
         if not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")
         texts = [prompt] if isinstance(prompt, str) else list(prompt)
@@ -180,6 +194,11 @@ class PicturePipeline(Pipeline):
         pixels = torch.cat([self.pixels(tokens[part].to(self.device), asked[part]) for part in parts])
         bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).to("cpu", torch.uint8)
         return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
+
+
+def anew(name: str) -> InvalidArgument:
+    """Said of a model that goes on from no other picture."""
+    return InvalidArgument(f"{name} begins every picture anew; leave out prime.")
 
 
 def grid_of(size: str, side: int, context: int, name: str, usual: str) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from polydraft.modalities.hub import Published
 class Family:
     """A family that draws codes. title: what people say; published: GB of its checkpoints on the hub.
 
-    pipeline: what diffusers calls it, if it is published as one of its pipelines; target: the part that draws codes.
+    pipeline: what diffusers calls it, if it is published as one of its pipelines; target: the part that draws codes;
+    preview: whether a smaller picture is drawn before the picture.
     """
 
     title: str
@@ -25,6 +26,7 @@ class Family:
     published: dict[str, float] = field(default_factory=dict)
     pipeline: str = ""
     target: str = "."
+    preview: bool = False
 
 
 CHAMELEON_LICENCE = "Chameleon Research License (no commercial use); its copies on the hub say otherwise or nothing"
@@ -49,6 +51,7 @@ CODES = {  # by what `kind_of` says
         "GLM-Image", "draws free text in sizes that are multiples of 32, codes first and pixels by diffusion",
         "MIT; its tokenizer of pictures (X-Omni) Apache-2.0",
         {"temperature": 0.9, "top_p": 0.75}, {"zai-org/GLM-Image": 35}, "GlmImagePipeline", "vision_language_encoder",
+        preview=True,
     ),
     "llamagen_t2i": Family(
         "LlamaGen of captions", "draws free text, 512x512 or 256x256", "MIT",

@@ -46,7 +46,7 @@ from polydraft.core.kernels import weight_of
 from polydraft.core.network import context as positions
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.codes import coded
-from polydraft.modalities.image.base import grid_of
+from polydraft.modalities.image.base import anew, grid_of
 from polydraft.modalities.image.run import Asked
 from polydraft.modalities.image.target import CodeTarget
 from polydraft.modalities.loading import DeviceMap, ModelCard, causal_lm
@@ -75,8 +75,10 @@ class PictureFamily(ABC):
     grid: rows and columns of codes; side: pixels a side of a code; free: whether it draws other grids. branches: that
     guidance takes; 1 where there is none. negative: what guidance leads away from, in words; None where it has no
     words. size: ids that may be drawn; words: ids that prompts may have; first: id of code 0. embeds: whether prompts
-    say what is read, or end with another id in every branch. prime: the codes that a picture begins with, where it goes
-    on from another. eos: drawn ids that end a picture before its budget does.
+    say what is read, or end with another id in every branch; worded: whether their ids say it. prime: the codes that a
+    picture begins with, where it goes on from another. eos: drawn ids that end a picture before its budget does. text:
+    the tokenizer of prompts, `Words`, where it is one of Hugging Face. speaks: whether the loop's ids are those of the
+    language model, words and all.
     """
 
     grid: tuple[int, int]
@@ -87,10 +89,13 @@ class PictureFamily(ABC):
     branches: int = 2
     negative: ClassVar[str | None] = None
     embeds: ClassVar[bool] = False
+    worded: ClassVar[bool] = True
     first: int = 0
     forced: ClassVar[int] = 0
     prime: tuple[int, ...] = ()
     eos: frozenset[int] = frozenset()
+    text: Any = None
+    speaks: ClassVar[bool] = False
     slot: Callable[[History], Tensor] | None = None
     coordinates: Callable[[Tensor], Tensor] | None = None
 
@@ -140,7 +145,7 @@ class PictureFamily(ABC):
 
     def begun(self, picture: Image.Image) -> Self:
         """The same, going on from what of `picture` is to stay; its codes are `prime`, and part of prompts."""
-        raise InvalidArgument(f"{self.card.name} begins every picture anew; leave out prime.")
+        raise anew(self.card.name)
 
     @property
     def row(self) -> int:

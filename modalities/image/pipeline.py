@@ -28,6 +28,7 @@ from polydraft.modalities.image.families import family_of
 from polydraft.modalities.image.family import Parts, PictureFamily
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
+from polydraft.modalities.image.sibling import Sibling
 from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.loading import ModelCard, load
 
@@ -35,7 +36,8 @@ from polydraft.modalities.loading import ModelCard, load
 def generate_image(
     prompt: str | list[str], *, speculative: bool = True, model: str = "tiny-image", method: str | None = None,
     n: int = 1, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
-    top_p: float | None = None, guidance_scale: float | None = None, size: str | None = None, device: str = "auto",
+    top_p: float | None = None, guidance_scale: float | None = None, size: str | None = None,
+    negative_prompt: str | None = None, prime: Image.Image | None = None, device: str = "auto",
     dtype: str = "auto", on_step: Callable[[ImageStep], None] | None = None,
 ) -> ImageResult:  # fmt: skip
     """Draw `prompt` (or each of a list), `n` pictures a prompt.
@@ -43,11 +45,13 @@ def generate_image(
     speculative: True uses the model's best identical method, False plain decoding; the picture is the same.
     seed: picture i gets seed + i, or the i-th of a list. None everywhere else means the model's own default;
     temperature 0 is greedy, guidance_scale 1 is off. size: "512x256" is wide, for models that draw several sizes.
-    Raises a PolydraftError that says what to change.
+    negative_prompt: what guidance leads away from. prime: a picture to go on from, or one shown with the prompt, for
+    models that do. Raises a PolydraftError that says what to change.
     """
     return _cached_pipeline(model, device, dtype)(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
-        top_p=top_p, guidance_scale=guidance_scale, size=size, on_step=on_step,
+        top_p=top_p, guidance_scale=guidance_scale, size=size, negative_prompt=negative_prompt, prime=prime,
+        on_step=on_step,
     )  # fmt: skip
 
 
@@ -123,23 +127,23 @@ class ImagePipeline(PicturePipeline):
     def beside(self, drafter: str | Path) -> Self:
         return super().beside(drafter).changed(_grids={})
 
-    def run(
-        self, prompt: str | list[str], *, negative_prompt: str | None = None, prime: Image.Image | None = None,
-        size: str | None = None, **options: Any,
-    ) -> ImageRun:  # fmt: skip
-        """As of other models of pictures.
+    def led_from(self, negative_prompt: str | None) -> Self:
+        if negative_prompt is None or self.family.negative is None:
+            return super().led_from(negative_prompt)
+        return self.changed(negative=negative_prompt)
 
-        negative_prompt: what guidance leads away from; None is the family's own. prime: a picture to go on from, or
-        one that is shown with the prompt.
-        """
-        pipe = self.sized(size)
-        if negative_prompt is not None:
-            if self.family.negative is None:
-                raise InvalidArgument(f"{self.card.name} reads no negative prompt; leave out negative_prompt.")
-            pipe = pipe.changed(negative=negative_prompt)
-        if prime is not None:
-            pipe = pipe.of(pipe.family.begun(prime))
-        return super(ImagePipeline, pipe).run(prompt, **options)
+    def begun(self, prime: Image.Image | None) -> Self:
+        return self if prime is None else self.of(self.family.begun(prime))
+
+    def read_drafter(self, kind: str, folder: Path) -> Any:
+        """Of models whose ids are their own, a smaller model of pictures where others have a language model."""
+        if kind != "lm" or self.family.speaks:
+            return super().read_drafter(kind, folder)
+        return Sibling.of(folder, self.family, self.dtype)
+
+    def drafter(self, kind: str) -> Any:
+        found = super().drafter(kind)
+        return found.at(self.grid) if isinstance(found, Sibling) else found
 
     def sampling(self, **asked: Any) -> Sampling:
         found = super().sampling(**asked)

@@ -49,7 +49,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         codec = {"codec": "." if holds_vqgan(folder) else "vqvae"} if kind in WITH_VQGAN else {}
         return codec | {
             "format": 1, "modality": "image", "family": kind, "drafters": {}, "licence": family.licence,
-            "target": family.target,
+            "target": family.target, "preview": family.preview,
             "defaults": {"method": "jacobi"} | family.defaults, "summary": f"{family.title}: {family.summary}",
         }  # fmt: skip
     if kind != MODEL_TYPE:

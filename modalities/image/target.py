@@ -1,7 +1,8 @@
 """A target that draws codes: a transformers backbone with whatever embeddings and head its family has for them.
 
 The loop's ids are those that may be drawn, 0 … V - 1; behind them come the ids of prompts, so that prompt and picture
-are one sequence for whatever looks back at it, and laws, noise and masks are as narrow as what is drawn.
+are one sequence for whatever looks back at it, and laws, noise and masks are as narrow as what is drawn. A prompt may
+hold what was drawn already: those ids are numbered behind its words.
 """
 
 from __future__ import annotations
@@ -81,22 +82,27 @@ class CodeTarget(CausalTarget):
         """`[L, D]` of every branch."""
         if (given := prompt.inputs.get(EMBEDDINGS)) is not None:
             return [branch.to(self.device, self.network.dtype) for branch in given[: self.branches]]
-        return [self.family.read(torch.tensor(ids, device=self.device)) for ids in prompt.branches[: self.branches]]
+        said = (torch.tensor(ids, device=self.device) for ids in prompt.branches[: self.branches])
+        return [self.embed(self.tokens_of(ids)) for ids in said]
 
-    def written(self, ids: Tensor) -> Tensor:
-        return super().written(ids + self.vocab)
+    def tokens_of(self, ids: Tensor) -> Tensor:
+        return torch.where(ids < self.words, ids + self.vocab, ids - self.words)
+
+    def prompt_of(self, tokens: Tensor) -> Tensor:
+        return torch.where(tokens < self.vocab, tokens + self.words, tokens - self.vocab)
 
     def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
-        read = self.family.read(ids)
+        tokens = self.tokens_of(ids)
+        read = self.embed(tokens)
         if self.family.embeds:
             branches = [branch for prompt in prompts for branch in self.embedded(prompt)]
             for row, branch in enumerate(branches):
                 read[row, : len(branch)] = branch
         if self.network.coordinates is not None:
-            state.cache.shift(-lengths.flatten())
+            state.cache.shift((ids >= self.words).sum(1) - lengths.flatten())
         features = self.network.prefill(state.cache, read, rows)
         known = features.unflatten(0, lengths.shape), read.unflatten(0, lengths.shape)
-        return Prefill(ids + self.vocab, lengths, *known)
+        return Prefill(tokens, lengths, *known)
 
     def inputs(self, state: State, tokens: Tensor) -> Tensor:
         read = self.embed(tokens).repeat_interleave(self.branches, 0)

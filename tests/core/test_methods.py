@@ -148,7 +148,10 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
     loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {
         "lm": lambda: IndependentLM(made.student)
     }
-    context = MethodContext("m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders)
+    origins = torch.tensor([-1, -1, 0, 1])
+    context = MethodContext(
+        "m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders, origins=origins
+    )
     for choice in choices():
         if "k" in choice.judge.parameters and choice.judge.needs_codes:
             with pytest.raises(InvalidArgument, match="51 codes"):

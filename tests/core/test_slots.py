@@ -40,8 +40,9 @@ def test_no_method_emits_an_id_of_another_slot(lab, run, name, table, temperatur
     kinds = ("eagle", "heads", "hydra", "kangaroo", "block")
     networks = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds}
     context = MethodContext(
-        "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: IndependentLM(made.student)}
-    )
+        "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: IndependentLM(made.student)},
+        origins=torch.arange(-3, 9),
+    )  # fmt: skip
     choice = EVERY[name]
     given = {"k": 5} if "k" in choice.judge.parameters else {}
     drafter, verifier = build(replace(choice, judge_given=given), context)

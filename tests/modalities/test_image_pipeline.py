@@ -129,8 +129,8 @@ def test_parts_that_count_ids_differently_are_named(broken: Path) -> None:
 
 
 def test_plurals_are_read_as_singulars_by_the_saved_tokenizer(pipe: ImagePipeline) -> None:
-    assert pipe.family.text.words.encode("two foxes on buses").tokens == ["two", "fox", "on", "bus"]
-    read = [pipe.family.text.words.encode(word).ids for word in words()]
+    assert pipe.family.world.words.encode("two foxes on buses").tokens == ["two", "fox", "on", "bus"]
+    read = [pipe.family.world.words.encode(word).ids for word in words()]
     assert all(len(ids) == 1 and ids[0] > vocabulary.UNKNOWN for ids in read)
 
 

@@ -26,11 +26,12 @@ PEER_NOTE = f"{table.PEER}: prefill is apart, its clock starts with the first to
 
 def run(
     *, prompts: int, repeats: int, batch: int, methods: str | None, model: str, temperature: float | None,
-    guidance_scale: float | None, peers: bool, output: Path | None, json: bool,
+    guidance_scale: float | None, peers: bool, output: Path | None, json: bool, device: str = "auto",
+    dtype: str = "auto",
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
-    pipe = load(model)
+    pipe = load(model, device=device, dtype=dtype)
     names = asked_for(methods, pipe)
     captions = held_out(prompts)[0]
     sampling = settings(pipe, temperature, guidance_scale)

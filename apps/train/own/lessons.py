@@ -77,15 +77,16 @@ class OwnLessons:
         self.pipe, self.seed = pipe, seed
         modality = pipe.card.modality
         self.write = WRITERS[modality]
-        self.blank = pipe.prompts_to_ids([""])[0].branches[1] if modality == "image" else None
         self.unread = pipe.unread.cpu() if modality == "vlm" else None
         self.refused: dict[str, str] = {}
+        self.blank: tuple[int, ...] | None = None
         groups = np.random.default_rng([seed, 1]).permutation(sorted({ask.group for ask in data}))
         for count in range(min(len(groups) - 1, max(1, round(held_out * len(groups)))), len(groups)):
             apart = set(groups[:count])
             self.taught = [ask for ask in data if ask.group not in apart]
             self.apart = self.asked([ask for ask in data if ask.group in apart])
             if self.apart:
+                self.blank = led_from(self.apart[0])
                 return
         raise self.useless()
 
@@ -135,6 +136,11 @@ class OwnLessons:
 
     def rendered(self) -> None:
         return None
+
+
+def led_from(prompt: Prompt) -> tuple[int, ...] | None:
+    """What guidance leads away from; None where there is none."""
+    return prompt.branches[-1] if len(prompt.branches) > 1 else None
 
 
 def ask_about(pipe: Any, ask: Ask, seed: int, sampling: Sampling) -> list[Prompt]:

@@ -19,10 +19,12 @@ from polydraft.modalities.loading import read_weights
 class TinyImage(PictureFamily):
     """A folder made by `polydraft train tiny-image`. The loop's ids are its whole vocabulary."""
 
+    speaks = True
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self.text = WorldWords(parts.card)
-        self.first = vocabulary.code_offset(self.text.words)
+        self.world = WorldWords(parts.card)
+        self.first = vocabulary.code_offset(self.world.words)
         folder, dtype = parts.card.path / "tokenizer", parts.model.dtype
         self.vq = read_weights(
             "tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(parts.device, dtype).eval()
@@ -37,10 +39,10 @@ class TinyImage(PictureFamily):
             )
 
     def caption(self, text: str) -> tuple[str, list[str]]:
-        return self.text.caption(text)
+        return self.world.caption(text)
 
     def prompt(self, caption: str, negative: str) -> Branches:
-        return Branches(self.text.branches(caption))
+        return Branches(self.world.branches(caption))
 
     @property
     def vectors(self) -> Tensor:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import diffusers
@@ -16,6 +17,7 @@ import torch
 import transformers as hf
 
 import polydraft
+from polydraft.core.drafters.preview import PreviewDrafter
 from polydraft.core.registry import parse
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.image.families.glm_image import GlmImage
@@ -119,7 +121,9 @@ def test_a_place_of_the_picture_shows_what_its_place_in_the_preview_does(loaded:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["jacobi(window=3,init=preview)", "jacobi(window=9,init=preview,restart=no)"])
+@pytest.mark.parametrize("name", [
+    "jacobi(window=3,init=preview)", "jacobi(window=9,init=preview,restart=no)", "preview", "preview(reach=9)",
+])  # fmt: skip
 def test_guesses_from_the_preview_change_nothing(loaded: Loaded, name: str, temperature: float) -> None:
     pipe = loaded("glm_image")
     prompts = pipe.prompts_to_ids(CAPTIONS, sampling=Sampling(temperature=temperature))
@@ -147,9 +151,35 @@ def test_a_picture_that_is_its_preview_is_guessed(loaded: Loaded, monkeypatch: p
     taught = pipe.changed(family=other, _methods={}, _targets={}, _sizes={})
     for name in ("mask", "sampler", "rigid"):
         vars(taught).pop(name, None)
-    drawn = {name: taught(CAPTIONS, method=name, seed=2) for name in ("ar", "jacobi(window=8,init=preview)")}
-    plain, guessed = drawn.values()
-    assert guessed.tokens.equal(plain.tokens) and guessed.stats.target_passes < plain.stats.target_passes / 3
+    plain = taught(CAPTIONS, method="ar", seed=2)
+    for name in ("jacobi(window=8,init=preview)", "preview(reach=8)"):
+        guessed = taught(CAPTIONS, method=name, seed=2)
+        assert guessed.tokens.equal(plain.tokens), name
+        assert guessed.stats.target_passes < plain.stats.target_passes / 3, name
+
+
+def test_what_draws_no_preview_cannot_draft_with_one(loaded: Loaded) -> None:
+    assert "preview" in loaded("glm_image").available_methods()
+    assert "preview" not in (pipe := loaded("janus")).available_methods()
+    with pytest.raises(polydraft.UnsupportedMethod, match="needs a preview before the picture and tiny-janus has none"):
+        pipe("a cat", method="preview")
+
+
+def test_drafts_of_a_preview_are_its_codes_and_nothing_within_it() -> None:
+    """Rows of several lengths; origins that are not drawn yet, and the end of the picture, draft nothing."""
+    origins = torch.tensor([-1, -1, 0, 0, 1, 5])
+    drafter = PreviewDrafter(3, origins, torch.tensor([False] + [True] * 9))
+    none: Any = None
+    for generated, wanted in ((1, []), (2, [7, 7, 8]), (3, [7, 8]), (4, [8]), (6, [])):
+        tokens = torch.tensor([[0, 0, 7, 8, 7, 7, 8, 9, 0]])
+        state: Any = SimpleNamespace(
+            tokens=tokens, starts=torch.tensor([2]), generated=torch.tensor([generated]), offsets=none
+        )
+        draft = drafter.draft(state, none, none, none)
+        assert draft.tokens[draft.valid].tolist() == wanted, generated
+    state.tokens[0, 2] = 0  # what may not be drafted
+    state.generated = torch.tensor([2])
+    assert not drafter.draft(state, none, none, none).valid.any()
 
 
 def test_pixels_are_those_of_diffusers(folder_of: Callable[[str], Path], loaded: Loaded) -> None:

@@ -115,7 +115,7 @@ class OfClasses(LlamaGen):
 class OfCaptions(LlamaGen):
     """Ids of prompts are flan-t5's, and say nothing: what is read is its features of them."""
 
-    embeds = True
+    embeds, worded = True, False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

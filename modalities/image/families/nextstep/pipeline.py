@@ -27,7 +27,7 @@ from polydraft.modalities.image.families.nextstep.law import PUBLISHED
 from polydraft.modalities.image.families.nextstep.model import NextStep
 from polydraft.modalities.image.families.nextstep.prompt import AREA_TOKEN, prompt_ids
 from polydraft.modalities.image.latent.base import LatentPictures
-from polydraft.modalities.image.run import Asked, ImageRun
+from polydraft.modalities.image.run import Asked
 from polydraft.modalities.loading import ModelCard, read_weights
 
 log = logging.getLogger("polydraft.models")
@@ -94,11 +94,11 @@ class NextStepPipeline(LatentPictures):
         grid = grid_of(str(size), self.token_side, self.context, self.card.name, self.dimensions)
         return self.changed(_grid=grid)
 
-    def run(self, prompt: str | list[str], *, negative_prompt: str = "", **options: Any) -> ImageRun:
-        """As of other models of pictures. negative_prompt: what guidance leads away from."""
-        if negative_prompt:
-            self.read([negative_prompt])  # what is wrong with it is said as of prompts
-        return super(NextStepPipeline, self.changed(negative=negative_prompt)).run(prompt, **options)
+    def led_from(self, negative_prompt: str | None) -> Self:
+        if not negative_prompt:
+            return self
+        self.read([negative_prompt])  # what is wrong with it is said as of prompts
+        return self.changed(negative=negative_prompt)
 
     def caption(self, text: str) -> tuple[str, list[str]]:
         return text, []
