@@ -138,7 +138,7 @@ def run(
     torch.manual_seed(seed + steps(curve))
     rng, data = np.random.default_rng([seed, steps(curve)]), Measured(speech)
     usable = np.flatnonzero(data.counts >= CODES)
-    held, train = np.split(usable, [min(HELD_OUT, len(usable) // 10)])
+    held, train = np.split(usable, [max(1, min(HELD_OUT, len(usable) // 10))])
     codec = open_codec(out, config, decoder)
     phonetician = nn.Linear(codec.config.width, FRAMES * len(SYMBOLS))
     weights = torch.tensor(slow if len(slow) > 1 else [*slow] * len(VOICES))

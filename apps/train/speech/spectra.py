@@ -23,13 +23,15 @@ from polydraft.modalities.speech.codecs.vocoder import AFTER, BEFORE, HOP, SAMPL
 
 RESOLUTIONS = ((320, 24), (640, 40), (1280, 64))  # samples of a window, mel bands
 FLOOR = 1e-8  # power of a band below which nobody hears a difference
+NEARLY = 1e-4
 DECIBEL = 10 / math.log(10)
 
 
 def rendered(frames: Frames, log_pitch: Tensor) -> Tensor:
     """`[B, F HOP]`: sound of frames said at the pitch `MIDDLE e^log_pitch` `[B, F]`."""
     places = torch.arange(-BEFORE, log_pitch.shape[1] + AFTER, dtype=torch.float64)
-    said = Frames(MIDDLE * log_pitch.exp(), frames.envelope.float(), frames.noise.float()).at(places)
+    noise = frames.noise.float().clamp(NEARLY, 1 - NEARLY)  # its root has no slope at 0
+    said = Frames(MIDDLE * log_pitch.exp(), frames.envelope.float(), noise).at(places)
     return vocoder.render(said, 0, torch.zeros(len(log_pitch)))[0]
 
 

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def runs(coded: Path, tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-SMALL = {"tokens": 2 * LENGTHS[0], "width": 32, "layers": 6, "eager": True, "anyway": True}
+SMALL: dict[str, Any] = {"tokens": 2 * LENGTHS[0], "width": 32, "layers": 6, "eager": True, "anyway": True}
 
 
 def test_a_language_model_learns_from_them_and_is_found_again(runs: Path, capsys: pytest.CaptureFixture[str]):
