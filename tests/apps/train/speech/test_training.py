@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.checkpoint import known, save
 from polydraft.apps.train.speech import codec as codecs
-from polydraft.apps.train.speech import drafters, gate, target, writing
+from polydraft.apps.train.speech import drafters, gate, target, tiny, writing
 from polydraft.apps.train.speech.analysis import analyse, measure
 from polydraft.apps.train.speech.codes import LENGTHS, NOTHING, Coded, code
 from polydraft.apps.train.speech.data import load_shard
@@ -147,7 +147,7 @@ def test_nothing_is_trained_on_codes_that_are_not_understood(runs: Path, capsys:
         gate.check(runs / "codec", anyway=True)
     (runs / "codec" / gate.FILE).write_text(json.dumps(vars(good)))
     gate.check(runs / "codec", anyway=False)
-    assert "awb 0.100 → 0.130; passed" in capsys.readouterr().out.splitlines()[-1]
+    assert "awb 0.100 → 0.130, kal16 0.100 → 0.100; passed" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_what_is_dropped_is_dropped_while_training_alone(runs: Path):
@@ -238,6 +238,39 @@ def test_a_codec_learns_and_goes_on_where_it_was(
         codecs.run(measured, tmp_path / "other", 0.01, decoder=True)
 
 
+def test_the_whole_chain(shard: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From rendered and measured speech to a model that drafts; it stops where the codec is not understood."""
+
+    def in_this_process(module: str, tokens: int, share: str, *arguments: object) -> None:
+        assert module == target.__name__ and share == "--tokens" and "--anyway" in arguments
+        given = dict(zip(arguments[::2], arguments[1::2], strict=False))
+        target.run(given["--runs"], given["--minutes"], given["--seed"], **SMALL)
+
+    def deaf(folder: Path, each: int) -> Gate:
+        rates = dict.fromkeys(VOICES, 0.1)
+        found = Gate(rates, rates | {"rms": 0.3}, 5 * each, gate.weights(folder))
+        (folder / gate.FILE).write_text(json.dumps(vars(found)))
+        return found
+
+    for name, value in (("CODES", 16), ("ROWS", 4)):
+        monkeypatch.setattr(codecs, name, value)
+    monkeypatch.setattr("polydraft.apps.train.lessons.ROWS", 2)
+    monkeypatch.setattr("polydraft.apps.train.trial.LONGEST", 4)
+    monkeypatch.setattr(tiny, "render", lambda *_: [shard])
+    monkeypatch.setattr(tiny, "analyse", lambda _, out: shutil.copytree(measured, out, dirs_exist_ok=True))
+    monkeypatch.setattr(tiny, "on_every_core", in_this_process)
+    monkeypatch.setattr(gate, "run", deaf)
+    with pytest.raises(InvalidArgument, match="rms pays 0.200"):
+        tiny.run(tmp_path, 0.05, sentences=100)
+    assert not (tmp_path / "coded").exists()
+    tiny.run(tmp_path, 0.05, sentences=100, anyway=True)
+    kinds = {path.name for path in (tmp_path / "model").glob("drafter-*")}
+    assert kinds == {f"drafter-{kind}" for kind in drafters.KINDS}
+    said = load(str(tmp_path / "model"), dtype="float32", modality="speech")
+    tokens = [said("Yes.", voice="awb", seed=1, speculative=drafted).tokens for drafted in (True, False)]
+    assert tokens[0].equal(tokens[1])
+
+
 def test_the_spectrum_of_what_is_rendered_teaches_envelope_and_noise():
     """True frames are nearer to their own sound than louder ones, and the way there is downhill, at the edges too."""
     count = 60
@@ -248,7 +281,7 @@ def test_the_spectrum_of_what_is_rendered_teaches_envelope_and_noise():
     guess = (envelope + 1).requires_grad_()
     apart = spectral_distance(rendered(Frames(pitch, guess, noise), pitch), true, judged)
     apart.backward()
-    assert 3.5 < float(apart) < 5 and guess.grad is not None  # a neper of power is 4.3 dB
+    assert 3.5 < apart.item() < 5 and guess.grad is not None  # a neper of power is 4.3 dB
     assert guess.grad.isfinite().all() and (guess.grad.sum(-1) > 0)[0, 4:-4].all()
     assert float(spectral_distance(true, true, judged)) == 0
     half = torch.cat([torch.ones(1, 30), torch.zeros(1, 30)], 1)
