@@ -23,7 +23,7 @@ from polydraft.modalities.speech.corpus.sentences import held_out
 
 Sound = NDArray[np.float32]
 FIRST = 0.03  # seconds
-FFT, HOP, LOWEST = 512, 80, -100  # samples, samples, dB
+FFT, HOP, LOWEST = 512, 80, -140  # samples, samples, dB a hertz
 
 
 def level(sound: Sound) -> float:
@@ -42,8 +42,9 @@ def draw(folder: Path, out: Path, kinds: tuple[str, ...] = KINDS) -> None:
         for row, (name, heard) in enumerate((("flite", sound), ("codec", through))):
             begins = level(heard[: int(FIRST * SAMPLE_RATE)])
             shown = axes[2 * place + row]
-            shown.specgram(heard + 1e-6, FFT, SAMPLE_RATE, noverlap=FFT - HOP, vmin=LOWEST - 40, cmap="magma")
-            shown.set_title(f"{name}, {voice}, begins at {begins:.0f} dBFS: {text}", fontsize=8, loc="left")
+            shown.specgram(heard + 1e-6, NFFT=FFT, Fs=SAMPLE_RATE, noverlap=FFT - HOP, vmin=LOWEST, cmap="magma")
+            said = text.replace("$", r"\$")  # a pair of them would be a formula
+            shown.set_title(f"{name}, {voice}, begins at {begins:.0f} dBFS: {said}", fontsize=8, loc="left")
             print(f"{kind} {voice} {name}: first 30 ms {begins:.1f} dBFS, all {level(heard):.1f} dBFS", flush=True)
     figure.savefig(out, dpi=80)
 

@@ -3,8 +3,8 @@
 Sentences are said by flite (Debian: `apt install flite`), a codec learns to write the sound as codes and has to be
 understood before anything learns from it, a language model learns to write codes from text, and drafters to guess it.
 Each stage is also a command of its own in this folder, and goes on where it was stopped. For 200,000 sentences flite
-takes about 1.3 hours, WORLD one more for the fifth of them that the codec learns from, encoding about half an hour, and
-30 GB of disk; the rest is the minutes given. A trial of the whole chain:
+takes about 1.7 hours, WORLD one more for the fifth of them that the codec learns from, encoding about half an hour, and
+all of it 30 GB of disk; the rest is the minutes given. A trial of the whole chain:
 
     polydraft train tiny-speech --out runs/trial --sentences 200 --minutes 3 --anyway
 
