@@ -62,13 +62,21 @@ def tiny_latent(
 @app.command("tiny-speech")
 def tiny_speech(
     out: Out,
-    minutes: Minutes = 120.0,
+    minutes: Minutes = 720.0,
     seed: Seed = 0,
+    sentences: Annotated[int, typer.Option(min=100, help="How many flite says.")] = 200_000,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Go on with a codec that is understood much worse than flite.")
+    ] = False,
 ) -> None:
-    """Codec, target and drafters of tiny-speech, from nothing; the training voices need flite and pyworld."""
+    """Codec, target and drafters of tiny-speech, from nothing; the training voices need flite and pyworld.
+
+    Minutes are those of training; rendering and analysis of 200,000 sentences take three hours more on two cores. The
+    same command goes on with a run that was stopped.
+    """
     from polydraft.apps.train.speech.tiny import run
 
-    run(out=check_folder(out), minutes=minutes, seed=seed)
+    run(out=check_folder(out), minutes=minutes, seed=seed, sentences=sentences, anyway=anyway)
 
 
 @app.command("tiny-vlm")

@@ -31,9 +31,9 @@ def save_pretrained(model: PreTrainedModel, folder: Path, curve: Curve) -> None:
     (folder / "curve.json").write_text(json.dumps(curve))
 
 
-def known(folder: Path) -> Curve:
+def known(folder: Path, name: str = "curve.json") -> Curve:
     """The curve of runs that ended or were stopped in `folder`; empty where nothing was trained."""
-    return json.loads((folder / "curve.json").read_text()) if (folder / "curve.json").exists() else []
+    return json.loads((folder / name).read_text()) if (folder / name).exists() else []
 
 
 def steps(curve: Curve) -> int:

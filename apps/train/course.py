@@ -3,7 +3,7 @@
     run(model, [pointer], losses, batches.next, valid, keep, weights={"loss": 1.0, "pointing": 0.2}, minutes=60, …)
 
 Hidden matrices by Muon, the rest by AdamW, a rate that follows the clock; the first process tells, judges held-out
-batches now and then, and saves every few minutes.
+batches now and then and in the end, and saves every few minutes.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ SAVE_EVERY = 240  # seconds
 def run(
     model: nn.Module, beside: Sequence[nn.Module], losses: Callable[[Any], Tensor], next_batch: Callable[[], Any],
     valid: Sequence[Any], keep: Callable[[Curve], None], *, weights: dict[str, float], minutes: float, rate: float,
-    curve: Curve, rank: int, judge_every: int = JUDGE_EVERY,
+    curve: Curve, rank: int, judge_every: int = JUDGE_EVERY, decay: float = 0.01, spent: float = 0.0,
 ) -> None:  # fmt: skip
     """Train `model`, and what is only there to help it `beside`, for `minutes`.
 
     losses: of a batch, a value a name in `weights`, the first of them the one that counts. curve: of earlier runs.
+    decay: of hidden matrices. spent: seconds of the minutes that a run which was stopped has had; the rate goes on from
+    there.
     """
     past = curve[-1]["seconds"] if curve else 0
     before = steps(curve)
     helpers = [weight for module in beside for weight in module.parameters()]
-    optimisers = muon_and_adamw(model)
+    optimisers = muon_and_adamw(model, decay)
     if helpers:
         optimisers.append(torch.optim.AdamW(helpers, lr=1.0, betas=(0.9, 0.95)))
     share = torch.tensor(list(weights.values()))
-    begun, step, budget = time.monotonic(), 0, minutes * 60
+    begun, step, budget = time.monotonic(), 0, minutes * 60 - spent
     elapsed = saved = 0.0
+    model.train()
     while elapsed < budget:
-        set_rate(optimisers, rate * descent(elapsed / budget, step))
+        set_rate(optimisers, rate * descent((spent + elapsed) / (minutes * 60), step))
         parts = losses(next_batch())
         (parts @ share).backward()
         elapsed = average([*model.parameters(), *helpers], time.monotonic() - begun)
@@ -52,9 +55,11 @@ def run(
             continue
         if step % TELL_EVERY == 0:
             print(f"{elapsed:6.0f}s step {step} {told(weights, parts)}", flush=True)
-        if step % judge_every == 0:
+        if step % judge_every == 0 or elapsed >= budget:
+            model.eval()
             with torch.no_grad():
                 apart = torch.stack([losses(batch) for batch in valid])
+            model.train()
             held = apart.mean(0)
             place = {"seconds": past + round(elapsed), "step": before + step}
             curve.append(place | {"train": parts[0].item(), "held_out": held[0].item()})

@@ -41,6 +41,7 @@ from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.output import whole
 
 DRAW, DISTIL, TRY = 0.25, 0.65, 0.1  # of the minutes given
+BEGIN = 0.4  # of distillation's time goes to what it begins with, where that is given
 ROWS = 16  # of a step at most
 LAWS = 1 << 26  # chances that the laws of a step may hold: with them come gradients, several times over
 FEATURES = 1 << 24  # numbers that its features may hold
@@ -52,14 +53,15 @@ ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read what the t
 def run(
     target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None,
     start: Path | None = None, data: str | None = None, held_out: float = 0.1, cache: float = CACHE,
-    size: str | None = None, **settings: Any,
+    size: str | None = None, first: Iterator[Examples] | None = None, draw: float = DRAW, **settings: Any,
 ) -> card.Report:  # fmt: skip
     """A quarter of the time draws with the target, most of the rest distils, and a tenth tries what came of it.
 
     samples: where what the target drew is kept, `out` unless several drafters share it. start: weights to begin with.
     data: folder, file or hub set to take prompts from; held_out: which share of it is not trained on. cache: GB of disk
     that the target's features may take; where they need more it reads anew in every step. size: of pictures that a
-    target of several draws. settings: of the network,
+    target of several draws. first: endless batches that the student learns from before those of the target's own.
+    draw: share of the time that goes into drawing more than is kept already. settings: of the network,
     None is its own; `places` of heads; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many ids it may
     guess, those that the target says most often. Raises UnsupportedMethod for an unknown kind, and DataUnavailable
     that says where the data is wrong.
@@ -88,7 +90,7 @@ def run(
     with what_is_left(out, folder):
         begin(folder, about)
         plain = pipe.method(parse("ar"), guided=pipe.sampling().guidance_scale != 1)
-        apart, seconds = lessons.held_out(), minutes * DRAW * 60
+        apart, seconds = lessons.held_out(), minutes * draw * 60
         check_read(pipe.card.name, apart)
         drawn.draw(plain, lambda index: apart[index * TOGETHER : (index + 1) * TOGETHER], "held", seconds / 4)
         kept = len(drawn)
@@ -112,9 +114,14 @@ def run(
                     recipe.loss(model, student, examples).item() for examples in held_batches(JUDGED)
                 )
 
+            objective, budget = partial(recipe.loss, model), minutes * (DISTIL + DRAW - draw)
+            if first is not None:
+                moved = (batch.to(pipe.device) for batch in first)
+                distil(objective, student, moved, minutes=budget * BEGIN, folder=out / "begun", judge=judge)
+                budget *= 1 - BEGIN
             made = distil(
-                partial(recipe.loss, model), student, batches(drawn, kept, count, seed, lessons, pipe.device),
-                minutes=minutes * DISTIL, folder=out, judge=judge,
+                objective, student, batches(drawn, kept, count, seed, lessons, pipe.device), minutes=budget,
+                folder=out, judge=judge,
             )  # fmt: skip
             with torch.no_grad():
                 laws = gathered(recipe.laws(model, student, examples) for examples in held_batches(kept))

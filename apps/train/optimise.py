@@ -11,13 +11,13 @@ import torch
 WARM_UP = 100  # steps
 
 
-def muon_and_adamw(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
-    """Hidden matrices for Muon; embeddings, heads and norms for AdamW."""
+def muon_and_adamw(model: torch.nn.Module, decay: float = 0.01) -> list[torch.optim.Optimizer]:
+    """Hidden matrices for Muon, whose weights decay; embeddings, heads and norms for AdamW."""
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     hidden = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name and "lm_head" not in name]
     rest = [weight for _, weight in named if not any(weight is other for other in hidden)]
     return [
-        torch.optim.Muon(hidden, lr=1.0, weight_decay=0.01, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.Muon(hidden, lr=1.0, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(rest, lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 

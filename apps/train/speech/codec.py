@@ -1,156 +1,194 @@
 """Train the speech codec: `python -m polydraft.apps.train.speech.codec --speech runs/tiny-speech/analysed --out …`.
 
-The decoder learns what WORLD measured in the rendered speech (pitch, envelope, noise), through codes; no vocoder runs
-while training. The learning rate follows the clock, so any budget ends annealed.
+The decoder learns, through codes, what WORLD measured in the rendered speech (pitch, envelope, noise), and with some of
+every batch what that sounds like through the vocoder. The learning rate follows the clock, so any budget ends annealed;
+the same command goes on with a run that was stopped. `--decoder` keeps the codes of a codec that is done and trains its
+decoder for as long again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.apps.train.checkpoint import save
+from polydraft.apps.train.checkpoint import Curve, known, save, steps
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
-from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, SAMPLES, CodecConfig, SpeechCodec
+from polydraft.apps.train.speech.flite import VOICES
+from polydraft.apps.train.speech.measured import Measured, Piece
+from polydraft.apps.train.speech.spectra import DECIBEL, rendered, spectral_distance
+from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, CodecConfig, SpeechCodec
+from polydraft.modalities.speech.codecs.vocoder import HOP, Frames
 from polydraft.modalities.speech.text.lexicon import SYMBOLS
 
 ROWS, CODES = 32, 64  # a batch
-MARGIN = 4  # codes at both ends of a piece that are heard but not judged: their neighbours are missing
+HEARD = 8  # rows of it whose sound is rendered
+EDGES = 0.15  # of the pieces begin where their utterance does, and as many end there
 HELD_OUT = 40  # utterances
 QUIET, LOUD = -14.0, -9.0  # log power of a frame's loudest band; its error counts from LEAST to 1 in between
 LEAST = 0.3
 RATE = 2e-3
-WEIGHTS = {"slow": 2.5, "pitch": 10.0, "envelope": 1.0, "contrast": 0.5, "phones": 0.5, "noise": 4.0}
-DECIBEL = 10 / math.log(10)
+JUDGE_EVERY = 200  # steps
+WEIGHTS = {
+    "slow": 1.0, "pitch": 10.0, "envelope": 1.0, "contrast": 0.5, "phones": 0.5, "noise": 4.0, "spectrum": 0.5,
+}  # fmt: skip
+SLOW = (0.25, 1.0, 1.0, 1.0)  # by voice: what the first says is understood worse for it (2.5 cost it .09 word errors)
+CONFIG = CodecConfig(view=3)
 
 
-@dataclass(frozen=True)
-class Speech:
-    """Analysed utterances, end to end. sound: `[S]` int16; starts: `[N]` their first codes, counts: `[N]` how many.
-
-    targets: `[F, 71]` log of pitch over the middle, voiced, envelope, noise.
-    """
-
-    sound: Tensor
-    targets: Tensor
-    phones: Tensor
-    voices: Tensor
-    starts: np.ndarray
-    counts: np.ndarray
-
-    @staticmethod
-    def load(folder: Path) -> Speech:
-        parts = [np.load(path) for path in sorted(folder.glob("*.npz"))]
-        counts = np.concatenate([part["lengths"] for part in parts]) // SAMPLES
-        return Speech(
-            torch.from_numpy(np.concatenate([part["audio"] for part in parts])),
-            torch.from_numpy(np.concatenate([part["params"] for part in parts])),
-            torch.from_numpy(np.concatenate([part["phones"] for part in parts])),
-            torch.from_numpy(np.concatenate([part["voices"] for part in parts])), np.cumsum(counts) - counts, counts,
-        )  # fmt: skip
-
-    def pieces(self, rows: np.ndarray, first: np.ndarray, codes: int) -> Piece:
-        """From code `first` of utterances `rows`."""
-        begin = torch.from_numpy(self.starts[rows] + first)[:, None]
-        sound = self.sound[begin * SAMPLES + torch.arange(codes * SAMPLES)].float() / 32768
-        frames = begin * FRAMES + torch.arange(codes * FRAMES)
-        voice = self.voices[torch.from_numpy(rows)]
-        return Piece(sound, self.targets[frames].float(), self.phones[frames].long(), voice)
-
-
-class Piece(NamedTuple):
-    """sound: `[B, 320 T]`; targets: `[B, 4 T, 71]`; phones: `[B, 4 T]`; voice: `[B]`."""
-
-    sound: Tensor
-    targets: Tensor
-    phones: Tensor
-    voice: Tensor
-
-
-def losses(codec: SpeechCodec, phonetician: nn.Linear, piece: Piece) -> dict[str, Tensor]:
-    """Errors a frame: pitch in octaves (voiced frames), envelope and its contrast in dB, noise share, phones in nats.
+def losses(codec: SpeechCodec, phonetician: nn.Linear, piece: Piece, slow: Tensor) -> dict[str, Tensor]:
+    """Errors a frame that counts: pitch in octaves (voiced frames), envelope and its contrast in dB, noise share,
+    phones in nats, spectrum in dB (`spectra`, of HEARD rows).
 
     Contrast is how much every band varies in time: what is uncertain is learnt as its mean, and a mean sounds muffled
     (Toda and Tokuda 2007, global variance). Phones, told from what the decoder understands, keep codes apart that look
     alike and mean different sounds, as semantic distillation does (Zhang et al. 2024, SpeechTokenizer). Slow is how far
-    a code's point moves until the next one (Wiskott and Sejnowski 2002, slow feature analysis): codes that change only
-    when the sound does are easier to predict, for the target and more so for its drafters.
+    a code's point moves until the next one, times `slow` `[voices]` (Wiskott and Sejnowski 2002, slow feature
+    analysis): codes that change only when the sound does are easier to predict, for the target and more so for its
+    drafters.
     """
     with torch.autocast("cpu", torch.bfloat16):
         points = codec.points(piece.sound)
         understood = codec.understood(codec.rounded(points), piece.voice)
-        frames = codec.frames(understood)
         phones = phonetician(understood).unflatten(-1, (FRAMES, -1)).flatten(1, 2).float()
-    targets = piece.targets
-    inner = slice(MARGIN * FRAMES, -MARGIN * FRAMES)
-    sizes = [1, 1, frames.envelope.shape[-1], frames.noise.shape[-1]]
-    pitch, voiced, envelope, noise = targets[:, inner].split(sizes, -1)
-    loud = ((envelope.amax(-1, keepdim=True) - QUIET) / (LOUD - QUIET)).clamp(LEAST, 1)
-    heard = voiced[..., 0] * loud[..., 0] + 0.02
+    frames, true, judged = codec.frames(understood.float()), piece.frames, piece.judged
+    loud = ((true.envelope.amax(-1) - QUIET) / (LOUD - QUIET)).clamp(LEAST, 1) * judged
+    voiced = (piece.voiced * loud + 0.02) * judged
+    moved = (points[:, 1:] - points[:, :-1]).abs().mean((1, 2))
+    heard = Frames(frames.pitch[:HEARD], frames.envelope[:HEARD], frames.noise[:HEARD])
+
+    def mean(error: Tensor, weight: Tensor) -> Tensor:
+        return (error * weight).sum() / weight.sum()
 
     def contrast(x: Tensor) -> Tensor:
-        mean = (x * loud).sum(1, keepdim=True) / loud.sum(1, keepdim=True)
-        return (((x - mean).square() * loud).sum(1) / loud.sum(1)).sqrt()
+        weight = loud[..., None]
+        middle = (x * weight).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
+        return (((x - middle).square() * weight).sum(1) / weight.sum(1) + 1e-6).sqrt()
 
-    log_pitch = (frames.pitch[:, inner] / MIDDLE).log() - pitch[..., 0]
     return {
-        "slow": (points[:, 1:] - points[:, :-1]).abs().mean(),
-        "pitch": (log_pitch.abs() * heard).sum() / heard.sum() / math.log(2),
-        "envelope": ((frames.envelope[:, inner] - envelope).abs() * loud).mean() / loud.mean() * DECIBEL,
-        "contrast": (contrast(frames.envelope[:, inner]) - contrast(envelope)).abs().mean() * DECIBEL,
-        "phones": F.cross_entropy(phones[:, inner].transpose(1, 2), piece.phones[:, inner]),
-        "noise": ((frames.noise[:, inner] - noise).abs() * loud).mean() / loud.mean(),
-    }
+        "slow": (moved * slow[piece.voice]).mean(),
+        "pitch": mean(((frames.pitch / MIDDLE).log() - true.pitch).abs(), voiced) / math.log(2),
+        "envelope": mean((frames.envelope - true.envelope).abs().mean(-1), loud) * DECIBEL,
+        "contrast": (contrast(frames.envelope) - contrast(true.envelope)).abs().mean() * DECIBEL,
+        "phones": mean(F.cross_entropy(phones.transpose(1, 2), piece.phones, reduction="none"), judged),
+        "noise": mean((frames.noise - true.noise).abs().mean(-1), loud),
+        "spectrum": spectral_distance(
+            rendered(heard, true.pitch[:HEARD]), piece.sound[:HEARD, : HOP * judged.shape[1]], judged[:HEARD]
+        ),
+    }  # fmt: skip
 
 
-def run(speech: Path, out: Path, minutes: float, seed: int = 0, config: CodecConfig | None = None) -> None:
-    """Train for `minutes` and leave the codec in `out`; one found there keeps its codes, and its decoder learns on."""
+def bits(codec: SpeechCodec, codes: Tensor) -> float:
+    """What the axes of a code hold, each given itself in the code before: codes `[B, T]`."""
+    total = 0.0
+    for axis, levels in enumerate(codec.config.levels):
+        steps_of = codes // codec.strides[axis] % levels
+        both = torch.bincount((steps_of[:, :-1] * levels + steps_of[:, 1:]).flatten(), minlength=levels**2).double()
+        total += entropy(both) - entropy(both.view(levels, levels).sum(1))
+    return total
+
+
+def entropy(counts: Tensor) -> float:
+    """Bits."""
+    share = counts[counts > 0] / counts.sum()
+    return -float((share * share.log2()).sum())
+
+
+def open_codec(out: Path, config: CodecConfig, decoder: bool) -> SpeechCodec:
+    """A new codec, the one in `out`, or that one with codes that stay."""
+    if not (out / "config.json").exists():
+        if decoder:
+            raise InvalidArgument(f"{out} holds no codec whose decoder could be trained; train one without --decoder.")
+        return SpeechCodec(config)
+    codec = SpeechCodec.from_folder(out).float().train()
+    codec.encoder.requires_grad_(not decoder)
+    return codec
+
+
+def keep(codec: SpeechCodec, out: Path, name: str, curve: Curve) -> None:
+    save(codec, out)
+    (out / name).write_text(json.dumps(curve))
+
+
+def run(
+    speech: Path, out: Path, minutes: float, seed: int = 0, config: CodecConfig = CONFIG,
+    slow: Sequence[float] = SLOW, decoder: bool = False,
+) -> None:  # fmt: skip
+    """Train for `minutes` in all, of which a run that was stopped may have spent some, and leave the codec in `out`.
+
+    slow: weight of slowness, one for all voices or one each. decoder: the decoder alone, in minutes of its own.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(seed)
-    rng, data = np.random.default_rng(seed), Speech.load(speech)
+    name = "decoder.json" if decoder else "curve.json"
+    curve, budget = known(out, name), minutes * 60
+    spent = curve[-1]["seconds"] if curve else 0.0
+    if spent >= budget:
+        print(f"{out} has had its {minutes:g} minutes", flush=True)
+        return
+    torch.manual_seed(seed + steps(curve))
+    rng, data = np.random.default_rng([seed, steps(curve)]), Measured(speech)
     usable = np.flatnonzero(data.counts >= CODES)
-    train, held = usable[:-HELD_OUT], usable[-HELD_OUT:]
-    if (out / "config.json").exists():
-        codec = SpeechCodec.from_folder(out).float().train()
-        codec.encoder.requires_grad_(False)
-    else:
-        codec = SpeechCodec(config or CodecConfig())
+    held, train = np.split(usable, [max(1, min(HELD_OUT, len(usable) // 10))])
+    codec = open_codec(out, config, decoder)
     phonetician = nn.Linear(codec.config.width, FRAMES * len(SYMBOLS))
-    size = sum(p.numel() for p in codec.parameters()) / 1e6
-    print(f"{size:.2f}M parameters, {data.counts.sum() / 50 / 60:.0f} minutes of speech", flush=True)
+    weights = torch.tensor(slow if len(slow) > 1 else [*slow] * len(VOICES))
+    size, spoken = sum(p.numel() for p in codec.parameters()) / 1e6, data.counts.sum() / 50 / 60
+    print(f"{size:.2f}M parameters, {spoken:.0f} minutes of speech, {spent / 60:.0f} minutes trained", flush=True)
     optimisers = [*muon_and_adamw(codec), torch.optim.AdamW(phonetician.parameters(), lr=1.0)]
-    begun, step, budget = time.monotonic(), 0, minutes * 60
-    while (elapsed := time.monotonic() - begun) < budget:
+    begun, step, before, elapsed = time.monotonic(), 0, steps(curve), spent
+    parts: dict[str, Tensor] = {}
+    while elapsed < budget:
         set_rate(optimisers, RATE * descent(elapsed / budget, step))
-        rows = rng.choice(train, ROWS)
-        parts = losses(codec, phonetician, data.pieces(rows, rng.integers(0, data.counts[rows] - CODES + 1), CODES))
-        loss = torch.stack([WEIGHTS[name] * part for name, part in parts.items()]).sum()
+        parts = losses(codec, phonetician, data.draw(rng, train, ROWS, CODES, EDGES), weights)
+        loss = weighted(parts)
         loss.backward()
         apply(optimisers, codec)
-        step += 1
-        if step % 200 == 0:
-            with torch.no_grad():
-                piece = data.pieces(held, np.zeros(len(held), int), CODES)
-                told = {name: round(value.item(), 4) for name, value in losses(codec, phonetician, piece).items()}
-                used = codec.encode(piece.sound).unique().numel()
-            print(f"{elapsed:6.0f}s step {step} loss {loss.item():.3f} held out {told} codes {used}", flush=True)
-            save(codec, out)
-    save(codec, out)
+        step, elapsed = step + 1, spent + time.monotonic() - begun
+        if step % JUDGE_EVERY == 0 or elapsed >= budget:
+            told = judge(codec, phonetician, data, held, weights)
+            place = {"seconds": round(elapsed, 1), "step": before + step, "train": loss.item()}
+            curve.append(place | {"held_out": told.pop("loss")} | told)
+            each = " ".join(f"{name} {value:.3f}" for name, value in curve[-1].items())
+            print(each, flush=True)
+            keep(codec, out, name, curve)
+
+
+def weighted(parts: dict[str, Tensor]) -> Tensor:
+    return torch.stack([WEIGHTS[name] * part for name, part in parts.items()]).sum()
+
+
+@torch.no_grad()
+def judge(
+    codec: SpeechCodec, phonetician: nn.Linear, data: Measured, held: np.ndarray, slow: Tensor
+) -> dict[str, float]:
+    """Losses of utterances that nothing is trained on, from their starts; bits a code, and how many codes they use."""
+    piece = data.pieces(held, np.zeros(len(held), int), CODES)
+    parts = losses(codec, phonetician, piece, slow)
+    codes = codec.encode(piece.sound)
+    told = {"loss": weighted(parts).item()} | {name: part.item() for name, part in parts.items()}
+    return told | {"bits": bits(codec, codes), "codes": float(codes.unique().numel())}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--speech", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--minutes", type=float, default=90.0)
     parser.add_argument("--seed", type=int, default=0)
-    run(**vars(parser.parse_args()))
+    parser.add_argument("--decoder", action="store_true", help="keep the codes, train the decoder alone")
+    parser.add_argument("--slow", type=float, nargs="+", default=SLOW, help=f"for all, or for {' '.join(VOICES)}")
+    parser.add_argument("--levels", type=int, nargs="+", default=CONFIG.levels, help="grid points of every axis, odd")
+    parser.add_argument("--view", type=int, default=CONFIG.view, help="codes an encoder block hears on either side")
+    args = vars(parser.parse_args())
+    shape = replace(CONFIG, levels=tuple(args.pop("levels")), view=args.pop("view"))
+    run(**args, config=shape)

@@ -8,20 +8,25 @@ A folder of .npz shards, each with symbols (ids), their start and end in seconds
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from polydraft.apps.train.speech.data import load_shard, respelled
+from polydraft.core.errors import DataUnavailable
+from polydraft.core.training.examples import Examples
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SAMPLES, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE
+from polydraft.modalities.speech.text.lexicon import LETTERS
 
-LENGTHS = (160, 224, 288, 384, 512)  # of padded sequences: few shapes compile once each; what is longer is left out
+LENGTHS = (160, 224, 288, 384, 512, 640)  # padded: few shapes compile once each; what is longer is left out
 NOTHING = -1
 FEWEST = 10  # utterances to one that is held out
 SPELLED = 0.06  # share of words given as letters, so that words no lexicon has can be said
@@ -37,11 +42,13 @@ def code(shard: Path, codec: SpeechCodec, tokenizer: Tokenizer, out: Path, seed:
         codes = codec.encode(torch.from_numpy(said.samples[None].astype(np.float32) / 32768))[0]
         rows.append((ids[0], ids[1:-1], times, codes.numpy()))
     voices, symbols, times, codes = zip(*rows, strict=True)
+    unfinished = out.with_suffix(".part.npz")
     np.savez(
-        out, voices=np.array(voices, np.uint16), symbols=np.concatenate(symbols).astype(np.uint16),
+        unfinished, voices=np.array(voices, np.uint16), symbols=np.concatenate(symbols).astype(np.uint16),
         times=np.concatenate(times), codes=np.concatenate(codes).astype(np.uint16),
         symbol_counts=np.array([len(one) for one in symbols]), code_counts=np.array([len(one) for one in codes]),
     )  # fmt: skip
+    unfinished.replace(out)
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,9 @@ class Coded:
     def __init__(self, folder: Path, letters: frozenset[int], codes_from: int, held: int = 128) -> None:
         """letters: ids of symbols that are letters; codes_from: id of code 0."""
         self.letters, self.codes_from = np.array(sorted(letters)), codes_from
-        shards = [np.load(path) for path in sorted(folder.glob("*.npz"))]
+        shards = [np.load(path) for path in sorted(folder.glob("shard-?????.npz"))]
+        if not shards:
+            raise DataUnavailable(f"{folder} holds no coded speech; render and encode some first.")
 
         def joined(name: str) -> np.ndarray:
             return np.concatenate([shard[name] for shard in shards])
@@ -79,6 +88,13 @@ class Coded:
         self.held_out, train = apart, np.setdiff1d(fitting, apart)
         self.train = train[np.argsort(self.lengths[train], kind="stable")]
 
+    @staticmethod
+    def of(runs: Path) -> Coded:
+        """What lies in `runs/coded`, in the vocabulary of `runs/target`."""
+        words = vocabulary.load(runs / "target")
+        letters = frozenset(vocabulary.id_of(words, letter) for letter in LETTERS)
+        return Coded(runs / "coded", letters, vocabulary.code_offset(words))
+
     def batch(self, rng: np.random.Generator, tokens: int) -> Batch:
         """Utterances of about one length, `tokens` in all with padding; every utterance is as likely as another."""
         place = int(rng.integers(len(self.train)))
@@ -91,6 +107,12 @@ class Coded:
         order = self.held_out[np.argsort(self.lengths[self.held_out])]
         parts = np.array_split(order, min(len(order), 1 + int(self.lengths[order].sum()) // tokens))
         return [self.rows(part, int(self.lengths[part].max())) for part in parts]
+
+    def examples(self, rng: np.random.Generator, tokens: int) -> Iterator[Examples]:
+        """Endless batches, as drafters learn from them."""
+        while True:
+            batch = self.batch(rng, tokens)
+            yield Examples(batch.ids, F.pad(batch.judged, (0, 1)))
 
     def rows(self, chosen: np.ndarray, length: int) -> Batch:
         ids = np.zeros((len(chosen), length), np.int64)

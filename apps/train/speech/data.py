@@ -89,9 +89,14 @@ def render_many(jobs: Sequence[Job], folder: Path, *, workers: int = 1, per_file
     folder.mkdir(parents=True, exist_ok=True)
     spawn = multiprocessing.get_context("spawn")
     parts = [list(jobs[start : start + per_file]) for start in range(0, len(jobs), per_file)]
-    paths = [folder / f"shard-{index:05d}.npz" for index in range(len(parts))]
+    paths = shards_of(folder, len(jobs), per_file)
     with ProcessPoolExecutor(workers, mp_context=spawn, initializer=functools.partial(os.nice, 19)) as pool:
         yield from pool.map(write_shard, paths, parts)
+
+
+def shards_of(folder: Path, jobs: int, per_file: int) -> list[Path]:
+    """Where so many jobs are, or will be."""
+    return [folder / f"shard-{index:05d}.npz" for index in range(-(-jobs // per_file))]
 
 
 def write_shard(path: Path, jobs: list[Job]) -> Path:

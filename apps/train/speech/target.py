@@ -1,11 +1,14 @@
 """Train the causal LM of `tiny-speech`: a voice and the symbols of a text, then the codes of the speech.
 
-    python -m polydraft.apps.train.speech.target --data runs/tiny-speech/coded --out runs/tiny-speech/target
+    python -m polydraft.apps.train.speech.target --runs runs/tiny-speech --minutes 240
 
 A deep and narrow Llama. Where in the text the voice is, is known from the renderer, and half of what is hard about
 speech: while training, a middle layer points at the symbol being spoken (a loss of its own, dropped afterwards). Draft
 heads learn with it, which makes it look ahead; they are kept beside it for a drafter to start from.
-The learning rate follows the clock. Weights already in `--out` are trained on; they are saved every few minutes.
+The learning rate follows the clock. Weights are saved every few minutes, and the same command goes on with a run that
+was stopped; `--again` trains those of a run that is done for as long again.
+Whenever held-out text is judged, `entropy` is that of the target's own law: nats above it are overconfidence, which
+dropout, weight decay and more text lessen. Nothing is trained on the codes of a codec that has not passed its gate.
 With `torchrun --nproc-per-node 2 -m` for `python -m`, two processes of one thread each are twice as quick as one.
 """
 
@@ -24,15 +27,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import Curve, known, save_pretrained, steps
+from polydraft.apps.train.speech import gate
 from polydraft.apps.train.speech.codes import NOTHING, Batch, Coded
 from polydraft.apps.train.together import join
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.training.parallel import foresight
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.text.lexicon import LETTERS
 
-WEIGHTS = {"loss": 1.0, "pointing": 0.2, "ahead": 0.3}
+WEIGHTS = {"loss": 1.0, "pointing": 0.2, "ahead": 0.3, "entropy": 0.0}
+DROPOUT, DECAY = 0.1, 0.05
 LAYER = 5  # whose output points
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 
@@ -54,28 +58,52 @@ class Pointer(nn.Module):
 
 
 def losses(model: LlamaForCausalLM, pointer: Pointer, heads: HydraHeads, batch: Batch) -> Tensor:
-    """`[3]`: mean nats a code (the end included), of the pointer, and of codes further ahead."""
+    """`[4]`: mean nats a code (the end included), of the pointer, of codes further ahead, and of the law itself."""
     with torch.autocast("cpu", torch.bfloat16):
         out = model.model(input_ids=batch.ids, output_hidden_states=True)
         logits = model.lm_head(out.last_hidden_state[:, :-1][batch.judged])
         pointing = pointer(out.hidden_states[LAYER], batch)
         judged = F.pad(batch.judged, (0, 1))
         ahead = foresight(heads, model, out.last_hidden_state, batch.ids, judged, batch.ids.shape[1] // 3)
-    return torch.stack([F.cross_entropy(logits.float(), batch.ids[:, 1:][batch.judged]), pointing, ahead])
+    law = logits.detach().float().log_softmax(-1)
+    nats = F.cross_entropy(logits.float(), batch.ids[:, 1:][batch.judged])
+    return torch.stack([nats, pointing, ahead, -(law.exp() * law).sum(-1).mean()])
+
+
+def drop(model: LlamaForCausalLM, share: float) -> None:
+    """Leave out a share of what attention and MLP of every layer add, while training; Llama has no such setting."""
+
+    def dropped(module: nn.Module, _: object, out: Tensor) -> Tensor:
+        return F.dropout(out, share, module.training)
+
+    for layer in model.model.layers:
+        for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
+            part.register_forward_hook(dropped)
 
 
 def run(
-    data: Path, tokenizer: Path, out: Path, minutes: float, seed: int = 0, tokens: int = 4608, width: int = 192,
-    layers: int = 12, rate: float = 3e-3, eager: bool = False,
+    runs: Path, minutes: float, seed: int = 0, tokens: int = 4608, width: int = 192, layers: int = 12,
+    rate: float = 3e-3, dropout: float = DROPOUT, decay: float = DECAY, again: bool = False, eager: bool = False,
+    anyway: bool = False,
 ) -> None:  # fmt: skip
-    """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
+    """Train for `minutes` in all and leave the target in `runs/target`.
+
+    runs: holds `coded/`, `target/tokenizer.json` and, with what its gate found, `codec/`; anyway: whatever that is.
+    again: in minutes of its own, beginning with the weights there.
+    """
+    out = runs / "target"
     curve = known(out)
-    torch.manual_seed(seed)
     rank = join()
+    if rank == 0:
+        gate.check(runs / "codec", anyway)
+    spent = 0.0 if again or not curve else curve[-1]["seconds"]
+    if spent >= minutes * 60:
+        print(f"{out} has had its {minutes:g} minutes", flush=True)
+        return
+    torch.manual_seed(seed)
     rng = np.random.default_rng([seed, steps(curve), rank])  # other batches than before and elsewhere
-    words = vocabulary.load(tokenizer)
-    letters = frozenset(vocabulary.id_of(words, letter) for letter in LETTERS)
-    speech = Coded(data, letters, vocabulary.code_offset(words))
+    words = vocabulary.load(out)
+    speech = Coded.of(runs)
     config = LlamaConfig(
         vocab_size=words.get_vocab_size(), hidden_size=width, num_hidden_layers=layers,
         intermediate_size=width * 8 // 3, num_attention_heads=width // 32, num_key_value_heads=width // 32,
@@ -91,6 +119,8 @@ def run(
     size = sum(p.numel() for p in model.parameters()) / 1e6
     if rank == 0:
         print(f"{size:.2f}M parameters, {len(speech.train)} utterances", flush=True)
+    torch.manual_seed(seed + steps(curve) + 10_000 * rank)  # all begin alike, and leave out something else
+    drop(model, dropout)
     if not eager:
         model.model.compile(dynamic=False)  # halves a step here; needs a C++ compiler
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,17 +133,20 @@ def run(
     course.run(
         model, [pointer, heads], partial(losses, model, pointer, heads), partial(speech.batch, rng, tokens),
         speech.validation(tokens), keep, weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=rank,
+        decay=decay, spent=spent,
     )  # fmt: skip
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, required=True, help="holds coded/, target/tokenizer.json and codec/")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate; 1e-3 to train on")
+    parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate; 1e-3 with --again")
     parser.add_argument("--tokens", type=int, default=4608, help="of a batch, in each process")
+    parser.add_argument("--dropout", type=float, default=DROPOUT)
+    parser.add_argument("--decay", type=float, default=DECAY, help="of weights, at the highest learning rate")
+    parser.add_argument("--again", action="store_true", help="train on what is done")
+    parser.add_argument("--anyway", action="store_true", help="on codes of a codec that has not passed its gate")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     run(**vars(parser.parse_args()))

@@ -1,8 +1,14 @@
-"""Make `tiny-speech` from nothing: `polydraft train tiny-speech --out runs/tiny-speech` (about two hours on two cores).
+"""Make `tiny-speech` from nothing: `polydraft train tiny-speech --out runs/tiny-speech` (about 15 hours on two cores).
 
-Sentences are said by flite (Debian: `apt install flite`), a codec learns to write the sound as codes, a language model
-to write codes from text, drafters to guess it. Each stage is also a command of its own in this folder; what a stopped
-run has rendered or encoded is kept. The finished model folder is `<out>/model`.
+Sentences are said by flite (Debian: `apt install flite`), a codec learns to write the sound as codes and has to be
+understood before anything learns from it, a language model learns to write codes from text, and drafters to guess it.
+Each stage is also a command of its own in this folder, and goes on where it was stopped. For 200,000 sentences flite
+takes about 1.7 hours, WORLD one more for the fifth of them that the codec learns from, encoding about half an hour, and
+all of it 30 GB of disk; the rest is the minutes given. A trial of the whole chain:
+
+    polydraft train tiny-speech --out runs/trial --sentences 200 --minutes 3 --anyway
+
+The finished model folder is `<out>/model`.
 """
 
 from __future__ import annotations
@@ -11,63 +17,71 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
-from polydraft.apps.train import drafter
 from polydraft.apps.train.assemble import assemble
-from polydraft.apps.train.speech.analysis import measure
-from polydraft.apps.train.speech.codec import run as train_codec
+from polydraft.apps.train.speech import codec as codecs
+from polydraft.apps.train.speech import drafters, gate, writing
+from polydraft.apps.train.speech.analysis import measure_many
 from polydraft.apps.train.speech.codes import code
-from polydraft.apps.train.speech.data import Job, render_many
+from polydraft.apps.train.speech.data import Job, render_many, shards_of
 from polydraft.apps.train.speech.flite import VOICES
 from polydraft.apps.train.together import on_every_core
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec
-from polydraft.modalities.speech.corpus.sentences import sentence
+from polydraft.modalities.speech.corpus.sentences import corpus
 from polydraft.modalities.speech.text.lexicon import SYMBOLS
 from polydraft.modalities.speech.text.reading import read
 
-SENTENCES = 24_000
-ANALYSED = 6  # shards the codec learns from
-SHARES = {"codec": 0.2, "target": 0.63}  # of the minutes given, beside rendering
+SENTENCES = 200_000
+A_SHARD = 500  # sentences
+ANALYSED = 0.2  # of the shards, which the codec learns from
+WRITTEN = 0.1  # sentences by the target, of those by flite
+MINUTES = 720.0
+SHARES = {  # of the minutes
+    "codec": 0.2, "decoder": 0.05, "target": 0.47, "writing": 0.08, "hydra": 0.08, "heads": 0.04, "lm": 0.04,
+    "block": 0.04,
+}  # fmt: skip
 TOKENS = 4608  # of a batch of the language model
-DRAFTERS = {"hydra": 0.05, "heads": 0.04, "lm": 0.04, "block": 0.04}
+WORKERS = 2
 
 
 def jobs(seed: int) -> Iterator[Job]:
     """Training sentences, the voices in turns, each at a tempo of its own."""
-    rng = np.random.default_rng(seed)
     count = 0
-    while True:
-        for words in read(sentence(rng)).sentences:
+    for text in corpus(seed):
+        for words in read(text).sentences:
             yield Job(words, VOICES[count % len(VOICES)], count)
             count += 1
 
 
-def render(out: Path, sentences: int = SENTENCES, seed: int = 0, workers: int = 2) -> list[Path]:
-    """Shards of speech in `out`."""
-    wanted = list(islice(jobs(seed), sentences))
-    shards = render_many(wanted, out, workers=workers)
-    return list(tqdm(shards, total=-(-sentences // 500), desc="render", unit="shard"))
+def render(out: Path, sentences: int = SENTENCES, seed: int = 0) -> list[Path]:
+    """Shards of speech in `out`; no text is written where all are there."""
+    shards = shards_of(out, sentences, A_SHARD)
+    if all(shard.exists() for shard in shards):
+        return shards
+    wanted = list(tqdm(islice(jobs(seed), sentences), total=sentences, desc="write", unit="sentence"))
+    said = render_many(wanted, out, workers=WORKERS, per_file=A_SHARD)
+    return list(tqdm(said, total=len(shards), desc="render", unit="shard"))
 
 
-def codec(speech: list[Path], out: Path, minutes: float, seed: int = 0) -> None:
-    """Measure what some of the speech does and train the codec on it."""
-    analysed = out / "analysed"
-    analysed.mkdir(parents=True, exist_ok=True)
-    for shard in tqdm(speech[:ANALYSED], desc="analyse", unit="shard"):
-        if not (analysed / shard.name).exists():
-            measure(shard, analysed / shard.name)
-    train_codec(analysed, out / "codec", minutes, seed)
+def analyse(speech: list[Path], out: Path) -> None:
+    """Measure what some of the speech does."""
+    some = speech[: max(1, round(ANALYSED * len(speech)))]
+    for _ in tqdm(measure_many(some, out, WORKERS), total=len(some), desc="analyse", unit="shard"):
+        pass
 
 
 def encode(speech: list[Path], out: Path) -> None:
-    """Write all speech as codes, and the vocabulary of the language model."""
+    """Write all speech as codes of the codec as it is now, and the vocabulary of the language model."""
     coded, target = out / "coded", out / "target"
     for folder in (coded, target):
         folder.mkdir(parents=True, exist_ok=True)
-    trained = SpeechCodec.from_folder(out / "codec")
+    trained, stamp, now = SpeechCodec.from_folder(out / "codec"), coded / "codec.txt", gate.weights(out / "codec")
+    if stamp.exists() and stamp.read_text() != now:
+        for old in coded.glob("*.npz"):
+            old.unlink()
+    stamp.write_text(now)
     tokenizer = vocabulary.build(list(VOICES), list(SYMBOLS), trained.config.codebook_size)
     tokenizer.save(str(target / "tokenizer.json"))
     for index, shard in enumerate(tqdm(speech, desc="encode", unit="shard")):
@@ -75,18 +89,28 @@ def encode(speech: list[Path], out: Path) -> None:
             code(shard, trained, tokenizer, coded / shard.name, index)
 
 
-def run(out: Path, minutes: float = 120.0, seed: int = 0) -> None:
-    """Train all parts within about `minutes` and put them together in `out/model`."""
-    speech = render(out / "speech", seed=seed)
-    codec(speech, out, minutes * SHARES["codec"], seed)
+def run(
+    out: Path, minutes: float = MINUTES, seed: int = 0, sentences: int = SENTENCES, anyway: bool = False
+) -> None:  # fmt: skip
+    """Train all parts within about `minutes` and put them together in `out/model`.
+
+    anyway: train on codes of a codec that has not passed its gate. Raises InvalidArgument where it has not, and what is
+    there waits for a better one.
+    """
+    spent = {stage: minutes * share for stage, share in SHARES.items()}
+    speech = render(out / "speech", sentences, seed)
+    analyse(speech, out / "analysed")
+    codecs.run(out / "analysed", out / "codec", spent["codec"], seed)
+    codecs.run(out / "analysed", out / "codec", spent["decoder"], seed, decoder=True)
+    gate.run(out / "codec", each=max(1, min(20, sentences // 500)))
+    gate.check(out / "codec", anyway)
     encode(speech, out)
     on_every_core(
-        "polydraft.apps.train.speech.target", TOKENS, "--tokens", "--data", out / "coded",
-        "--tokenizer", out / "target", "--out", out / "target", "--minutes", minutes * SHARES["target"], "--seed", seed,
+        "polydraft.apps.train.speech.target", TOKENS, "--tokens", "--runs", out, "--minutes", spent["target"],
+        "--seed", seed, *(["--anyway"] if anyway else []),
     )  # fmt: skip
-    model = out / "model"
-    assemble(out, model)
-    for kind, share in DRAFTERS.items():
-        learnt = out / "target" / "heads" if kind == "hydra" else None  # what the target was trained with
-        drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed, out / "samples", learnt)
-    assemble(out, model)
+    assemble(out, out / "model")
+    writing.run(out, max(64, round(WRITTEN * sentences)), spent["writing"], seed)
+    for kind in drafters.KINDS:
+        drafters.run(kind, out, spent[kind], seed)
+    assemble(out, out / "model")

@@ -1,9 +1,9 @@
 """A small speech codec: 16 kHz sound to one stream of 50 codes a second and back.
 
-Every code is 20 ms. An encoder looks at little more than that, so the same sound has the same code wherever it stands,
-which is what makes codes predictable; its output is rounded on a small grid, whose points are the codes (finite scalar
-quantisation, Mentzer et al. 2023, arXiv 2309.15505). The decoder is told whose voice it is, looks back at what was said
-and a little ahead, and tells a source-filter vocoder what the voice does.
+Every code is 20 ms. An encoder looks at little more than that, so the same sound has much the same code wherever it
+stands, which is what makes codes predictable; its output is rounded on a small grid, whose points are the codes (finite
+scalar quantisation, Mentzer et al. 2023, arXiv 2309.15505). The decoder is told whose voice it is, looks back at what
+was said and a little ahead, and tells a source-filter vocoder what the voice does.
 
     codec = SpeechCodec.from_folder(folder)
     codes = codec.encode(sound)                  # [B, S] → [B, S // 320]
@@ -38,7 +38,8 @@ MIDDLE = 120.0  # Hz
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """levels: grid points along each axis, odd numbers; ahead: how many codes each decoder block looks ahead.
+    """levels: grid points along each axis, odd numbers; ahead: how many codes each decoder block looks ahead; view: how
+    many each encoder block hears on either side.
 
     Many axes of few points keep more of a spectrum than few axes of many, at the same number of codes.
     """
@@ -47,6 +48,7 @@ class CodecConfig:
     voices: int = 4
     width: int = 192
     encoder_blocks: int = 2
+    view: int = 1
     ahead: tuple[int, ...] = (1, 1, 1, 1, 1, 1)
     model_type: str = "polydraft-speech-codec"
 
@@ -80,7 +82,8 @@ class SpeechCodec(nn.Module):
         self.config, width, axes = config, config.width, len(config.levels)
         self.encoder = nn.Sequential(
             nn.Linear(FRAMES * MEL_BINS + TONE_BINS, width),
-            *(Block(width, 1, 1) for _ in range(config.encoder_blocks)), nn.LayerNorm(width), nn.Linear(width, axes),
+            *(Block(width, config.view, config.view) for _ in range(config.encoder_blocks)),
+            nn.LayerNorm(width), nn.Linear(width, axes),
         )  # fmt: skip
         self.point, self.voice = nn.Linear(axes, width), nn.Embedding(config.voices, width)
         self.decoder = nn.Sequential(

@@ -1,48 +1,77 @@
-"""Everyday English sentences without end: what `tiny-speech` learns from and is tested on.
+"""English sentences without end: what `tiny-speech` learns from and is tested on.
 
     sentence(np.random.default_rng(0))   # "My aunt was painting a small boat when it was foggy outside."
-    held_out(200)                        # fixed sentences of the same kind that `sentence` never gives
-    everyday()                           # a hundred written by hand, which it never gives either
+    islice(corpus(seed=0), 200_000)      # the same, and rare words go round until every word of the lexicon occurred
+    held_out(200)                        # fixed everyday sentences that neither ever gives
+    held_out(20, "prose")                # or of another kind
+    everyday()                           # a hundred written by hand, which are kept from training too
 
-Most are natural; some are drills that bring in rare words of the lexicon; some are very short.
+Many are everyday English; others are prose, figures, names, questions, and drills and frames that bring in rare words.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.resources import files
 
 import numpy as np
 
-from polydraft.modalities.speech.corpus.grammar import DRILL, IRREGULAR_PLURALS, IRREGULAR_VERBS, LISTS, NATURAL, SHORT
+from polydraft.modalities.speech.corpus import grammar, prose
+from polydraft.modalities.speech.corpus.grammar import IRREGULAR_PLURALS, IRREGULAR_VERBS
 from polydraft.modalities.speech.text.lexicon import VOWELS, pronounce, pronunciations
 
-SHARES = {NATURAL: 0.58, DRILL: 0.32, SHORT: 0.1}
 LONGEST = 18  # words
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Sentences of one kind. share: of all that is drawn; longest: words of one."""
+
+    patterns: Sequence[str]
+    share: float
+    longest: int = LONGEST
+
+
+KINDS = {
+    "everyday": Kind(grammar.NATURAL, 0.3), "prose": Kind(prose.PROSE, 0.2, 32), "figures": Kind(prose.FIGURES, 0.1),
+    "names": Kind(prose.NAMED, 0.07), "questions": Kind(prose.ASKED, 0.07), "short": Kind(grammar.SHORT, 0.06),
+    "rare": Kind(prose.RARE, 0.08), "drill": Kind(grammar.DRILL, 0.12),
+}  # fmt: skip
+LISTS = grammar.LISTS | prose.WORDS
 HELD_OUT_ONE_IN = 50
 SLOT = re.compile(r"\{(\w+)(?::(\w+))?\}")
 FORMS = ("third", "past", "done", "ing")
 
 
-def sentence(rng: np.random.Generator) -> str:
-    """A sentence to train on."""
+def sentence(rng: np.random.Generator, rare: Iterator[str] | None = None) -> str:
+    """A sentence to train on; rare: where words of drills come from, instead of anywhere in the lexicon."""
     while True:
-        patterns = list(SHARES)[rng.choice(len(SHARES), p=list(SHARES.values()))]
-        text = compose(patterns, rng)
+        kind = list(KINDS.values())[rng.choice(len(KINDS), p=[kind.share for kind in KINDS.values()])]
+        text = compose(kind.patterns, rng, kind.longest, rare)
         if not is_held_out(text):
             return text
 
 
+def corpus(seed: int) -> Iterator[str]:
+    """Training sentences without end, among whose rare words all of the lexicon come round, in one order a round."""
+    rng = np.random.default_rng(seed)
+    words = lexicon_words()
+    rare = (words[place] for _ in iter(int, 1) for place in rng.permutation(len(words)))
+    while True:
+        yield sentence(rng, rare)
+
+
 @functools.cache
-def held_out(n: int) -> list[str]:
-    """The first `n` natural sentences that are kept from training, always the same."""
-    rng = np.random.default_rng(0)
+def held_out(n: int, kind: str = "everyday") -> list[str]:
+    """The first `n` sentences of a kind in `KINDS` that are kept from training, always the same."""
+    rng, found = np.random.default_rng(0), KINDS[kind]
     kept: dict[str, None] = {}
     while len(kept) < n:
-        text = compose(NATURAL, rng)
+        text = compose(found.patterns, rng, found.longest)
         if is_held_out(text):
             kept[text] = None
     return list(kept)
@@ -63,7 +92,9 @@ def is_held_out(text: str) -> bool:
 
 @functools.cache
 def kept_by_hand() -> frozenset[str]:
-    return frozenset(map(bare, everyday()))
+    """Every line of every list in `assets/speech`."""
+    lists = (file for file in (files("polydraft.assets") / "speech").iterdir() if file.name.endswith(".txt"))
+    return frozenset(bare(line) for file in lists for line in file.read_text(encoding="utf-8").splitlines())
 
 
 def bare(text: str) -> str:
@@ -71,11 +102,13 @@ def bare(text: str) -> str:
     return " ".join(re.findall("[a-z0-9]+", text.lower()))
 
 
-def compose(patterns: Sequence[str], rng: np.random.Generator) -> str:
-    """One of `patterns` with its slots filled, at most `LONGEST` words."""
+def compose(
+    patterns: Sequence[str], rng: np.random.Generator, longest: int = LONGEST, rare: Iterator[str] | None = None
+) -> str:
+    """One of `patterns` with its slots filled, at most `longest` words."""
     while True:
-        text = fill(pick(patterns, rng), rng)
-        if len(text.split()) <= LONGEST:
+        text = fill(pick(patterns, rng), rng, rare)
+        if len(text.split()) <= longest:
             text = articles(text)
             return text[0].upper() + text[1:]
 
@@ -84,12 +117,14 @@ def pick(entries: Sequence[str], rng: np.random.Generator) -> str:
     return entries[int(rng.integers(len(entries)))]
 
 
-def fill(pattern: str, rng: np.random.Generator) -> str:
-    return SLOT.sub(lambda slot: filler(slot[1], slot[2] or "", rng), pattern)
+def fill(pattern: str, rng: np.random.Generator, rare: Iterator[str] | None = None) -> str:
+    return SLOT.sub(lambda slot: filler(slot[1], slot[2] or "", rng, rare), pattern)
 
 
-def filler(name: str, form: str, rng: np.random.Generator) -> str:
+def filler(name: str, form: str, rng: np.random.Generator, rare: Iterator[str] | None = None) -> str:
     """Text for the slot `{name:form}`."""
+    if name == "word" and rare is not None:
+        return next(rare)
     if name in MADE:
         return MADE[name](rng, form)
     entry = pick(LISTS[name], rng)
@@ -98,7 +133,7 @@ def filler(name: str, form: str, rng: np.random.Generator) -> str:
     if form in FORMS:
         verb, blank, rest = entry.partition(" ")
         entry = inflect(verb, form) + blank + rest
-    return fill(entry, rng)
+    return fill(entry, rng, rare)
 
 
 def plural(noun: str) -> str:
