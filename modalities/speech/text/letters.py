@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 REACH = 4  # letters that are looked at, to either side
 EDGE = "-"  # stands before and after a word
+VOWELS = frozenset("aeiouy")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -60,8 +61,8 @@ def parse(lines: list[str]) -> Trees:
 
 
 def sounds(word: str) -> tuple[str, ...]:
-    """Phones of a lower-case word; other signs than letters have none. Empty for some words without vowels."""
-    return sounds_by(trees(), word)
+    """Phones of a lower-case word; other signs than letters have none. Nothing of words without a vowel: spell them."""
+    return sounds_by(trees(), word) if VOWELS & set(word) else ()
 
 
 def sounds_by(known: Trees, word: str) -> tuple[str, ...]:

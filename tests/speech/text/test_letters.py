@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polydraft.modalities.speech.text.letters import ALPHABET, parse, sounds, sounds_by, trees
-from polydraft.modalities.speech.text.lexicon import PHONES, pronounce, pronunciations
+from polydraft.modalities.speech.text.lexicon import PHONES, pronounce, pronunciations, spell, word_symbols
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,10 @@ def test_a_tree_asks_and_answers() -> None:
     lines = ["?1h", "=ch", "?-1s", "=", "=k"] + ["=" + letter for letter in ALPHABET[1:]]
     found = parse(lines)  # a stands for c here
     assert [sounds_by(found, word) for word in ("ah", "sa", "a")] == [("ch", "h"), ("s",), ("k",)]
+
+
+def test_words_without_a_vowel_are_left_to_be_spelled() -> None:
+    assert sounds("qzx") == () and word_symbols(["qzx", "vost"]) == [spell("qzx"), sounds("vost")]
 
 
 def test_there_is_a_tree_for_every_letter() -> None:
