@@ -48,7 +48,7 @@ def run(
     rows = speed.measure(pipe, names, everyday()[:timed], repeats, options, peers)
     mixed = passages(prose)
     texts = {"quality": everyday()[:sentences], "prose": [passage.text for passage in mixed]}
-    kinds = {"quality": [], "prose": [passage.kind for passage in mixed]}
+    kinds: dict[str, list[str]] = {"quality": [], "prose": [passage.kind for passage in mixed]}
     found = {
         name: intelligibility.judged(pipe, names, asked, options, ears, more, kinds[name])
         for name, asked in texts.items() if asked

@@ -116,7 +116,9 @@ def instances(paths: dict[str, list[Said]], classes: dict[Said, int]) -> dict[st
 def entropy(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Bits of all instances together, by counts `[…, K]`."""
     total = counts.sum(-1, keepdims=True)
-    return -(counts * np.log2(counts / np.maximum(total, 1), where=counts > 0, out=np.zeros_like(counts))).sum(-1)
+    bits = counts * np.log2(counts / np.maximum(total, 1), where=counts > 0, out=np.zeros_like(counts))
+    value: NDArray[np.float64] = -bits.sum(-1)
+    return value
 
 
 def grown(around: Ints, answers: Ints, names: Sequence[Said]) -> Iterator[str]:
