@@ -110,7 +110,10 @@ def instances(paths: dict[str, list[Said]], classes: dict[Said, int]) -> dict[st
             around, answers = rows[letter]
             around.append([padded[at + REACH + away] for away in AROUND])
             answers.append(classes.setdefault(said, len(classes)))
-    return {letter: (np.array(around), np.array(answers)) for letter, (around, answers) in rows.items()}
+    return {
+        letter: (np.array(around, np.int64).reshape(-1, len(AROUND)), np.array(answers, np.int64))
+        for letter, (around, answers) in rows.items()
+    }
 
 
 def entropy(counts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -122,7 +125,10 @@ def entropy(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def grown(around: Ints, answers: Ints, names: Sequence[Said]) -> Iterator[str]:
-    """Lines of a tree, as `parse` reads them."""
+    """Lines of a tree, as `parse` reads them; a letter that never stood anywhere says nothing."""
+    if not len(answers):
+        yield "="
+        return
     kinds, dense = np.unique(answers, return_inverse=True)
     counts = np.bincount(dense).astype(float)
     question = None if len(kinds) == 1 else best_question(around, dense, counts)

@@ -12,7 +12,7 @@ from polydraft.modalities.speech.text.lexicon import PHONES, pronounce, pronunci
 
 @pytest.mark.parametrize(
     ("word", "said"),
-    [("splink", "s p l ih ng k"), ("chome", "ch ow m"), ("mississauga", "m ih s ih s ao g ax")],
+    [("splink", "s p l ih ng k"), ("chome", "ch ow m")],
 )
 def test_made_up_words_sound_as_they_look(word: str, said: str) -> None:
     assert pronounce(word) is None and " ".join(sounds(word)) == said

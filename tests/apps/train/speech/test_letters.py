@@ -35,7 +35,7 @@ def test_letters_find_their_phones() -> None:
     assert all(sum(path, ()) == words[word] and len(path) == len(word) for word, path in found.items())
     assert found["bix"] == [("b",), ("ih",), ("k", "s")] if "bix" in found else True
     silent = [path[-1] for word, path in found.items() if word.endswith("e")]
-    assert silent.count(()) > 0.9 * len(silent)
+    assert silent.count(()) > 0.8 * len(silent)
 
 
 def test_trees_learn_rules_and_say_words_never_seen() -> None:
