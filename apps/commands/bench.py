@@ -92,6 +92,7 @@ def image(
 @app.command("speech")
 def speech(
     sentences: Annotated[int, typer.Option(min=0, max=100, help="Everyday sentences a voice that are judged.")] = 25,
+    prose: Annotated[int, typer.Option(min=0, max=100, help="Passages of mixed prose a voice that are judged.")] = 25,
     timed: Annotated[int, typer.Option(min=1, max=100, help="Sentences that are timed, one by one.")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds; medians are reported.")] = 3,
     methods: Methods = None,
@@ -110,8 +111,9 @@ def speech(
     from polydraft.apps.bench.speech.run import run
 
     run(
-        sentences=sentences, timed=timed, repeats=repeats, methods=methods, model=model, temperature=temperature,
-        top_k=top_k, peers=peers, recogniser=recogniser, squim=squim, output=output, json=as_json,
+        sentences=sentences, prose=prose, timed=timed, repeats=repeats, methods=methods, model=model,
+        temperature=temperature, top_k=top_k, peers=peers, recogniser=recogniser, squim=squim, output=output,
+        json=as_json,
     )  # fmt: skip
 
 

@@ -85,7 +85,8 @@ FORMS = (
         "codec",
         {
             "format": 1, "modality": "speech", "summary": "English in four voices, 50 codes a second",
-            "voices": list(VOICES), "defaults": {"method": "jacobi", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
+            "voices": list(VOICES), "voice": "rms",  # understood best
+            "defaults": {"method": "jacobi", "temperature": 0.6, "top_k": 20, "top_p": 1.0},
             "fitted": {
                 "draft": {"depth": 2, "width": 4, "total": 8},
                 **dict.fromkeys(("hydra", "medusa", "vadusa"), {"depth": 4}),

@@ -41,10 +41,14 @@ class Voice:
 
 @dataclass(frozen=True)
 class Script:
-    """What is said of a text, sentence by sentence, and what cannot be said, as written."""
+    """What is said of a text, in sentences and parts of long ones, and what cannot be said, as written.
+
+    marks: what stands after each, a comma or nothing where a sentence was cut; none at all where nobody knows.
+    """
 
     sentences: list[str]
     ignored: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
 
 
 class SoundStream(Protocol):

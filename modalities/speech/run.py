@@ -15,7 +15,8 @@ from polydraft.core.decode import Method, Step
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import Prompt
 from polydraft.modalities.run import Run, Stream
-from polydraft.modalities.speech.family import Script, Voice
+from polydraft.modalities.speech.family import Script, SoundStream, Voice
+from polydraft.modalities.speech.joins import joined
 from polydraft.modalities.speech.result import SpeechResult
 from polydraft.modalities.speech.spoken import Pace, Spoken
 
@@ -73,7 +74,10 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
     ) -> None:
         super().__init__(method, prompts, together)
         self.pipe, self.said = pipe, said
-        self.spoken = [Spoken(pipe.family.stream(said.voice, speed), Pace.of(pipe.family)) for _ in prompts]
+        streams: list[SoundStream] = [pipe.family.stream(said.voice, speed) for _ in prompts]
+        if said.script.marks:
+            streams = joined(streams, said.script.marks, pipe.sample_rate, speed)
+        self.spoken = [Spoken(stream, Pace.of(pipe.family)) for stream in streams]
         self.heard: list[NDArray[np.float32]] = []
         self.sounding = 0
         self.expected = sum(pipe.family.usual(sentence) for sentence in said.script.sentences)  # codes

@@ -1,7 +1,8 @@
 """How well a recogniser understands what methods say, how like the renderer they sound, and in whose voice.
 
 ears = recogniser("pocketsphinx")
-rows = judged(pipe, ["ar", "vadusa+tolerance"], texts, {}, ears, others(ears, squim=False))
+found = judged(pipe, ["ar", "vadusa+tolerance"], texts, {}, ears, others(ears, squim=False))
+found.rows, found.product   # a row a method, and what a listener notices besides, a row a voice
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import numpy as np
 import torch
 
 from polydraft.apps.bench.measure import table
+from polydraft.apps.bench.speech import product
 from polydraft.apps.bench.speech.likeness import Sound, Voices, log_mel_distance
+from polydraft.apps.bench.speech.stages import CODEC, VOCODER, stages
 from polydraft.apps.bench.speech.torchaudio_judges import Squim, Wav2Vec2
 from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
 from polydraft.apps.commands.terminal import note
@@ -25,6 +28,7 @@ from polydraft.modalities.speech.text.reading import read
 GROUP = 8  # sentences said together
 RENDERER = "flite"
 RENDERED_RATE = 16_000
+NO_METHODS = (RENDERER, VOCODER, CODEC)
 More = Callable[[list[str], Sound, int], dict[str, float]]  # of words, sound and rate, by the name of a column
 HEADERS = ["method", "same", "WER", "Δ WER", "mel dB", "own voice"]
 
@@ -57,6 +61,21 @@ class Heard:
         self.judgements.append(judgement)
         self.same.append(same)
         self.voices.append(voice)
+
+
+class Spoken(NamedTuple):
+    """A text said: its codes, its sound, and the samples where parts after the first begin."""
+
+    codes: torch.Tensor
+    audio: Sound
+    seams: list[int]
+
+
+class Judged(NamedTuple):
+    """A row a method, and a row a voice."""
+
+    rows: list[dict[str, Any]]
+    product: list[dict[str, Any]]
 
 
 @dataclass
@@ -108,39 +127,61 @@ def others(ears: Ears, squim: bool) -> More:
 
 
 def judged(
-    pipe: SpeechPipeline, names: list[str], texts: list[str], options: dict[str, Any], ears: Ears, more: More
-) -> list[dict[str, Any]]:
-    """Every method over all texts in every voice."""
+    pipe: SpeechPipeline, names: list[str], texts: list[str], options: dict[str, Any], ears: Ears, more: More,
+    kinds: Sequence[str] = (),
+) -> Judged:  # fmt: skip
+    """Every method over all texts in every voice, and the stages before it; kinds: of the texts."""
     reference = rendered(texts, pipe.voices) if pipe.sample_rate == RENDERED_RATE else {}
     judge = Judge(pipe.sample_rate, reference, ears, more)
     if reference:
         judge.voices = Voices(
             {voice: [reference[text, voice] for text in texts] for voice in pipe.voices}, pipe.sample_rate
         )
-    heard: dict[str, Heard] = {RENDERER: Heard()} if reference else {}
-    for (text, voice), audio in reference.items():
-        heard[RENDERER].add(judge(text, voice, audio), False, voice)
+    heard: dict[str, Heard] = {}
+    sources = ({RENDERER: reference} if reference else {}) | stages(pipe.family, reference)
+    for name, sounds in sources.items():
+        for (text, voice), audio in sounds.items():
+            heard.setdefault(name, Heard()).add(judge(text, voice, audio), False, voice)
+    noticed = []
     for voice in pipe.voices:
+        product_of: list[product.Heard] = []
         for first in range(0, len(texts), GROUP):
             part = texts[first : first + GROUP]
             plain = said_apart(pipe, table.PLAIN, part, voice, first, options)
+            product_of += [
+                product.Heard(one.audio, one.seams, len(read(text).whole) == 1)
+                for text, one in zip(part, plain, strict=True)
+            ]
             for name in names:
                 ours = plain if name == table.PLAIN else said_apart(pipe, name, part, voice, first, options)
-                for text, (codes, audio), (plainly, _) in zip(part, ours, plain, strict=True):
-                    heard.setdefault(name, Heard()).add(judge(text, voice, audio), torch.equal(codes, plainly), voice)
+                for text, one, plainly in zip(part, ours, plain, strict=True):
+                    same = torch.equal(one.codes, plainly.codes)
+                    heard.setdefault(name, Heard()).add(judge(text, voice, one.audio), same, voice)
             note(f"{voice}: {min(first + GROUP, len(texts))}/{len(texts)} sentences")
+        theirs = [reference[text, voice] for text in texts] if reference else None
+        noticed.append(product.row(voice, product_of, theirs, pipe.sample_rate))
     wanted = [len(plain_words(words_of(text))) for _ in pipe.voices for text in texts]
-    return [row_of(name, one, heard[table.PLAIN], wanted) for name, one in heard.items()]
+    groups = list(kinds) * len(pipe.voices)
+    return Judged([row_of(name, one, heard[table.PLAIN], wanted, groups) for name, one in heard.items()], noticed)
 
 
 def said_apart(
     pipe: SpeechPipeline, name: str, texts: list[str], voice: str, seed: int, options: dict[str, Any]
-) -> list[tuple[torch.Tensor, Sound]]:
-    """Codes and sound of every sentence, said together."""
-    result = pipe(" ".join(texts), voice=voice, seed=seed, method=name, **options)
-    ends = np.cumsum(result.counts)
-    cuts = np.round(ends[:-1] * (len(result.audio) / ends[-1])).astype(int)
-    return list(zip(result.tokens.split(result.counts), np.split(result.audio, cuts), strict=True))
+) -> list[Spoken]:
+    """Codes and sound of every text, said together."""
+    stream = pipe.stream(" ".join(texts), voice=voice, seed=seed, method=name, together=GROUP, **options)
+    pieces: dict[int, list[Sound]] = {}
+    for chunk in stream:
+        pieces.setdefault(chunk.sentence, []).append(chunk.audio)
+    result, spoken = stream.result(), []
+    sounds = [np.concatenate(pieces.get(part, [np.zeros(0, np.float32)])) for part in range(len(result.counts))]
+    codes, at = result.tokens.split(result.counts), 0
+    for text in texts:
+        end = at + len(pipe.family.read(text).sentences)
+        seams = np.cumsum([len(sound) for sound in sounds[at:end]])[:-1].tolist()
+        spoken.append(Spoken(torch.cat(codes[at:end]), np.concatenate(sounds[at:end]), seams))
+        at = end
+    return spoken
 
 
 def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound]:
@@ -162,19 +203,22 @@ def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound
 
 def words_of(text: str) -> str:
     """As it is read."""
-    return " ".join(word for words in read(text).sentences for word in words)
+    return " ".join(word for words in read(text).whole for word in words)
 
 
-def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int]) -> dict[str, Any]:
+def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int], kinds: list[str]) -> dict[str, Any]:
     errors, plainly = (np.asarray([one.errors for one in side.judgements]) for side in (heard, plain))
     gap, words = errors - plainly, np.asarray(wanted)
-    voices = np.asarray(heard.voices)
+
+    def rates(groups: list[str]) -> dict[str, float]:
+        found = np.asarray(groups)
+        return {
+            group: float(errors[found == group].sum() / words[found == group].sum()) for group in dict.fromkeys(groups)
+        }
+
     return {
         "method": name, "wer": errors.sum() / words.sum(), "same": float(np.mean(heard.same)),
-        "wer_by_voice": {
-            voice: float(errors[voices == voice].sum() / words[voices == voice].sum())
-            for voice in dict.fromkeys(heard.voices)
-        },
+        "wer_by_voice": rates(heard.voices), "wer_by_kind": rates(kinds),
         "delta": float(gap.sum() / words.sum()), "error": float(gap.std() / len(gap) ** 0.5 / words.mean()),
         "distance": mean([one.distance for one in heard.judgements]),
         "own_voice": mean([one.own for one in heard.judgements]),
@@ -192,14 +236,15 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    voices = ", ".join(f"{voice} {rate:.3f}" for voice, rate in row["wer_by_voice"].items())
-    compared = row["method"] not in (RENDERER, table.PLAIN)
+    parts = row["wer_by_voice"] | row["wer_by_kind"]
+    by = ", ".join(f"{part} {rate:.3f}" for part, rate in parts.items())
+    compared = row["method"] not in (*NO_METHODS, table.PLAIN)
     gap = f"{row['delta']:+.3f} ± {row['error']:.3f}" if compared else ""
-    same = f"{100 * row['same']:.0f} %" if row["method"] != RENDERER else ""
+    same = f"{100 * row['same']:.0f} %" if row["method"] not in NO_METHODS else ""
     distance = "" if row["distance"] is None else f"{row['distance']:.2f}"
     own = "" if row["own_voice"] is None else f"{100 * row['own_voice']:.0f} %"
     more = [f"{value:.2f}" for value in row["more"].values()]
-    return [row["method"], same, f"{row['wer']:.3f} ({voices})", gap, distance, own, *more]
+    return [row["method"], same, f"{row['wer']:.3f} ({by})", gap, distance, own, *more]
 
 
 def headers(rows: list[dict[str, Any]]) -> list[str]:

@@ -5,9 +5,12 @@ polydraft bench speech --timed 10 --repeats 3 --sentences 100 -o runs/bench
 Speed is that of `pipe.stream`, sentence by sentence, voices in turns. S is decode time a code of the faster baseline
 (plain decoding or `generate`, prefill apart) over the method's; RTF is seconds spent a second of speech, of decoding
 alone and with the codec; "first" is the wait for the first sound. Quality is over `--sentences` everyday sentences a
-voice: word errors of a recogniser, paired with plain decoding's (Δ, ± its standard error), the log-mel distance to the
-voice the model was trained on saying the same, where flite is installed, and the share of sentences whose spectra are
-nearest to the voice that was asked for. What a method says in plain decoding's tokens is not judged twice.
+voice, and over `--prose` passages of mixed prose (`prose.py`): word errors of a recogniser by voice and by kind, paired
+with plain decoding's (Δ, ± its standard error), the log-mel distance to the voice the model was trained on saying the
+same, where flite is installed, and the share of sentences whose spectra are nearest to the voice that was asked for.
+What a method says in plain decoding's tokens is not judged twice. Beside methods stand flite on the same normalised
+text, and its speech through the vocoder alone and through the codec alone. What a listener notices besides words
+(`product.py`) is a table by voice, of mixed prose if there is some.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ from polydraft.apps.bench.measure import plots, report, table
 from polydraft.apps.bench.measure.baseline import beyond
 from polydraft.apps.bench.measure.decoding import asked_for
 from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.speech import intelligibility, speed
+from polydraft.apps.bench.speech import intelligibility, product, speed
+from polydraft.apps.bench.speech.prose import passages
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.corpus.sentences import everyday
 
 
 def run(
-    *, sentences: int, timed: int, repeats: int, methods: str | None, model: str, temperature: float | None,
+    *, sentences: int, prose: int, timed: int, repeats: int, methods: str | None, model: str, temperature: float | None,
     top_k: int | None, peers: bool, recogniser: str, squim: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, judge, print and, given a folder, save."""
@@ -42,19 +46,28 @@ def run(
     pipe.stream("Yes.", method=table.PLAIN, **options).close()  # refuses what speaking refuses
     taken_on = timed_on(pipe.device, pipe.dtype)
     rows = speed.measure(pipe, names, everyday()[:timed], repeats, options, peers)
-    asked = everyday()[:sentences]
-    quality = intelligibility.judged(pipe, names, asked, options, ears, more) if sentences else []
+    mixed = passages(prose)
+    texts = {"quality": everyday()[:sentences], "prose": [passage.text for passage in mixed]}
+    kinds: dict[str, list[str]] = {"quality": [], "prose": [passage.kind for passage in mixed]}
+    found = {
+        name: intelligibility.judged(pipe, names, asked, options, ears, more, kinds[name])
+        for name, asked in texts.items() if asked
+    }  # fmt: skip
+    quality = {name: found[name].rows if name in found else [] for name in texts}
+    noticed = next((found[name].product for name in ("prose", "quality") if name in found), [])
     value: dict[str, Any] = {
-        "model": pipe.card.name, "timed": timed, "repeats": repeats, "sentences": sentences,
+        "model": pipe.card.name, "timed": timed, "repeats": repeats, "sentences": sentences, "passages": prose,
         "sampling": asdict(pipe.sampling(**options)), "environment": taken_on, "speed": rows,
-        "quality": quality,
+        **quality, "product": noticed,
     }  # fmt: skip
     sheets = [(speed.HEADERS, [speed.cells(row) for row in rows])]
-    if sentences:
-        sheets.append(
-            (intelligibility.headers(value["quality"]), [intelligibility.cells(row) for row in value["quality"]])
-        )
-    report.tell("speech", value, sheets, [], lambda: picture(rows, quality), output, json)
+    sheets += [
+        (intelligibility.headers(rated), [intelligibility.cells(row) for row in rated])
+        for rated in quality.values() if rated
+    ]  # fmt: skip
+    if noticed:
+        sheets.append((product.HEADERS, [product.cells(row) for row in noticed]))
+    report.tell("speech", value, sheets, [], lambda: picture(rows, quality["quality"]), output, json)
     report.check_promises(
         (row["method"] for row in rows if row["guarantee"] == "identical" and row["same"] is False),
         (row["method"] for row in rows if beyond(row["efficiency"])),

@@ -13,7 +13,8 @@ from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecStream, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE
-from polydraft.modalities.speech.family import Parts, Script, SpeechFamily, Voice
+from polydraft.modalities.speech.family import Parts, Script, SoundStream, SpeechFamily, Voice
+from polydraft.modalities.speech.levels import LOUDNESS, Levelled, gain
 from polydraft.modalities.speech.text.lexicon import symbols
 from polydraft.modalities.speech.text.reading import read
 
@@ -33,7 +34,10 @@ class TinySpeech(SpeechFamily):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         card = parts.card
-        self.voices = card.manifest["voices"]
+        self.speakers: list[str] = card.manifest["voices"]  # as the codec counts them
+        default = card.manifest.get("voice", self.speakers[0])
+        self.voices = [default, *(voice for voice in self.speakers if voice != default)]
+        self.loudness: dict[str, float] = card.manifest.get("loudness", {})  # LUFS of what the codec says, by voice
         self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.target))
         self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.words))
         self.codec = read_weights("codec", card.codec, lambda: SpeechCodec.from_folder(card.codec))
@@ -56,7 +60,7 @@ class TinySpeech(SpeechFamily):
 
     def read(self, text: str) -> Script:
         reading = read(text)
-        return Script([" ".join(words) for words in reading.sentences], reading.ignored)
+        return Script([" ".join(words) for words in reading.sentences], reading.ignored, reading.marks)
 
     def prompt(self, sentence: str, voice: Voice) -> list[int]:
         return vocabulary.prompt_ids(self.words, voice.name, symbols(sentence.split()))
@@ -70,5 +74,6 @@ class TinySpeech(SpeechFamily):
     def codes(self, ids: Tensor) -> Tensor:
         return ids[ids >= self.code_offset] - self.code_offset
 
-    def stream(self, voice: Voice, speed: float) -> CodecStream:
-        return CodecStream(self.codec, self.voices.index(voice.name), speed)
+    def stream(self, voice: Voice, speed: float) -> SoundStream:
+        said = CodecStream(self.codec, self.speakers.index(voice.name), speed)
+        return Levelled(said, gain(self.loudness.get(voice.name, LOUDNESS)), self.sample_rate)

@@ -1,6 +1,6 @@
-"""How words sound: a lexicon of phones, and letters for words it does not have.
+"""How words sound: a lexicon of phones, rules for words it does not have, and letters where those say nothing.
 
-    symbols(["the", "cats", ",", "qzx", "."])  ->  dh ax | k ae t s , <q> <z> <x> .
+    symbols(["the", "cats", ",", "zorbel", "."])  ->  dh ax | k ae t s , z ao r b ax l .
 
 Between two words stands a boundary, unless punctuation does. Pronunciations are flite's (American English, no stress
 marks), one a word; `apps/train/speech/lexicon.py` asked flite for them.
@@ -13,6 +13,8 @@ import gzip
 from collections.abc import Collection, Sequence
 from importlib.resources import files
 
+from polydraft.modalities.speech.text.letters import ALPHABET, sounds
+
 BOUNDARY = "|"
 PUNCTUATION = (",", ".", "?", "!")
 VOWELS = ("aa", "ae", "ah", "ao", "aw", "ax", "ay", "eh", "er", "ey", "ih", "iy", "ow", "oy", "uh", "uw")
@@ -21,7 +23,6 @@ CONSONANTS = (
     "z", "zh",
 )  # fmt: skip
 PHONES = (*VOWELS, *CONSONANTS)
-ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 LETTERS = tuple(f"<{letter}>" for letter in ALPHABET)
 SYMBOLS = (BOUNDARY, *PUNCTUATION, *PHONES, *LETTERS)  # the order is the vocabulary's
 
@@ -92,7 +93,7 @@ def word_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list
         if word in PUNCTUATION:
             groups.append((word,))
         else:
-            groups.append((index not in spelled and pronounce(word)) or spell(word))
+            groups.append((index not in spelled and (pronounce(word) or sounds(word))) or spell(word))
     return groups
 
 

@@ -38,7 +38,19 @@ UNITS = {  # abbreviation: one, several
     "m/s": ("meter per second", "meters per second"), "m2": ("square meter", "square meters"),
     "km2": ("square kilometer", "square kilometers"), "m3": ("cubic meter", "cubic meters"),
     "°c": ("degree celsius", "degrees celsius"), "°f": ("degree fahrenheit", "degrees fahrenheit"),
-    "°": ("degree", "degrees"), "%": ("percent", "percent"),
+    "°": ("degree", "degrees"), "%": ("percent", "percent"), "¢": ("cent", "cents"),
+    "in": ("inch", "inches"),
+    "tbsp": ("tablespoon", "tablespoons"), "tsp": ("teaspoon", "teaspoons"), "gal": ("gallon", "gallons"),
+    "qt": ("quart", "quarts"), "pt": ("pint", "pints"), "pkg": ("package", "packages"),
+    "mins": ("minute", "minutes"), "secs": ("second", "seconds"), "yr": ("year", "years"), "yrs": ("year", "years"),
+    "wk": ("week", "weeks"), "wks": ("week", "weeks"), "mos": ("month", "months"), "ug": ("microgram", "micrograms"),
+    "sq ft": ("square foot", "square feet"), "db": ("decibel", "decibels"), "kcal": ("kilocalorie", "kilocalories"),
+    "mbps": ("megabit per second", "megabits per second"), "gbps": ("gigabit per second", "gigabits per second"),
+    "fps": ("frame per second", "frames per second"), "rpm": ("revolution per minute", "revolutions per minute"),
+    "pct": ("percent", "percent"), "kph": ("kilometer per hour", "kilometers per hour"),
+}  # fmt: skip
+CODES = {  # of currencies, as banks write them
+    "USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹",
 }  # fmt: skip
 DENOMINATORS = {"2": ("half", "halves"), "4": ("quarter", "quarters")}
 SCALES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
@@ -48,11 +60,12 @@ DOT = r"(?:\.(?!\s*$|\s+(?-i:[A-Z])))?"
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 SIGNED = rf"(?:(?<![\w.)])-)?(?:{NUMBER})"
 MONTH = rf"((?-i:(?=[A-Z]))(?:{'|'.join(sorted(MONTH_OF, key=len, reverse=True))}))\b{DOT}"
+UNIT_NAMES = sorted(UNITS.keys() - {"in"}, key=len, reverse=True)  # "in" has a dot where it is no word
 # Letters that are alone mean a unit only as they are usually written: 5G is no weight.
-UNIT = "|".join(f"(?-i:{unit})" if len(unit) == 1 else re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
+UNIT = "|".join(f"(?-i:{unit})" if len(unit) == 1 else re.escape(unit) for unit in UNIT_NAMES)
 TELEPHONE = (
     r"\+[0-9][0-9 ()-]{6,}[0-9]|\(?\b[0-9]{3}\)?[ -][0-9]{3}-[0-9]{4}\b|\b1-[0-9]{3}-[0-9]{3}-[0-9]{4}\b"
-    r"|\b[0-9]{3}-[0-9]{4}\b"
+    r"|\b[0-9]{3}-[0-9]{4}\b|\b[0-9]{3}\.[0-9]{3}\.[0-9]{4}\b"
 )
 YEAR_AFTER = "in|of|by|since|from|to|until|before|after|around|circa|year"
 
@@ -120,11 +133,28 @@ def iso_date(match: re.Match[str]) -> str:
 
 
 def slashed_date(match: re.Match[str]) -> str:
-    """Month first, as Americans write; day first where there is no such month."""
-    month, day = int(match[1]), int(match[2])
+    """Month first, as Americans write; day first where there is no such month. Of two digits, a year is near now."""
+    month, day, year_ = int(match[1]), int(match[2]), match[3]
     if month > 12:
         month, day = day, month
-    return date(str(day), MONTHS[month - 1], match[3]) if 0 < month < 13 and 0 < day < 32 else digits(match[0])
+    if len(year_) == 2:
+        year_ = ("20" if int(year_) < 50 else "19") + year_
+    return date(str(day), MONTHS[month - 1], year_) if 0 < month < 13 and 0 < day < 32 else digits(match[0])
+
+
+def month_days(match: re.Match[str]) -> str:
+    """ "Jan. 5-7, 2024" """
+    first = date(match[2], MONTH_OF[match[1].lower()], None)
+    return f"{first} to {words(int(match[3]), 'ordinal')}" + (f", {year(match[4])}" if match[4] else "")
+
+
+def short_years(match: re.Match[str]) -> str:
+    """ "1939-45", "2019/20" """
+    return f"{year(match[1])} to {words(int(match[2]))}"
+
+
+def feet_and_inches(match: re.Match[str]) -> str:
+    return f"{measure(match[1], 'ft')} {measure(match[2], 'in')}"
 
 
 def day_month(match: re.Match[str]) -> str:
@@ -151,7 +181,15 @@ def price(sign: str, currency: str, amount: str, scale: str | None) -> str:
 
 
 def fraction(match: re.Match[str]) -> str:
-    units, above, below = match.groups()
+    units, above, below, unit = match.groups()
+    if unit:
+        one, many = named(unit)
+        return f"{fraction_words(match)} {one if not units and above == '1' else many}"
+    return fraction_words(match)
+
+
+def fraction_words(match: re.Match[str]) -> str:
+    units, above, below = match[1], match[2], match[3]
     if match[0] == "24/7":
         return "twenty four seven"
     text = f"{whole(above)} {'' if above == below else 'over '}{whole(below)}"
@@ -162,8 +200,13 @@ def fraction(match: re.Match[str]) -> str:
     return f"{whole(units)} and {text}" if units else text
 
 
+def named(unit: str) -> tuple[str, str]:
+    """One and several of an abbreviated unit."""
+    return UNITS[unit if unit in UNITS else unit.lower()]
+
+
 def measure(amount: str, unit: str) -> str:
-    one, many = UNITS[unit if unit in UNITS else unit.lower()]
+    one, many = named(unit)
     return f"{number(amount)} {one if amount == '1' else many}"
 
 
@@ -179,14 +222,25 @@ def from_to(match: re.Match[str]) -> str:
 
 
 def ordinal(text: str) -> str:
+    text = text.replace(",", "")
     return words(int(text), "ordinal") if len(text) <= MOST_DIGITS else digits(text)
 
 
 RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (rf"[0-9]{{{MOST_DIGITS + 1},}}", lambda match: digits(match[0])),  # first: the others look at short ones only
     (r"\b([0-9]{4})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\b", iso_date),
-    (r"\b([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})\b", slashed_date),
+    (r"\b([0-9]{1,2})/([0-9]{1,2})/([0-9]{4}|[0-9]{2})\b", slashed_date),
+    (r"\b(1[1-9][0-9]{2}|20[0-9]{2})(?:/|-(?=1[3-9]|[2-9]))([0-9]{2})\b(?![-/.][0-9])", short_years),
+    (r"\b([0-9]{1,2})' ?([0-9]{1,2})\"", feet_and_inches),
+    (rf"\b({NUMBER})'(?=,? (?:tall|long|wide|high|deep|by)\b)", lambda match: measure(match[1], "ft")),
+    (rf"\b((?:an?|the) (?:{NUMBER}))\"(?= [a-z])", lambda match: f"{match[1]} inch"),
+    (rf"(?<![/\w.])({NUMBER}) ?in\.(?=\s+[a-z]|[,;:)]|\s*$)",
+     lambda match: measure(match[1], "in")),
+    (rf"\b(?-i:({'|'.join(CODES)})) ?({NUMBER})", lambda match: price("", CODES[match[1].upper()], match[2], None)),
+    (rf"({NUMBER}) ?(?-i:({'|'.join(CODES)}))\b", lambda match: price("", CODES[match[2].upper()], match[1], None)),
     (rf"(\bthe )?\b([12]?[0-9]|3[01])(?:st|nd|rd|th)?(?: of)? {MONTH}(?:,? ([12][0-9]{{3}})\b)?", day_month),
+    (rf"\b{MONTH} ([12]?[0-9]|3[01])(?:st|nd|rd|th)? ?- ?([12]?[0-9]|3[01])(?:st|nd|rd|th)?\b(?![:.-])"
+     r"(?:,? ([12][0-9]{3})\b)?", month_days),
     (rf"\b{MONTH} ([12]?[0-9]|3[01])(?:st|nd|rd|th)?\b(?![:.][0-9])(?:,? ([12][0-9]{{3}})\b)?", month_day),
     (rf"\b([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-5][0-9]))?(?![0-9])(?: ?([ap])\.?m\b{DOT})?", clock),
     (rf"\b(?:(1[0-2]|[1-9]) ?- ?)?(1[0-2]|[1-9]) ?([ap])\.?m\b{DOT}", hours),
@@ -196,11 +250,12 @@ RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (rf"({NUMBER}) ?([{''.join(CURRENCIES)}])", lambda match: price("", match[2], match[1], None)),
     (TELEPHONE, lambda match: ("plus " if match[0][0] == "+" else "") + digits(match[0])),
     (r"\b[0-9]+(?:\.[0-9]+){2,}\b", lambda match: " point ".join(whole(part) for part in match[0].split("."))),
-    (r"(?:\b([0-9]+)[ -])?\b([0-9]+)/([0-9]+)\b(?!/)", fraction),
+    (rf"(?:\b([0-9]+)[ -])?\b([0-9]+)/([0-9]+)\b(?!/)(?: ?({UNIT}|in(?=\.))(?![\w/']){DOT})?", fraction),
+    (r"\b([0-9]+):([0-9]+)\b", lambda match: f"{whole(match[1])} to {whole(match[2])}"),
     (rf"(?<![\w.])({NUMBER})%? ?- ?(?=({NUMBER})(?![0-9-]))", from_to),
-    (r"'?\b((?:1[1-9]|20)?[1-9]0)'?s\b", decade),
-    (rf"({SIGNED}) ?({UNIT})(?![\w/'])", lambda match: measure(match[1], match[2])),
-    (r"\b([0-9]+)(?:st|nd|rd|th)\b", lambda match: ordinal(match[1])),
+    (r"'?\b((?:1[1-9]|20)[0-9]0|[1-9]0)'?s\b", decade),
+    (rf"({SIGNED}) ?({UNIT})(?![\w/']){DOT}", lambda match: measure(match[1], match[2])),
+    (r"\b([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:st|nd|rd|th)\b", lambda match: ordinal(match[1])),
     (rf"\b({YEAR_AFTER}) +(1[0-9]{{3}})\b(?![.,][0-9])", lambda match: f"{match[1]} {year(match[2])}"),
     (r"(?<![.,-])\b(19[0-9]{2}|20[0-9]{2})\b(?![.,][0-9])", lambda match: year(match[1])),
     (SIGNED, lambda match: number(match[0])),

@@ -90,7 +90,7 @@ def test_turns_and_pictures_stand_where_they_were_shown(live: Live, client: open
 def test_models_are_listed_and_told_of(client: openai.OpenAI) -> None:
     models = {model.id: model for model in client.models.list()}
     assert list(models) == ["tiny-image", "tiny-speech", "tiny-vlm"]
-    assert models["tiny-image"].sizes == ["128x128"] and models["tiny-speech"].voices[0] == "slt"
+    assert models["tiny-image"].sizes == ["128x128"] and models["tiny-speech"].voices[0] == "rms"
     assert client.models.retrieve("tiny-vlm").modality == "vlm"
     with pytest.raises(openai.NotFoundError, match="tiny-vln"):
         client.models.retrieve("tiny-vln")

@@ -15,7 +15,7 @@ from polydraft.apps.bench.speech.intelligibility import Judge
 
 from ...command_line import run
 
-OPTIONS = ("bench", "speech", "--sentences", "1", "--timed", "1", "--repeats", "1")
+OPTIONS = ("bench", "speech", "--sentences", "1", "--prose", "1", "--timed", "1", "--repeats", "1")
 
 
 def test_speed_and_understanding_are_measured(tmp_path: Path) -> None:
@@ -32,6 +32,11 @@ def test_speed_and_understanding_are_measured(tmp_path: Path) -> None:
     quality = {row["method"]: row for row in value["quality"]}
     assert quality["vadusa"]["same"] == 1 and quality["vadusa"]["wer"] == quality["ar"]["wer"]
     assert set(quality["ar"]["wer_by_voice"]) == {"slt", "rms", "awb", "kal16"} and quality["ar"]["delta"] == 0
+    prose = {row["method"]: row for row in value["prose"]}
+    assert prose["ar"]["wer_by_kind"] == {"prose": prose["ar"]["wer"]} and prose["vadusa"]["same"] == 1
+    product = {row["voice"]: row for row in value["product"]}
+    assert set(product) == set(quality["ar"]["wer_by_voice"])
+    assert all(row["start"] < -60 and abs(row["loudness"] + 23) < 3 and row["pauses"] >= 0 for row in product.values())
     assert "vadusa" in (tmp_path / "out" / "speech.md").read_text()
     assert Image.open(tmp_path / "out" / "speech.png").width > 500
 
@@ -56,6 +61,6 @@ def test_a_sound_is_judged_once_and_by_what_was_asked(monkeypatch: pytest.Monkey
 
 def test_a_broken_promise_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "equal", lambda first, second: False)
-    options = ("bench", "speech", "--sentences", "0", "--timed", "1", "--repeats", "1", "--no-peers")
+    options = ("bench", "speech", "--sentences", "0", "--prose", "0", "--timed", "1", "--repeats", "1", "--no-peers")
     done = run(*options, "--methods", "vadusa")
     assert done.exit_code == 1 and "promised identical tokens" in done.stderr

@@ -1,0 +1,178 @@
+"""Sentences that are too long for a model, in parts: cut where a speaker would pause anyway, if they are cut at all.
+
+    planned(["we", "left", "on", "May", "sixth", ",", "twenty", "twenty", "four", ",", …])
+    # [Part(words=["we", "left", …, "four", ","], mark=","), Part(words=[…, "."], mark=".")]
+
+Cuts are chosen together, so that the sum of what they cost is least (`cost` and `Shape.of`): nothing after a comma that
+ends a clause, little before a conjunction, much inside what is one thing: a date, a number and its unit, a title and a
+name, letters of an acronym, an article and its noun.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from polydraft.modalities.speech.text.lexicon import PUNCTUATION
+from polydraft.modalities.speech.text.numerals import CURRENCIES, MONTHS, words
+
+LONGEST_PART = 110  # characters of a part, blanks and marks included
+MOST_WORDS = 20  # of a part
+FEW_WORDS = 4  # of a part that is still worth a cut; a clause of fewer stays with its neighbour
+
+# What cutting costs; only differences count.
+ANY = 1.0  # every cut
+CONJUNCTION, PREPOSITION, ELSEWHERE = 2.0, 7.0, 11.0  # before such a word, without a comma
+SHORT = 5.0  # for each word that a part or a clause at the cut lacks to FEW_WORDS
+BEFORE_NUMBER = 6.0
+LEANING = 20.0  # after a word that belongs to the next: "the | house"
+LIST = 8.0  # after the comma in "Paris, | France"
+WHOLE = 40.0  # inside what is one thing
+UNEVEN = 3.0  # a part that is all but empty, beside one that is full
+
+
+
+def listed(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+CONJUNCTIONS = listed("""
+    and but or nor because which that when while so if who whom whose where although though until unless since whereas
+    whether as than
+""")
+PREPOSITIONS = listed("""
+    of in on at by for with from to into over under about after before between through during within without against
+    among around behind beside beyond near toward towards upon
+""")
+LEANERS = CONJUNCTIONS | PREPOSITIONS | listed("""
+    a an the this these those my your his her its our their every each no some any very too not is are was were be been
+    am has have had will would can could shall should may might must do does did don't didn't isn't wasn't can't won't
+    i you he she it we they i'm he's she's it's we're they're i'll i've
+    plus minus number numbers page pages chapter volume figure room extension
+""")
+LOOSE = (CONJUNCTIONS | PREPOSITIONS) - {"of", "to", "by"}  # after a number these begin something else
+TITLES = listed("""
+    mister missus miz miss doctor professor saint general governor colonel reverend senator president captain sergeant
+    lieutenant king queen sir lady aunt uncle mount
+""")
+JOINTS = listed("dot slash dash underscore")  # of an address
+SCALES = listed("hundred thousand million billion trillion point oh half halves quarter quarters")
+
+
+class Part(NamedTuple):
+    """Lower-case words and marks of a part, with a mark at its end, and the mark that stood there: maybe none."""
+
+    words: list[str]
+    mark: str
+
+
+@functools.cache
+def number_words() -> frozenset[str]:
+    """Words that numbers below a hundred are made of, and scales."""
+    kinds = (words(value, kind) for value in range(100) for kind in ("cardinal", "ordinal"))
+    return SCALES.union(*(text.split() for text in kinds))
+
+
+@functools.cache
+def coins() -> frozenset[str]:
+    return frozenset(name for names in CURRENCIES.values() for name in names)
+
+
+def planned(sentence: Sequence[str]) -> list[Part]:
+    """`sentence` in as many parts as must be; its names still have their capitals, the parts' words have none."""
+    shapes = Shape.along(sentence)
+    if shapes.fits(0, len(sentence)):
+        return [part(sentence)]
+    best = [(0.0, 0)] + [(math.inf, 0)] * len(sentence)  # of the first tokens: cost, and where the last part begins
+    cuts = [cost(sentence, at) for at in range(len(sentence))]
+    for end in range(1, len(sentence) + 1):
+        if end < len(sentence) and sentence[end] in PUNCTUATION:
+            continue
+        price = cuts[end] if end < len(sentence) else 0.0
+        for begin in range(end - 1, -1, -1):
+            if not shapes.fits(begin, end):
+                break
+            total = best[begin][0] + price + shapes.cost(begin, end)
+            if total < best[end][0]:
+                best[end] = (total, begin)
+    ends = [len(sentence)]
+    while ends[-1]:
+        ends.append(best[ends[-1]][1])
+    return [part(sentence[begin:end]) for end, begin in reversed(list(zip(ends, ends[1:], strict=False)))]
+
+
+def part(tokens: Sequence[str]) -> Part:
+    mark = tokens[-1] if tokens[-1] in PUNCTUATION else ""
+    return Part([token.lower() for token in tokens] + ([] if mark else [","]), mark)
+
+
+class Shape(NamedTuple):
+    """How long the first tokens of a sentence are: characters, and words."""
+
+    characters: list[int]
+    words: list[int]
+
+    @staticmethod
+    def along(sentence: Sequence[str]) -> Shape:
+        shape = Shape([0], [0])
+        for token in sentence:
+            mark = token in PUNCTUATION
+            shape.characters.append(shape.characters[-1] + len(token) + (not mark))
+            shape.words.append(shape.words[-1] + (not mark))
+        return shape
+
+    def fits(self, begin: int, end: int) -> bool:
+        """Whether these tokens can be one part; one word always can."""
+        long = self.characters[end] - self.characters[begin] > LONGEST_PART
+        return self.words[end] - self.words[begin] <= (1 if long else MOST_WORDS)
+
+    def cost(self, begin: int, end: int) -> float:
+        """Of a part of these tokens."""
+        count = self.words[end] - self.words[begin]
+        return SHORT * max(0, FEW_WORDS - count) + UNEVEN * (1 - count / MOST_WORDS) ** 2
+
+
+def cost(sentence: Sequence[str], at: int) -> float:
+    """Of a cut before `sentence[at]`."""
+    if at == 0 or sentence[at] in PUNCTUATION:
+        return math.inf
+    comma = sentence[at - 1] == ","
+    last = sentence[at - 2] if comma else sentence[at - 1]
+    if comma:
+        price = ANY + SHORT * max(0, FEW_WORDS - 1 - min(clause(sentence, at - 2, -1), clause(sentence, at, 1)))
+    else:
+        word = sentence[at].lower()
+        price = ANY + (CONJUNCTION if word in CONJUNCTIONS else PREPOSITION if word in PREPOSITIONS else ELSEWHERE)
+    return price + bound(last, sentence[at], sentence[at + 1] if at + 1 < len(sentence) else "", comma)
+
+
+def clause(sentence: Sequence[str], at: int, step: int) -> int:
+    """Words from `at` on to the next mark, as far as it matters."""
+    count = 0
+    while 0 <= at < len(sentence) and sentence[at] not in PUNCTUATION and count < FEW_WORDS:
+        count, at = count + 1, at + step
+    return count
+
+
+def bound(last: str, following: str, then: str, comma: bool) -> float:
+    """What speaks against parting `last` from `following`; then: the word after; comma: one stands between."""
+    numbers = number_words()
+    before, after = last.lower(), following.lower()
+    named = last[0].isupper() and following[0].isupper() and before not in LEANERS and after not in LEANERS
+    if after in numbers and (before in numbers or before in MONTHS):
+        return WHOLE  # "May sixth, | twenty", "five five five, | one two"
+    if comma:
+        return LIST if named else 0.0
+    if before in numbers and after in LOOSE and then not in numbers:
+        return 0.0
+    if before in numbers or before in TITLES or before in MONTHS or named:
+        return WHOLE
+    if after == "and" and then in numbers:
+        return WHOLE if before in coins() else LEANING  # "three dollars | and fifty cents", "nine a m | and five p m"
+    if (len(before) == 1 or before == "ay") and (len(after) == 1 or after == "ay") and "a" not in (before, after):
+        return WHOLE  # letters of an acronym
+    if before in JOINTS or after in JOINTS:
+        return WHOLE
+    return (LEANING if before in LEANERS else 0.0) + (BEFORE_NUMBER if after in numbers else 0.0)

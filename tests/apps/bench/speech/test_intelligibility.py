@@ -1,0 +1,79 @@
+"""Texts said together are judged apart, part by part, by voice and by kind; a model without weights shows it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from polydraft.apps.bench.measure import table
+from polydraft.apps.bench.speech.intelligibility import cells, headers, judged, said_apart, words_of
+from polydraft.modalities.speech.text.reading import read
+
+LONG = "We sat by the river and " + "talked about the old house near the station and " * 3 + "then it rained."
+TEXTS = ["Good morning.", LONG, "Is it? It is."]
+RATE = 8000  # no renderer speaks at that
+
+
+class Stream:
+    """Says a part as a tone that lasts a twentieth of a second a word, in two chunks."""
+
+    def __init__(self, text: str) -> None:
+        self.parts = read(text).sentences
+
+    def __iter__(self) -> Any:
+        for index, part in enumerate(self.parts):
+            sound = 0.1 * np.sin(np.arange(400 * len(part), dtype=np.float32) * 0.3)
+            sound[:400] = 0
+            for piece in np.split(sound, [100]):
+                yield SimpleNamespace(sentence=index, audio=piece)
+
+    def result(self) -> Any:
+        counts = [len(part) for part in self.parts]
+        return SimpleNamespace(counts=counts, tokens=torch.arange(sum(counts)))
+
+
+class Pipe:
+    voices = ["left", "right"]
+    sample_rate = RATE
+    family = SimpleNamespace(read=lambda text: SimpleNamespace(sentences=read(text).sentences))
+
+    def stream(self, text: str, **options: Any) -> Stream:
+        return Stream(text)
+
+
+class Ears:
+    def hear(self, audio: np.ndarray, sample_rate: int) -> list[str]:
+        return ["good", "morning"]
+
+
+def test_texts_said_together_come_apart() -> None:
+    parts = [len(read(text).sentences) for text in TEXTS]
+    assert parts[0] == 1 and parts[1] > 1 and parts[2] == 2
+    said = said_apart(Pipe(), table.PLAIN, TEXTS, "left", 0, {})  # type: ignore[arg-type]
+    assert [len(one.seams) + 1 for one in said] == parts
+    assert torch.cat([one.codes for one in said]).tolist() == list(range(sum(len(one.codes) for one in said)))
+    assert [len(one.audio) for one in said] == [400 * len(one.codes) for one in said]
+    assert said[1].seams[0] == 400 * len(read(LONG).sentences[0])
+
+
+def test_errors_are_counted_by_voice_and_kind() -> None:
+    kinds = ["short", "long", "long"]
+    found = judged(Pipe(), [table.PLAIN], TEXTS, {}, Ears(), lambda *_: {}, kinds)  # type: ignore[arg-type]
+    (row,) = found.rows
+    words = [len(words_of(text).replace(" .", "").replace(" ?", "").split()) for text in TEXTS]
+    assert row["wer_by_kind"]["short"] == 0 and row["same"] == 1
+    assert row["wer_by_kind"]["long"] == 1 and row["wer_by_voice"] == {"left": row["wer"], "right": row["wer"]}
+    assert abs(row["wer"] - (words[1] + words[2]) / sum(words)) < 1e-9
+    assert "short 0.000, long 1.000" in cells(row)[2] and len(headers(found.rows)) == len(cells(row))
+    assert [line["voice"] for line in found.product] == ["left", "right"]
+    assert found.product[0]["start"] == -120 and found.product[0]["join"] > -60  # a tone runs up to the seam
+    assert found.product[0]["longest"] == 0.05 or found.product[0]["longest"] == 0
+    assert "reference_pauses" not in found.product[0]
+
+
+def test_the_renderer_says_whole_sentences() -> None:
+    """A comma that only a cut brought is none."""
+    assert words_of(LONG).count(",") == 0 and words_of("Well, yes.") == "well , yes ."

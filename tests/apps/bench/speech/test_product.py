@@ -1,0 +1,58 @@
+"""Loudness as the standard has it; ticks and pauses that are planted are found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polydraft.apps.bench.speech.loudness import high_pass, loudness, shelf
+from polydraft.apps.bench.speech.product import Heard, cells, level, pauses, row
+
+RATE = 16_000
+
+
+def tone(seconds: float, amplitude: float = 0.2, hertz: float = 400.0, rate: int = RATE) -> np.ndarray:
+    return (amplitude * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.float32)
+
+
+def quiet(seconds: float) -> np.ndarray:
+    return np.zeros(round(seconds * RATE), np.float32)
+
+
+def test_filters_are_the_standards_at_48_khz() -> None:
+    """ITU-R BS.1770-4, tables 1 and 2."""
+    assert np.allclose(shelf(48_000).b, (1.53512485958697, -2.69169618940638, 1.19839281085285), atol=1e-8)
+    assert np.allclose(shelf(48_000).a, (1, -1.69065929318241, 0.73248077421585), atol=1e-8)
+    assert np.allclose(high_pass(48_000).a, (1, -1.99004745483398, 0.99007225036621), atol=1e-8)
+
+
+@pytest.mark.parametrize("rate", [16_000, 24_000, 48_000])
+def test_a_full_sine_at_1_khz_is_3_lufs_below_full_scale(rate: int) -> None:
+    assert abs(loudness(tone(3, 1.0, 997, rate), rate) + 3.01) < 0.05
+
+
+def test_quiet_does_not_count_and_gain_does() -> None:
+    loud = tone(4)
+    assert abs(loudness(np.concatenate([loud, quiet(20)]), RATE) - loudness(loud, RATE)) < 0.5
+    assert abs(loudness(loud / 2, RATE) - loudness(loud, RATE) + 6.02) < 0.01
+    assert loudness(quiet(1), RATE) == -np.inf and np.isfinite(loudness(loud[:800], RATE))
+
+
+def test_pauses_are_found_and_ends_are_none() -> None:
+    said = np.concatenate([quiet(0.3), tone(1), quiet(0.25), tone(0.5), quiet(0.06), tone(0.5), quiet(0.4)])
+    assert np.allclose(pauses(said, RATE), [0.25], atol=0.006)
+    assert pauses(quiet(2), RATE) == [] and pauses(tone(2), RATE) == []
+
+
+def test_a_planted_tick_and_a_bad_join_are_seen() -> None:
+    said = np.concatenate([quiet(0.2), tone(1), quiet(0.2)])
+    clean = row("slt", [Heard(np.concatenate([said, said]), [len(said)], True)], None, RATE)
+    assert clean["start"] == clean["join"] == -120 and abs(clean["pauses"] - 0.4) < 0.02
+    said[100:180] = 0.01
+    ticking = row("slt", [Heard(np.concatenate([said, said]), [len(said)], False)], [said], RATE)
+    assert -50 < ticking["start"] < -40 and -50 < ticking["join"] < -40 and ticking["pauses"] is None
+    assert cells(ticking)[5:] == ["", "", "", ""] and len(cells(clean)) == 9
+
+
+def test_levels() -> None:
+    assert abs(level(tone(1, 1.0)) + 3.01) < 0.01 and level(quiet(0)) == -120

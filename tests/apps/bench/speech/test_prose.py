@@ -1,0 +1,33 @@
+"""Mixed prose: always the same, five kinds, and nothing in it is lost in reading."""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import sha256
+
+from polydraft.apps.bench.speech.prose import EACH, KINDS, passages
+from polydraft.modalities.speech.corpus.sentences import bare, everyday, held_out
+from polydraft.modalities.speech.text.reading import read
+
+
+def test_it_is_pinned() -> None:
+    texts = [passage.text for passage in passages(100)]
+    assert len(set(texts)) == 100 and texts[:7] == [passage.text for passage in passages(7)]
+    assert sha256("\n".join(texts).encode()).hexdigest()[:16] == "05e9dde253f38fca"
+
+
+def test_kinds_come_in_turns() -> None:
+    assert Counter(passage.kind for passage in passages(100)) == dict.fromkeys(KINDS, EACH)
+    assert tuple(passage.kind for passage in passages(5)) == KINDS
+
+
+def test_everything_in_it_can_be_said() -> None:
+    for passage in passages(100):
+        reading = read(passage.text)
+        assert not reading.ignored and "{" not in passage.text
+        assert (len(reading.whole) > 1 or len(reading.sentences) > 1) or passage.kind != "paragraphs"
+
+
+def test_it_is_none_of_the_other_sentences() -> None:
+    others = {bare(text) for text in (*everyday(), *held_out(50))}
+    assert not others & {bare(passage.text) for passage in passages(100)}

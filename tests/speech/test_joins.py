@@ -1,0 +1,113 @@
+"""Parts of a sentence joined by the pause of their mark, voices at one loudness: whole or streamed, to the bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from polydraft.modalities.speech.joins import FRAME, LEAD, PAUSES, joined
+from polydraft.modalities.speech.levels import LOUDNESS, SETTLING, Levelled, gain
+
+RATE, SAMPLES = 16_000, 320
+
+
+class Played:
+    """A stream whose codes are samples' places: code i sounds as samples i · 320 and on, the last two are held back."""
+
+    look_ahead = 2
+
+    def __init__(self, sound: Tensor) -> None:
+        self.sound, self.codes, self.done = sound, 0, 0
+
+    def push(self, codes: Tensor) -> Tensor:
+        self.codes += len(codes)
+        return self._until(max(self.done, (self.codes - self.look_ahead) * SAMPLES))
+
+    def finish(self) -> Tensor:
+        return self._until(len(self.sound))
+
+    def _until(self, end: int) -> Tensor:
+        begin, self.done = self.done, end
+        return self.sound[begin:end].clone()
+
+
+def said(seconds: float, quiet: float = 0.2, hiss: float = 1e-3) -> Tensor:
+    """A tone with quiet before and behind it."""
+    samples = round((seconds + 2 * quiet) * RATE / SAMPLES) * SAMPLES
+    sound = hiss * torch.sin(torch.arange(samples) * 1.7)
+    edge = round(quiet * RATE)
+    sound[edge:-edge] += 0.2 * torch.sin(torch.arange(samples - 2 * edge) * 0.1)
+    return sound
+
+
+def heard(stream: object, codes: int, sizes: list[int]) -> Tensor:
+    """All a stream gives for codes that come in pieces of these sizes."""
+    pieces, left = [], codes
+    for size in [*sizes, codes]:
+        size = min(size, left)
+        pieces.append(stream.push(torch.zeros(size, dtype=torch.long)))  # type: ignore[attr-defined]
+        left -= size
+    return torch.cat([*pieces, stream.finish()])  # type: ignore[attr-defined]
+
+
+def silence(sound: Tensor) -> float:
+    """Seconds of the longest quiet between the first and the last loud sample."""
+    loud = (sound.abs() > 0.02).nonzero()[:, 0]
+    return float(loud.diff().max()) / RATE
+
+
+@pytest.mark.parametrize("mark", PAUSES)
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_the_pause_at_a_cut_is_that_of_its_mark(mark: str, speed: float) -> None:
+    first, second = said(0.5), said(0.6)
+    streams = joined([Played(first), Played(second)], [mark, "."], RATE, speed)
+    sounds = [heard(stream, len(sound) // SAMPLES, []) for stream, sound in zip(streams, (first, second), strict=True)]
+    wanted = max(PAUSES[mark] / speed, LEAD)
+    assert abs(silence(torch.cat(sounds)) - wanted) <= 2 * FRAME
+    assert silence(torch.cat([first, second])) > 0.39  # what it would be
+    assert sounds[0][: round(0.2 * RATE)].equal(first[: round(0.2 * RATE)])  # the sentence's own start stays
+    assert sounds[1][-round(0.2 * RATE) :].equal(second[-round(0.2 * RATE) :])  # and its own end
+
+
+def test_sentences_keep_their_quiet() -> None:
+    streams = [Played(said(0.5)), Played(said(0.5))]
+    assert joined(streams, [".", "?"], RATE) == streams
+
+
+def test_soft_sound_before_a_voice_is_kept_and_clicks_are_not() -> None:
+    soft = said(0.5, hiss=4e-3)
+    (_, stream) = joined([Played(soft), Played(soft)], ["", "."], RATE)
+    sound = heard(stream, len(soft) // SAMPLES, [])
+    lead = round(LEAD * RATE)
+    assert sound[0].abs() < 1e-3 and sound[lead // 2 : lead].abs().max() > 3e-3
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 9), max_size=12), st.sampled_from([",", "", "."]), st.booleans())
+def test_streamed_is_whole(sizes: list[int], mark: str, follows: bool) -> None:
+    sound = said(0.3)
+
+    def stream() -> object:
+        played = Levelled(Played(sound), 1.5, RATE)
+        return joined([Played(sound), played], ["," if follows else ".", mark], RATE)[1]
+
+    codes = len(sound) // SAMPLES
+    assert heard(stream(), codes, sizes).equal(heard(stream(), codes, []))
+
+
+def test_a_part_of_silence_ends() -> None:
+    quiet = torch.zeros(3200)
+    streams = joined([Played(quiet), Played(quiet), Played(quiet)], [",", ",", "."], RATE)
+    lengths = [len(heard(stream, 10, [3, 3])) for stream in streams]
+    assert lengths == [3200 + round((PAUSES[","] - LEAD) * RATE), round((PAUSES[","] - LEAD) * RATE), 3200]
+
+
+def test_a_level_and_a_silent_start() -> None:
+    sound = said(0.3, hiss=0.01)
+    levelled = heard(Levelled(Played(sound), gain(LOUDNESS + 6), RATE), len(sound) // SAMPLES, [1, 1, 2])
+    edge = round(SETTLING * RATE)
+    assert levelled[:edge].abs().max() == 0 and levelled[edge : edge + 160].abs().max() < 0.01
+    assert torch.allclose(levelled[1600:], sound[1600:] * 10 ** (-6 / 20))
