@@ -72,10 +72,11 @@ class DraftPart:
     """A row of the registry: a way to draft.
 
     judge: who judges unless told otherwise. kind: the trained drafter it needs. fitted: whether it reads what
-    was fitted to that drafter; what is as published does not. ours: where what is done here is not
-    what the paper publishes. On the tape any tree will do; off it `shape` says what a judge may assume: "fixed"
-    (deterministic), "chain" or "tree" of sampled tokens with their law, or "picked", sampled tokens of which some were
-    dropped. "tape" cannot leave the tape, "off" cannot be on it.
+    was fitted to that drafter; what is as published does not. grid: whether tokens have to be rows of a picture. ours:
+    where what is done here is not what the paper publishes. On the tape any tree will do; off it `shape` says what a
+    judge may assume: "fixed" (deterministic), "chain" or "tree" of sampled tokens with their law, or "picked", sampled
+    tokens of which some were dropped. "tape" cannot leave the tape, "off" cannot be on it; "rows" are open rows of a
+    picture, on the tape.
     """
 
     name: str
@@ -87,6 +88,7 @@ class DraftPart:
     kind: str = ""
     fitted: bool = True
     ours: str = ""
+    grid: bool = False
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
@@ -131,10 +133,12 @@ class Choice:
     def guarantee(self) -> str:
         return self.judge.guarantee
 
-    def lacks(self, drafters: Container[str], codes: bool = True) -> str:
+    def lacks(self, drafters: Container[str], codes: bool = True, grid: bool = False) -> str:
         """What a model with these drafters lacks for it; empty if nothing."""
         if self.drafter.kind and self.drafter.kind not in drafters:
             return f"a drafter of kind {self.drafter.kind!r}"
+        if self.drafter.grid and not grid:
+            return "rows of a picture"
         return "a codebook" if self.judge.needs_codes and not codes else ""
 
     def build(self, context: MethodContext) -> tuple[Drafter, Verifier]:
@@ -177,5 +181,5 @@ def read(part: DraftPart | JudgePart, text: str) -> dict[str, Any]:
 
 
 def fits(judge: JudgePart, shape: str) -> bool:
-    on_tape = judge.shapes == ("",)
-    return shape != "off" if on_tape else shape in judge.shapes
+    on_tape = "" in judge.shapes and shape not in ("off", "rows")
+    return on_tape or shape in judge.shapes

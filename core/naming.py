@@ -34,18 +34,19 @@ class Registry:
         """The names of `choices`."""
         return [*self.drafters, *(name for name, part in self.judges.items() if part.drafter)]
 
-    def available(self, drafters: Iterable[str], codes: bool = True) -> list[str]:
+    def available(self, drafters: Iterable[str], codes: bool = True, grid: bool = False) -> list[str]:
         """Names that a model with these drafters can use alone."""
         have = dict.fromkeys(drafters)
-        return [name for name, choice in zip(self.names, self.choices(), strict=True) if not choice.lacks(have, codes)]
+        choices = zip(self.names, self.choices(), strict=True)
+        return [name for name, choice in choices if not choice.lacks(have, codes, grid)]
 
     def build(self, choice: Choice, context: MethodContext) -> tuple[Drafter, Verifier]:
         """Drafter and verifier; raises UnsupportedMethod where the model lacks what the method needs."""
-        codes = context.codes is not None
-        if lacking := choice.lacks(context.drafters, codes):
+        codes, grid = context.codes is not None, context.row > 0
+        if lacking := choice.lacks(context.drafters, codes, grid):
             raise UnsupportedMethod(
                 f"method {choice.name!r} needs {lacking} and {context.model} has none; use one of "
-                f"{listed(self.available(context.drafters, codes))}, or train one with `polydraft train drafter`."
+                f"{listed(self.available(context.drafters, codes, grid))}, or train one with `polydraft train drafter`."
             )
         return choice.build(context)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from polydraft.core.drafters.above import AboveDrafter
 from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.eagle import EagleDrafter
 from polydraft.core.drafters.heads import MultiTokenDrafter
@@ -24,6 +25,7 @@ from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
 from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
+from polydraft.core.drafters.rows import FILLS, RowDrafter
 from polydraft.core.drafters.sjd import SJDDrafter
 from polydraft.core.fit import ByRows
 from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
@@ -33,6 +35,7 @@ from polydraft.core.verify.base import Verifier
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.groups import GroupSampling, SharedGroup
 from polydraft.core.verify.neighbours import groups, nearest
+from polydraft.core.verify.rows import RowVerifier
 from polydraft.core.verify.tape import TapeVerifier, TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
 
@@ -59,6 +62,11 @@ def jacobi(context: MethodContext, values: Values) -> Drafter:
 
 def sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
     return SJDDrafter(values["window"], initial(context, values), refresh)
+
+
+def pjd(context: MethodContext, values: Values) -> Drafter:
+    preview = 0 if context.origins is None else int((context.origins < 0).sum())
+    return RowDrafter(context.row, context.allowed, **values, preview=preview)
 
 
 def dynamic(values: Values) -> Dynamic:
@@ -124,6 +132,7 @@ SPARSE = {
 SHARES = tuple(tuple(0.8**depth * share for share in (0.55, 0.17, 0.08, 0.05)) for depth in range(8))
 SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
 TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
+PJD_PAPER = "Liao et al. 2026, arXiv 2606.05703"
 
 
 def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
@@ -185,6 +194,19 @@ DRAFTERS: dict[str, DraftPart] = {
             lambda values: "off", judge="sps", parameters=WINDOW,
         ),
         DraftPart(
+            "pjd", "Jacobi iteration on several rows of a picture at once, each some codes behind the one above",
+            PJD_PAPER, pjd, lambda values: "rows", judge="row-causal",
+            parameters={
+                "lead": Parameter(4, "codes that a row has more than the one below it", 1, 1024),
+                "rows": Parameter(4, "most rows open at once", 1, 64),
+                "window": Parameter(4, "guesses a row and pass", 1, 64),
+                "init": Parameter("above", "what fills new places", choices=FILLS, kind=str),
+            },
+            ours="published: a row opens behind the first codes of the one above and may catch up, judged by ratio "
+            "tests; ours: it stays behind throughout, judged on the noise tape",
+            grid=True,
+        ),
+        DraftPart(
             "eagle", "one layer on the target's features, a fixed tree", "Li et al. 2024, arXiv 2401.15077", eagle,
             lambda values: "tree", kind="eagle", fitted=False,
             parameters={"depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 256)},
@@ -212,6 +234,12 @@ DRAFTERS: dict[str, DraftPart] = {
             "hydra", "hydra", "heads that know what was guessed before", "Ankner et al. 2024, arXiv 2402.05109",
             HydraDrafter,
         ),
+        ahead(
+            "above", "above", "heads that know what was guessed before and the row above",
+            "after Ankner et al. 2024, arXiv 2402.05109", AboveDrafter,
+            ours="Hydra's heads (Ankner et al. 2024, arXiv 2402.05109) that also read the codes above and above to the "
+            "right of what they guess",
+        ),
         ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
         DraftPart(
             "early-exit", "the target's own first layers, no training", "Liu et al. 2024, arXiv 2404.18911", early_exit,
@@ -229,7 +257,8 @@ DRAFTERS: dict[str, DraftPart] = {
 def on_tape(
     context: MethodContext, values: Values, shape: str, make: Callable[[MethodContext, Values], rules.Match]
 ) -> Verifier:
-    return TapeVerifier(make(context, values), context.rigid)
+    judge = RowVerifier if shape == "rows" else TapeVerifier
+    return judge(make(context, values), context.rigid)
 
 
 def ratio_test(
@@ -303,11 +332,11 @@ class RuleRow:
     paper: str
     make: Callable[[MethodContext, Values], Any]
     parameters: dict[str, Parameter]
-    shapes: tuple[str, ...] = ("",)
+    shapes: tuple[str, ...] = ("", "rows")
     needs_codes: bool = False
 
     def judge(self) -> JudgePart:
-        taped = self.shapes == ("",)
+        taped = "" in self.shapes
         make = partial(on_tape if taped else ratio_test, make=self.make)
         drafter = "jacobi" if taped else "sjd-maximal" if "off" in self.shapes else "draft"
         return JudgePart(
@@ -348,9 +377,11 @@ LOSSY = (
             lambda context, values: rules.CoolSD(**values), COOL, WITH_Q),
 )  # fmt: skip
 
-EXACT = (
+OTHERS = (
     JudgePart("tape", "identical", "the target's own choices on the noise tape", TAPE_PAPER,
               lambda context, values, shape: TapeVerifier(), ("",), drafter=""),
+    JudgePart("row-causal", "lossy", "the target's choices on the tape, seeing no guess of another row", PJD_PAPER,
+              lambda context, values, shape: RowVerifier(), ("rows",), drafter=""),
     JudgePart("target-only", "exact", "draw from p, go where the draw is drafted; any tree", RECURSIVE,
               lambda context, values, shape: TargetOnlyVerifier(), ANY, drafter="eagle2"),
     JudgePart("sps", "exact", "speculative sampling: accept with p/q", LEVIATHAN,
@@ -368,7 +399,7 @@ GROUP_TEST = JudgePart(
     drafter="draft", needs_codes=True, parameters=THETA,
 )  # fmt: skip
 
-JUDGES: dict[str, JudgePart] = {part.name: part for part in (*EXACT, *(row.judge() for row in LOSSY), GROUP_TEST)}
+JUDGES: dict[str, JudgePart] = {part.name: part for part in (*OTHERS, *(row.judge() for row in LOSSY), GROUP_TEST)}
 
 
 IDS = Registry("ids", DRAFTERS, JUDGES)

@@ -115,7 +115,12 @@ class ModelCard:
     @property
     def methods(self) -> list[str]:
         """Names of the methods this model can use."""
-        return self.registry.available(self.manifest["drafters"], self.has_codes)
+        return self.registry.available(self.manifest["drafters"], self.has_codes, self.has_rows)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether its tokens are rows of a picture."""
+        return self.modality == "image"
 
     @property
     def has_codes(self) -> bool:

@@ -47,6 +47,7 @@ def all_methods() -> list[dict[str, Any]]:
 def describe(choice: Choice, choice_is_drafter: bool) -> dict[str, Any]:
     part = choice.drafter if choice_is_drafter else choice.judge
     needs = [f"a drafter of kind {choice.drafter.kind}"] if choice.drafter.kind else []
+    needs += ["rows of a picture"] if choice.drafter.grid else []
     needs += ["a codebook"] if choice.judge.needs_codes else []
     return {
         "name": part.name, "role": "drafter" if choice_is_drafter else "rule", "guarantee": choice.guarantee,
