@@ -37,6 +37,7 @@ from polydraft.core.training.distill import STATE, distil
 from polydraft.core.training.examples import Examples
 from polydraft.modalities import loading
 from polydraft.modalities.output import whole
+from polydraft.modalities.pipeline import Pipeline
 
 DRAW, DISTIL, TRY = 0.25, 0.65, 0.1  # of the minutes given
 ROWS = 16  # of a step at most
@@ -72,6 +73,8 @@ def run(
     check_belongs(folder, about)
     pipe = loading.load(target)
     model, words = pipe.target(), given.pop("words", None)
+    if "row" in recipe.settings:
+        given["row"] = row_of(pipe, kind)
     student = recipe.student(model, **given).to(pipe.device)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe, seed) if asked is None else OwnLessons(
         pipe, asked, seed, held_out
@@ -121,6 +124,16 @@ def run(
     )  # fmt: skip
     card.write(report, out)
     return report
+
+
+def row_of(pipe: Pipeline, kind: str) -> int:
+    """Tokens a row of its pictures; raises UnsupportedMethod where there are none."""
+    if not pipe.row or pipe.origins is not None:
+        raise UnsupportedMethod(
+            f"drafters of kind {kind!r} look at the row above, and what {pipe.card.name} generates is no single grid; "
+            "train one of kind hydra."
+        )
+    return pipe.row
 
 
 def batches(
