@@ -16,6 +16,29 @@ from polydraft.core.tokens import either, take
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """K open rows of a picture, W tokens each, of which a draft guesses on (`core.drafters.rows`).
+
+    ids, kept: `[B, K, W]`, of which the first `settled` `[B, K]` are taken, and those that had been drafted; so many
+    `guesses` `[B, K]` follow. begun: `[B]`, how many of the first row are committed. judged: `[B, K, w + 1]` bool,
+    columns whose choice counts; rooted: `[B]` bool, the first of them is the root. slots, depth: `[B, C]`, where behind
+    the committed keys and values every column's go, and its distance from the root. sees: `[B, C, M]` bool, which slots
+    behind them it attends to.
+    """
+
+    ids: Tensor
+    settled: Tensor
+    guesses: Tensor
+    kept: Tensor
+    begun: Tensor
+    judged: Tensor
+    rooted: Tensor
+    slots: Tensor
+    depth: Tensor
+    sees: Tensor
+
+
+@dataclass(frozen=True)
 class Draft:
     """One tree a row.
 
@@ -29,6 +52,7 @@ class Draft:
     column were drawn from (in the order of their indices), None where they were picked deterministically, which is a
     one-hot law; of latents the walk that led to each (`core.latent.law`).
     shape: another draft of the same parents, whose lineage and depth this one shares.
+    ahead: where its nodes stand and what they see, if that does not follow from their parents.
     """
 
     tokens: Tensor
@@ -39,6 +63,7 @@ class Draft:
     passes: int = 0
     q: Any = None
     shape: Draft | None = None
+    ahead: Ahead | None = None
 
     @staticmethod
     def of_chain(tokens: Tensor, valid: Tensor | None = None, passes: int = 0, q: Any = None) -> Draft:
@@ -88,6 +113,11 @@ class Draft:
     def size(self) -> int:
         return self.tokens.shape[1]
 
+    @property
+    def room(self) -> int:
+        """Slots that root and nodes take."""
+        return self.size + 1 if self.ahead is None else self.ahead.sees.shape[2]
+
     @cached_property
     def lineage(self) -> Tensor:
         """`[B, N+1, N+1]` bool: column j is column i itself or one of its ancestors (the root is everyone's)."""
@@ -106,6 +136,8 @@ class Draft:
     @cached_property
     def depth(self) -> Tensor:
         """`[B, N+1]` int64: distance from the root, column 0 included."""
+        if self.ahead is not None:
+            return self.ahead.depth
         if self.shape is not None:
             return self.shape.depth.expand(len(self.tokens), -1)
         if self.chain:

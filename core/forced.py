@@ -30,7 +30,7 @@ def told(draft: Draft, sampler: Sampler, history: Callable[[Draft], History | No
     ids = after.gather(1, draft.parents + 1)
     tokens = draft.tokens.where(ids < 0, ids)
     if not draft.chain:
-        return replace(draft, tokens=tokens)
+        return replace(draft, tokens=tokens.where(draft.valid, draft.tokens))  # of open rows some nodes are no guesses
     return replace(draft, tokens=tokens, valid=(draft.valid | (ids >= 0)).cumprod(1).bool())
 
 

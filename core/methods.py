@@ -14,7 +14,7 @@ from polydraft.core.fit import ByRows
 from polydraft.core.target import CausalTarget
 from polydraft.core.verify.base import Verifier
 
-SMALLER = "a preview before the picture"  # what a method may need
+CODES, SMALLER, ROWS = "a codebook", "a preview before the picture", "rows of a picture"  # what a method may need
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,12 @@ class MethodContext:
     fitted: Callable[[str], dict[str, Any]] = field(default=lambda method: {})
     unread: Tensor | None = None
     origins: Tensor | None = None
+
+    @property
+    def has(self) -> frozenset[str]:
+        """Of `CODES`, `SMALLER` and `ROWS`."""
+        found = {CODES: self.codes is not None, SMALLER: self.origins is not None, ROWS: self.row > 0}
+        return frozenset(name for name, there in found.items() if there)
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,12 @@ class Parameter:
 class DraftPart:
     """A row of the registry: a way to draft.
 
-    judge: who judges unless told otherwise. kind: the trained drafter it needs. needs_preview: whether the model has to
-    draw a preview before the picture. fitted: whether it reads what
-    was fitted to that drafter; what is as published does not. ours: where what is done here is not
-    what the paper publishes. On the tape any tree will do; off it `shape` says what a judge may assume: "fixed"
-    (deterministic), "chain" or "tree" of sampled tokens with their law, or "picked", sampled tokens of which some were
-    dropped. "tape" cannot leave the tape, "off" cannot be on it.
+    judge: who judges unless told otherwise. kind: the trained drafter it needs. needs: what else, one of `CODES`,
+    `SMALLER`, `ROWS`. fitted: whether it reads what was fitted to that drafter; what is as published does not. ours:
+    where what is done here is not what the paper publishes. On the tape any tree will do; off it `shape` says what a
+    judge may assume: "fixed" (deterministic), "chain" or "tree" of sampled tokens with their law, or "picked", sampled
+    tokens of which some were dropped. "tape" cannot leave the tape, "off" cannot be on it; "rows" are open rows of a
+    picture, on the tape.
     """
 
     name: str
@@ -88,7 +94,7 @@ class DraftPart:
     shape: Callable[[dict[str, Any]], str]
     judge: str = "tape"
     kind: str = ""
-    needs_preview: bool = False
+    needs: str = ""
     fitted: bool = True
     ours: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -108,7 +114,7 @@ class JudgePart:
     make: Callable[[MethodContext, dict[str, Any], str], Verifier]
     shapes: tuple[str, ...]
     drafter: str = "jacobi"
-    needs_codes: bool = False
+    needs: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
@@ -135,13 +141,11 @@ class Choice:
     def guarantee(self) -> str:
         return self.judge.guarantee
 
-    def lacks(self, drafters: Container[str], codes: bool = True, preview: bool = False) -> str:
-        """What a model with these drafters lacks for it; empty if nothing. codes, preview: whether it has them."""
+    def lacks(self, drafters: Container[str], has: Container[str] = (CODES,)) -> str:
+        """What a model with these drafters lacks for it, empty if nothing; has: of `CODES`, `SMALLER` and `ROWS`."""
         if self.drafter.kind and self.drafter.kind not in drafters:
             return f"a drafter of kind {self.drafter.kind!r}"
-        if self.drafter.needs_preview and not preview:
-            return SMALLER
-        return "a codebook" if self.judge.needs_codes and not codes else ""
+        return next((need for need in (self.drafter.needs, self.judge.needs) if need and need not in has), "")
 
     def build(self, context: MethodContext) -> tuple[Drafter, Verifier]:
         """Drafter and verifier for a model that lacks nothing."""
@@ -183,5 +187,5 @@ def read(part: DraftPart | JudgePart, text: str) -> dict[str, Any]:
 
 
 def fits(judge: JudgePart, shape: str) -> bool:
-    on_tape = judge.shapes == ("",)
-    return shape != "off" if on_tape else shape in judge.shapes
+    on_tape = "" in judge.shapes and shape not in ("off", "rows")
+    return on_tape or shape in judge.shapes

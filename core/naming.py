@@ -7,12 +7,12 @@ drafter its row names. Wrong pairs are refused with what to use instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import UnknownMethod, UnsupportedMethod
-from polydraft.core.methods import Choice, DraftPart, JudgePart, MethodContext, defaults, fits, read
+from polydraft.core.methods import CODES, Choice, DraftPart, JudgePart, MethodContext, defaults, fits, read
 from polydraft.core.verify.base import Verifier
 
 
@@ -34,20 +34,24 @@ class Registry:
         """The names of `choices`."""
         return [*self.drafters, *(name for name, part in self.judges.items() if part.drafter)]
 
-    def available(self, drafters: Iterable[str], codes: bool = True, preview: bool = False) -> list[str]:
-        """Names that a model with these drafters can use alone; codes, preview: whether it has them."""
-        have, named = dict.fromkeys(drafters), zip(self.names, self.choices(), strict=True)
-        return [name for name, choice in named if not choice.lacks(have, codes, preview)]
+    def available(self, drafters: Iterable[str], has: Container[str] = (CODES,)) -> list[str]:
+        """Names that a model with these drafters can use alone; has: of `CODES`, `SMALLER` and `ROWS`."""
+        kinds, named = dict.fromkeys(drafters), zip(self.names, self.choices(), strict=True)
+        return [name for name, choice in named if not choice.lacks(kinds, has)]
 
-    def build(self, choice: Choice, context: MethodContext) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier; raises UnsupportedMethod where the model lacks what the method needs."""
-        has = context.drafters, context.codes is not None, context.origins is not None
-        if lacking := choice.lacks(*has):
+    def check(self, choice: Choice, model: str, drafters: Iterable[str], has: Container[str]) -> None:
+        """Raises UnsupportedMethod where the model lacks what the method needs; what fits is named."""
+        kinds = dict.fromkeys(drafters)
+        if lacking := choice.lacks(kinds, has):
             trained = ", or train one with `polydraft train drafter`" if choice.drafter.kind else ""
             raise UnsupportedMethod(
-                f"method {choice.name!r} needs {lacking} and {context.model} has none; use one of "
-                f"{listed(self.available(*has))}{trained}."
+                f"method {choice.name!r} needs {lacking} and {model} has none; use one of "
+                f"{listed(self.available(kinds, has))}{trained}."
             )
+
+    def build(self, choice: Choice, context: MethodContext) -> tuple[Drafter, Verifier]:
+        """Drafter and verifier; raises as `check`."""
+        self.check(choice, context.model, context.drafters, context.has)
         return choice.build(context)
 
     def parse(self, text: str) -> Choice:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from polydraft.core import attention
 from polydraft.core.cache import SlotCache
+from polydraft.core.draft import Ahead
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.layers import Layers
 from polydraft.core.rows import places
@@ -127,6 +128,25 @@ class Network:
             visible.scatter_(2, slots[:, None].expand_as(lineage), lineage)
             keys = every.repeat(len(slots), 1).scatter_(1, slots, cached + depth)
             mask = self.masks(visible, positions, keys)
+        return self.forward(inputs, cache, positions, mask)
+
+    def scattered_pass(self, cache: SlotCache, inputs: Tensor, ahead: Ahead, cached: Tensor) -> Tensor:
+        """Features `[B*R, C, D]` of columns that stand anywhere behind `cached` `[B, R]` positions; inputs as in
+        `tree_pass`. What they see beside each other was written by earlier passes."""
+        branches = cached.shape[1]
+        inputs = inputs.repeat_interleave(branches, 0) if inputs.ndim == 2 and branches > 1 else inputs
+        slots, depth, sees = (part.repeat_interleave(branches, 0) for part in (ahead.slots, ahead.depth, ahead.sees))
+        cached = cached.flatten()[:, None]
+        cache.aim(cached + slots)
+        positions = cached + depth
+        if self.nearness is None:
+            mask = attention.tree_mask(cached, sees, cache.width, self.dtype, self.heads)
+        else:  # a slot that is seen is its position
+            every = places(cache.width, depth.device)
+            visible = (every < cached)[:, None].repeat(1, sees.shape[1], 1)
+            behind = cached + places(sees.shape[2], depth.device)
+            visible.scatter_(2, behind[:, None].expand_as(sees), sees)
+            mask = self.masks(visible, positions, every[None])
         return self.forward(inputs, cache, positions, mask)
 
     def frontier(self, cache: SlotCache, cached: Tensor) -> Frontier:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from polydraft.core.drafters.above import AboveDrafter
 from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.eagle import EagleDrafter
 from polydraft.core.drafters.heads import MultiTokenDrafter
@@ -25,15 +26,17 @@ from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.drafters.preview import PreviewDrafter
+from polydraft.core.drafters.rows import FILLS, RowDrafter
 from polydraft.core.drafters.sjd import SJDDrafter
 from polydraft.core.fit import ByRows
-from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
+from polydraft.core.methods import CODES, ROWS, SMALLER, DraftPart, JudgePart, MethodContext, Parameter
 from polydraft.core.naming import Registry
 from polydraft.core.verify import rules
 from polydraft.core.verify.base import Verifier
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.groups import GroupSampling, SharedGroup
 from polydraft.core.verify.neighbours import groups, nearest
+from polydraft.core.verify.rows import RowVerifier
 from polydraft.core.verify.tape import TapeVerifier, TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
 
@@ -65,6 +68,11 @@ def jacobi(context: MethodContext, values: Values) -> Drafter:
 
 def sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
     return SJDDrafter(values["window"], initial(context, values), refresh)
+
+
+def pjd(context: MethodContext, values: Values) -> Drafter:
+    preview = 0 if context.origins is None else int((context.origins < 0).sum())
+    return RowDrafter(context.row, context.allowed, **values, preview=preview)
 
 
 def dynamic(values: Values) -> Dynamic:
@@ -130,6 +138,7 @@ SPARSE = {
 SHARES = tuple(tuple(0.8**depth * share for share in (0.55, 0.17, 0.08, 0.05)) for depth in range(8))
 SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
 TAPE_PAPER = "Daliri et al. 2024, arXiv 2408.07978"
+PJD_PAPER = "Liao et al. 2026, arXiv 2606.05703"
 
 
 def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
@@ -177,7 +186,7 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "preview", "the code that a preview drawn before shows at the same spot, no model",
             "the preview of zai-org/GLM-Image", preview,
-            lambda values: "fixed", needs_preview=True,
+            lambda values: "fixed", needs=SMALLER,
             parameters={"reach": Parameter(4, "codes drafted a pass", 1, 256)},
         ),
         DraftPart(
@@ -195,6 +204,19 @@ DRAFTERS: dict[str, DraftPart] = {
             "sjd-maximal", "Jacobi guesses kept by a maximal coupling of two passes, ratio-tested",
             "Teng et al. 2024, arXiv 2410.01699, with a maximal coupling", partial(sjd, refresh="maximal"),
             lambda values: "off", judge="sps", parameters=WINDOW,
+        ),
+        DraftPart(
+            "pjd", "Jacobi iteration on several rows of a picture at once, each some codes behind the one above",
+            PJD_PAPER, pjd, lambda values: "rows", judge="row-causal",
+            parameters={
+                "lead": Parameter(4, "codes that a row has more than the one below it", 1, 1024),
+                "rows": Parameter(4, "most rows open at once", 1, 64),
+                "window": Parameter(4, "guesses a row and pass", 1, 64),
+                "init": Parameter("above", "what fills new places", choices=FILLS, kind=str),
+            },
+            ours="published: a row opens behind the first codes of the one above and may catch up, judged by ratio "
+            "tests; ours: it stays behind throughout, judged on the noise tape",
+            needs=ROWS,
         ),
         DraftPart(
             "eagle", "one layer on the target's features, a fixed tree", "Li et al. 2024, arXiv 2401.15077", eagle,
@@ -224,6 +246,12 @@ DRAFTERS: dict[str, DraftPart] = {
             "hydra", "hydra", "heads that know what was guessed before", "Ankner et al. 2024, arXiv 2402.05109",
             HydraDrafter,
         ),
+        ahead(
+            "above", "above", "heads that know what was guessed before and the row above",
+            "after Ankner et al. 2024, arXiv 2402.05109", AboveDrafter,
+            ours="Hydra's heads (Ankner et al. 2024, arXiv 2402.05109) that also read the codes above and above to the "
+            "right of what they guess",
+        ),
         ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
         DraftPart(
             "early-exit", "the target's own first layers, no training", "Liu et al. 2024, arXiv 2404.18911", early_exit,
@@ -241,7 +269,8 @@ DRAFTERS: dict[str, DraftPart] = {
 def on_tape(
     context: MethodContext, values: Values, shape: str, make: Callable[[MethodContext, Values], rules.Match]
 ) -> Verifier:
-    return TapeVerifier(make(context, values), context.rigid)
+    judge = RowVerifier if shape == "rows" else TapeVerifier
+    return judge(make(context, values), context.rigid)
 
 
 def ratio_test(
@@ -315,26 +344,26 @@ class RuleRow:
     paper: str
     make: Callable[[MethodContext, Values], Any]
     parameters: dict[str, Parameter]
-    shapes: tuple[str, ...] = ("",)
-    needs_codes: bool = False
+    shapes: tuple[str, ...] = ("", "rows")
+    needs: str = ""
 
     def judge(self) -> JudgePart:
-        taped = self.shapes == ("",)
+        taped = "" in self.shapes
         make = partial(on_tape if taped else ratio_test, make=self.make)
         drafter = "jacobi" if taped else "sjd-maximal" if "off" in self.shapes else "draft"
         return JudgePart(
-            self.name, "lossy", self.summary, self.paper, make, self.shapes, drafter, self.needs_codes, self.parameters
+            self.name, "lossy", self.summary, self.paper, make, self.shapes, drafter, self.needs, self.parameters
         )
 
 
 LOSSY = (
     RuleRow("lantern", "a near code may stand for the choice", LANTERN_PAPER, lantern, NEIGHBOURS | DELTA,
-            needs_codes=True),
+            needs=CODES),
     RuleRow("lantern++", "a near code may, if it is likely itself", LANTERN_PLUS_PAPER, lantern_plus, K_NEAR | LAM,
-            needs_codes=True),
-    RuleRow("gsd", "an id of similar rank may stand for the choice", GSD_PAPER, grouped, GROUPS, needs_codes=True),
+            needs=CODES),
+    RuleRow("gsd", "an id of similar rank may stand for the choice", GSD_PAPER, grouped, GROUPS, needs=CODES),
     RuleRow("pcg", "a code of the choice's acoustic group may stand for it", PCG_PAPER,
-            lambda context, values: SharedGroup(code_groups(context, values)), THETA, needs_codes=True),
+            lambda context, values: SharedGroup(code_groups(context, values)), THETA, needs=CODES),
     RuleRow("typical", "a typical id may stand for the choice", MEDUSA_PAPER,
             lambda context, values: rules.Typical(**values), TYPICAL),
     RuleRow("top-k", "one of the k likeliest may stand for the choice", "Llasa+",
@@ -342,10 +371,10 @@ LOSSY = (
     RuleRow("tolerance", "any of several draws may stand for the choice", "VADUSA",
             lambda context, values: rules.Tolerant(**values), {"count": Parameter(2, "draws", 1, 16)}),
     RuleRow("lantern-ratio", "accept with p~/q, p~ the mass around a code", LANTERN_PAPER, lantern,
-            NEIGHBOURS | DELTA, TESTED, needs_codes=True),
+            NEIGHBOURS | DELTA, TESTED, needs=CODES),
     RuleRow("lantern++-ratio", "the same within a multiple of p", LANTERN_PLUS_PAPER, lantern_plus, K_NEAR | LAM,
-            TESTED, needs_codes=True),
-    RuleRow("gsd-ratio", "accept with the ratio of group masses", GSD_PAPER, grouped, GROUPS, TESTED, needs_codes=True),
+            TESTED, needs=CODES),
+    RuleRow("gsd-ratio", "accept with the ratio of group masses", GSD_PAPER, grouped, GROUPS, TESTED, needs=CODES),
     RuleRow("typical-ratio", "accept what is typical", MEDUSA_PAPER,
             lambda context, values: rules.Typical(**values), TYPICAL, TESTED),
     RuleRow("top-k-ratio", "accept the k likeliest", "Llasa+",
@@ -360,9 +389,11 @@ LOSSY = (
             lambda context, values: rules.CoolSD(**values), COOL, WITH_Q),
 )  # fmt: skip
 
-EXACT = (
+OTHERS = (
     JudgePart("tape", "identical", "the target's own choices on the noise tape", TAPE_PAPER,
               lambda context, values, shape: TapeVerifier(), ("",), drafter=""),
+    JudgePart("row-causal", "lossy", "the target's choices on the tape, seeing no guess of another row", PJD_PAPER,
+              lambda context, values, shape: RowVerifier(), ("rows",), drafter=""),
     JudgePart("target-only", "exact", "draw from p, go where the draw is drafted; any tree", RECURSIVE,
               lambda context, values, shape: TargetOnlyVerifier(), ANY, drafter="eagle2"),
     JudgePart("sps", "exact", "speculative sampling: accept with p/q", LEVIATHAN,
@@ -377,10 +408,10 @@ EXACT = (
 GROUP_TEST = JudgePart(
     "pcg-ratio", "lossy", "accept with the ratio of group masses; exact on groups of like codes", PCG_PAPER,
     lambda context, values, shape: GroupSampling(code_groups(context, values)), ("chain", "off"),
-    drafter="draft", needs_codes=True, parameters=THETA,
+    drafter="draft", needs=CODES, parameters=THETA,
 )  # fmt: skip
 
-JUDGES: dict[str, JudgePart] = {part.name: part for part in (*EXACT, *(row.judge() for row in LOSSY), GROUP_TEST)}
+JUDGES: dict[str, JudgePart] = {part.name: part for part in (*OTHERS, *(row.judge() for row in LOSSY), GROUP_TEST)}
 
 
 IDS = Registry("ids", DRAFTERS, JUDGES)

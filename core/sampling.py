@@ -171,9 +171,12 @@ class Law:
         return self.scores.softmax(-1)
 
     def possible(self, columns: Tensor, ids: Tensor) -> Tensor:
-        """`[B, K]` bool: whether each of ids may be drawn at its column, `[B, K]` each; if none may, none was."""
+        """`[B, K]` bool: whether each of ids may be drawn at its column, `[B, K]` each; if none may, none was.
+
+        What an earlier pass drew (-1) it has judged.
+        """
         lines = torch.arange(len(ids), device=ids.device)[:, None]
-        return self.scores[lines, columns, ids].isfinite()
+        return self.scores[lines, columns, ids].isfinite() | (columns < 0)
 
     def drawn(self, where: Places) -> Tensor:
         """`[B, C]`: the ids that the noise at these places chooses."""

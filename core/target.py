@@ -243,9 +243,12 @@ class CausalTarget:
 
     def score(self, state: State, draft: Draft) -> Scores:
         """One parallel pass over root and nodes."""
-        state.reach(draft.size + 1)
-        inputs = self.inputs(state, torch.cat([state.roots(), draft.tokens], 1))
-        features = self.network.tree_pass(state.cache, inputs, draft.lineage, draft.depth, state.cached())
+        state.reach(draft.room)
+        inputs, cached = self.inputs(state, torch.cat([state.roots(), draft.tokens], 1)), state.cached()
+        if draft.ahead is None:
+            features = self.network.tree_pass(state.cache, inputs, draft.lineage, draft.depth, cached)
+        else:
+            features = self.network.scattered_pass(state.cache, inputs, draft.ahead, cached)
         features = features.unflatten(0, state.offsets.shape)
         t = state.generated[:, None] + draft.depth
         return Scores(self.outputs(features, state.settings, t), features)

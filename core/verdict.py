@@ -15,6 +15,17 @@ REASONS = (None, "eos", "length", "impossible")
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Open rows of a picture after a pass: ids and kept `[B, K, W]`, settled and guesses `[B, K]`; see
+    `core.drafters.rows.OpenRows`."""
+
+    ids: Tensor
+    settled: Tensor
+    guesses: Tensor
+    kept: Tensor
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The accepted path of every row and the token the target itself supplies after it.
 
@@ -25,6 +36,7 @@ class Verdict:
     end: `[B]` column of the path's last node, where the supplied token was chosen.
     finish: `[B]` why a row ends, GOES_ON if it does not; see REASONS.
     in_place: what is committed stands where plain decoding would put it, so nothing needs to move.
+    chosen_at: see `columns`, where the path does not say it. taken: what of a picture's open rows is settled.
     """
 
     path: Tensor
@@ -35,10 +47,14 @@ class Verdict:
     end: Tensor
     finish: Tensor | None = None
     in_place: bool = False
+    chosen_at: Tensor | None = None
+    taken: Taken | None = None
 
     @property
     def columns(self) -> Tensor:
-        """`[B, D+1]`: the column that each of `tokens` was chosen at."""
+        """`[B, D+1]`: the column that each of `tokens` was chosen at, -1 if by an earlier pass."""
+        if self.chosen_at is not None:
+            return self.chosen_at
         return torch.nn.functional.pad((self.path + 1).clamp(min=0), (1, 0))
 
     @property

@@ -115,17 +115,19 @@ class ModelCard:
     @property
     def methods(self) -> list[str]:
         """Names of the methods this model can use."""
-        return self.registry.available(self.manifest["drafters"], self.has_codes, self.has_preview)
+        return self.registry.available(self.manifest["drafters"], self.has)
 
     @property
-    def has_codes(self) -> bool:
-        """Whether its tokens are codes that can be near each other; words and latents are not."""
-        return self.modality != "vlm" and not self.latent
+    def has(self) -> frozenset[str]:
+        """What methods may need of it: codes, a preview, rows of a picture."""
+        from polydraft.core.methods import CODES, ROWS, SMALLER
 
-    @property
-    def has_preview(self) -> bool:
-        """Whether it draws a small picture before the large one."""
-        return bool(self.manifest.get("preview", False))
+        found = {
+            CODES: self.modality != "vlm" and not self.latent,  # words and latents cannot be near each other
+            SMALLER: bool(self.manifest.get("preview", False)),  # a small picture before the large one
+            ROWS: self.modality == "image",
+        }
+        return frozenset(name for name, there in found.items() if there)
 
     @property
     def makes(self) -> dict[str, list[str]]:

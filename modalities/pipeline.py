@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.decode import Method
+from polydraft.core.drafters.above import AboveHeads
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
@@ -37,7 +38,7 @@ from polydraft.modalities.loading import ModelCard, causal_lm, read_weights, wit
 from polydraft.modalities.translation import between
 
 log = logging.getLogger("polydraft.models")
-NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
+NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, BlockNetwork)
 NEAR, FAR = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # nodes that passes are timed with
 SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # nodes that trees of heads may get
 MOST = SIZES[-1]
@@ -126,13 +127,7 @@ class Pipeline(ABC):
     def checked(self, method: str) -> Choice:
         """The parsed method, refused here and not later if this model cannot use it."""
         choice = self.parsed(method)
-        if choice.lacks(self.card.drafters, self.card.has_codes, self.card.has_preview):
-            kinds: dict[str, Any] = dict.fromkeys(self.card.drafters)
-            bare: Any = None  # nothing is loaded for a refusal
-            codes, origins = (torch.empty(0) if has else None for has in (self.card.has_codes, self.card.has_preview))
-            self.registry.build(
-                choice, MethodContext(self.card.name, bare, bare, codes=codes, drafters=kinds, origins=origins)
-            )  # names what fits
+        self.registry.check(choice, self.card.name, self.card.drafters, self.card.has)
         return choice
 
     def parsed(self, method: str) -> Choice:

@@ -9,6 +9,7 @@ polydraft bench descriptions --n 200
 polydraft bench costs
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
+polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3
 polydraft bench latents --method eagle
 polydraft bench moments --method eagle+coupled --prompts 200
 polydraft bench serve --clients 1,2,4,8
@@ -67,6 +68,7 @@ def image(
     tokens: Annotated[int | None, typer.Option(min=8, help="With --shape: of a picture. Default: all.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    world: WorldName = None,
     output: Output = None,
     as_json: Results = False,
 ) -> None:
@@ -85,7 +87,8 @@ def image(
 
     run(
         prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
-        guidance_scale=guidance_scale, peers=peers, output=output, json=as_json, device=device, dtype=dtype,
+        guidance_scale=guidance_scale, peers=peers, world=world, output=output, json=as_json, device=device,
+        dtype=dtype,
     )  # fmt: skip
 
 
@@ -222,6 +225,7 @@ def depth(
     model: Model = "tiny-image",
     temperature: Temperature = None,
     guidance_scale: Guidance = None,
+    world: WorldName = None,
     output: Output = None,
     as_json: Results = False,
 ) -> None:
@@ -230,7 +234,27 @@ def depth(
 
     run(
         prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature,
-        guidance_scale=guidance_scale, output=output, json=as_json,
+        guidance_scale=guidance_scale, world=world, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("acceptance")
+def acceptance(
+    prompts: Annotated[int, typer.Option(min=1, max=32, help="Captions, sentences or scenes.")] = 8,
+    method: Annotated[str, typer.Option(help="Whose candidates: draft, eagle2, hydra, above, medusa.")] = "draft",
+    model: Model = "tiny-image",
+    temperatures: Annotated[str, typer.Option(help="A table each, separated by commas.")] = "0.6,1,1.3",
+    tokens: Annotated[int, typer.Option(min=8, help="Most tokens of a sequence.")] = 256,
+    world: WorldName = None,
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """How often one of k candidates is what the target chooses: ranked with the shared noise, drawn, or likeliest."""
+    from polydraft.apps.bench.acceptance import run
+
+    run(
+        prompts=prompts, method=method, model=model, temperatures=temperatures, tokens=tokens, world=world,
+        output=output, json=as_json,
     )  # fmt: skip
 
 

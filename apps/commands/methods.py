@@ -45,12 +45,9 @@ def all_methods() -> list[dict[str, Any]]:
 
 
 def describe(choice: Choice, choice_is_drafter: bool) -> dict[str, Any]:
-    from polydraft.core.methods import SMALLER
-
     part = choice.drafter if choice_is_drafter else choice.judge
     needs = [f"a drafter of kind {choice.drafter.kind}"] if choice.drafter.kind else []
-    needs += [SMALLER] if choice.drafter.needs_preview else []
-    needs += ["a codebook"] if choice.judge.needs_codes else []
+    needs += [need for need in (choice.drafter.needs, choice.judge.needs) if need]
     return {
         "name": part.name, "role": "drafter" if choice_is_drafter else "rule", "guarantee": choice.guarantee,
         "summary": part.summary, "ours": choice.drafter.ours if choice_is_drafter else "", "paper": part.paper,

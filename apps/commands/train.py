@@ -95,11 +95,11 @@ def tiny_vlm(
 def drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for samples and the finished drafter.")],
     target: AnyModel = "tiny-image",
-    kind: Annotated[str, typer.Option(help="Kind of drafter: lm, eagle, heads, hydra, kangaroo or block.")] = "lm",
+    kind: Annotated[str, typer.Option(help="lm, eagle, heads, hydra, above, kangaroo or block.")] = "lm",
     pictures: Annotated[
         str | None, typer.Option(help="What an EAGLE head reads of pictures: features, embeddings, or dropped.")
     ] = None,
-    places: Annotated[int | None, typer.Option(min=1, max=16, help="How far heads, hydra and block see.")] = None,
+    places: Annotated[int | None, typer.Option(min=1, max=16, help="How far heads, hydra, above, block see.")] = None,
     words: Annotated[
         int | None, typer.Option(min=16, help="An EAGLE head guesses only so many tokens, those said most often.")
     ] = None,

@@ -27,8 +27,9 @@ from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
 WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
-DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "kangaroo", "block")}
+DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "above", "kangaroo", "block")}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
+NATURAL = {"temperature": 1.0, "top_k": 0}  # of textures: where a choice is open the likeliest few are no texture
 ERRORS = dict.fromkeys(("target", "drafter-lm", "drafter-eagle"), "error of estimates")
 
 
@@ -124,9 +125,10 @@ def assemble(runs: Path, out: Path) -> None:
     form.words(runs, out / "target")
     path = out / "polydraft.json"
     manifest = deepcopy({"jacobi_committed": {}, "fitted": {}} | form.manifest)
-    manifest |= json.loads(path.read_text()) if path.exists() else {}
     if (world := world_of(runs)) is not FLAT:
         manifest["world"] = world.name
+        manifest["defaults"] |= NATURAL
+    manifest |= json.loads(path.read_text()) if path.exists() else {}
     for kind, folder in DRAFTERS.items():
         path_of_fit = runs / folder / "fitted.json"
         if path_of_fit.exists():

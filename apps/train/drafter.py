@@ -39,6 +39,7 @@ from polydraft.core.training.examples import Examples
 from polydraft.modalities import loading
 from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.output import whole
+from polydraft.modalities.pipeline import Pipeline
 
 DRAW, DISTIL, TRY = 0.25, 0.65, 0.1  # of the minutes given
 BEGIN = 0.4  # of distillation's time goes to what it begins with, where that is given
@@ -82,6 +83,8 @@ def run(
     pipe = loading.load(target)
     pipe = pipe if size is None else pipe.sized(size)
     model, words = pipe.target(), given.pop("words", None)
+    if "row" in recipe.settings:
+        given["row"] = row_of(pipe, kind)
     student = recipe.student(model, **given).to(pipe.device)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe, seed) if asked is None else OwnLessons(
         pipe, asked, seed, held_out
@@ -137,6 +140,16 @@ def run(
     )  # fmt: skip
     card.write(report, out)
     return report
+
+
+def row_of(pipe: Pipeline, kind: str) -> int:
+    """Tokens a row of its pictures; raises UnsupportedMethod where there are none."""
+    if not pipe.row or pipe.origins is not None:
+        raise UnsupportedMethod(
+            f"drafters of kind {kind!r} look at the row above, and what {pipe.card.name} generates is no single grid; "
+            "train one of kind hydra."
+        )
+    return pipe.row
 
 
 def batches(

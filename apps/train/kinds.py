@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from polydraft.core.drafters.above import AboveHeads
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.drafters.heads import MedusaHeads
@@ -66,8 +67,8 @@ def adapter(target: CausalTarget) -> KangarooAdapter:
     return KangarooAdapter(target.config).behind(target.model)
 
 
-EAGLE, MEDUSA, HYDRA, BLOCK = (
-    partial(on_features, network) for network in (EagleNetwork, MedusaHeads, HydraHeads, BlockNetwork)
+EAGLE, MEDUSA, HYDRA, ABOVE, BLOCK = (
+    partial(on_features, network) for network in (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, BlockNetwork)
 )
 KINDS = {
     "lm": Recipe("draft", language_model, distill.divergence, distill.laws, spread),
@@ -75,6 +76,7 @@ KINDS = {
     "heads": Recipe("medusa", MEDUSA, parallel.divergence, parallel.laws, shares, ("places",)),
     "kangaroo": Recipe("kangaroo", adapter, early.divergence, early.laws, spread),
     "hydra": Recipe("hydra", HYDRA, parallel.divergence, parallel.laws, shares, ("places",)),
+    "above": Recipe("above", ABOVE, parallel.divergence, parallel.laws, shares, ("places", "row")),
     "block": Recipe("speechspec", BLOCK, parallel.overlap, parallel.laws, shares, ("places",)),
 }
 

@@ -56,7 +56,7 @@ class TapeVerifier:
     def guarantee(self) -> str:
         return "identical" if self.match is None else "lossy"
 
-    def columns(self, draft: Draft, noise: Noise, t: Tensor) -> Columns:
+    def columns(self, draft: Draft, noise: Noise, t: Tensor) -> Places:
         """What the law draws at every column."""
         return Columns(noise, places_of(draft, t), draft)
 
@@ -65,12 +65,16 @@ class TapeVerifier:
         return at_depth(noise.spots(places_of(draft, t), further), draft)
 
     def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
+        return walk(draft, *self.agreeing(draft, law, noise, t))
+
+    def agreeing(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> tuple[Tensor, Tensor]:
+        """What the law draws at every column `[B, N+1]`, and which nodes are it or stand for it, `[B, N]` bool."""
         choices = law.drawn(self.columns(draft, noise, t))
         if self.match is None:
-            return walk(draft, choices, draft.valid & same(draft.tokens, take(choices, draft.parents + 1)))
+            return choices, draft.valid & same(draft.tokens, take(choices, draft.parents + 1))
         spots = [self.spots_at(draft, noise, t, index + 1) for index in range(self.match.draws)]
         draws = [self.match.draw(law, spot, choices) for spot in spots]
-        return walk(draft, choices, self.standing(draft, law, choices, draws))
+        return choices, self.standing(draft, law, choices, draws)
 
     def standing(self, draft: Draft, law: Law, choices: Tensor, draws: list[Tensor]) -> Tensor:
         """`[B, N]` bool: of every node's children the one that is its choice, or else the likeliest that matches it."""

@@ -21,6 +21,7 @@ from transformers import (
 
 from polydraft.core.constraints import Constraints
 from polydraft.core.decode import Batch, Method, decode, start
+from polydraft.core.drafters.above import AboveDrafter, AboveHeads
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
@@ -32,6 +33,7 @@ from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
+from polydraft.core.drafters.rows import RowDrafter
 from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
 from polydraft.core.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
@@ -39,6 +41,7 @@ from polydraft.core.verify import rules
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.groups import GroupSampling, SharedGroup
 from polydraft.core.verify.neighbours import groups, nearest
+from polydraft.core.verify.rows import RowVerifier
 from polydraft.core.verify.tape import TapeVerifier, TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
 
@@ -71,7 +74,7 @@ def gemma(**fields: Any) -> PreTrainedModel:
     )
 
 
-NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, KangarooAdapter, BlockNetwork)
+NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, BlockNetwork)
 CODES = torch.nn.functional.normalize(torch.randn(VOCAB, 3, generator=torch.Generator().manual_seed(9)), dim=-1)
 CODES[:10] = torch.nan  # words
 NEAR, MEMBERS = nearest(CODES, 6), groups(CODES, 0.8)
@@ -89,6 +92,7 @@ class Lab:
     eagle: EagleNetwork
     heads: MedusaHeads
     hydra: HydraHeads
+    above: AboveHeads
     kangaroo: KangarooAdapter
     block: BlockNetwork
     prompts: list[Prompt]
@@ -127,6 +131,7 @@ class Lab:
             "heads tree": lambda target: MultiTokenDrafter(self.heads, target, Static(3, 9), Rank()),
             "hydra chain": lambda target: HydraDrafter(self.hydra, target, Dynamic(3), Rank()),
             "hydra tree": lambda target: HydraDrafter(self.hydra, target, Dynamic(3, 3, 8), Rank()),
+            "above tree": lambda target: AboveDrafter(self.above, target, Static(3, 9), Rank()),
             "early exit": lambda target: EarlyExitDrafter(shallow(self.model, 1), target, Dynamic(3), Rank()),
             "kangaroo tree": lambda target: EarlyExitDrafter(self.kangaroo.backbone, target, Dynamic(3, 3, 8), Rank()),
             "block crowded": lambda target: MultiTokenDrafter(self.block, target, Crowded(3, 9, sized=fewer), Rank()),
@@ -159,6 +164,8 @@ class Lab:
             "typical, target only": (tree, TargetOnlyVerifier(rules.Typical(0.2, 0.9))),
             "groups": (chain, GroupSampling(members)),
             "groups on the tape": (tree, TapeVerifier(SharedGroup(members))),
+            "rows": (RowDrafter(6, everything, 2, 3, 2), RowVerifier()),
+            "rows, lantern": (RowDrafter(4, everything, 1, 2, 3, "left"), RowVerifier(rules.Lantern(near), rigid)),
             **{
                 f"sjd {refresh} {init}": (SJDDrafter(5, Initial(init, everything, 4), refresh), SpeculativeSampling())
                 for refresh, init in zip(REFRESHES * 2, INITIALISATIONS, strict=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from polydraft.core.drafters.above import AboveDrafter, AboveHeads
 from polydraft.core.drafters.block import BlockNetwork
 from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
@@ -24,9 +25,9 @@ from ..covering import every_pair
 from .conftest import chosen
 
 KINDS = {"heads": (MedusaHeads, divergence), "block": (BlockNetwork, overlap)}
-LEARNING = KINDS | {"hydra": (HydraHeads, divergence)}
-DRAFTER = {"heads": MultiTokenDrafter, "block": MultiTokenDrafter, "hydra": HydraDrafter}
-STEPS = {"heads": 300, "block": 100, "hydra": 60}
+LEARNING = KINDS | {"hydra": (HydraHeads, divergence), "above": (AboveHeads, divergence)}
+DRAFTER = {"heads": MultiTokenDrafter, "block": MultiTokenDrafter, "hydra": HydraDrafter, "above": AboveDrafter}
+STEPS = {"heads": 300, "block": 100, "hydra": 60, "above": 60}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SETTINGS = {"greedy": Sampling(temperature=0), "sampled": Sampling()}
 
@@ -129,6 +130,48 @@ def test_hydra_knows_what_was_guessed_before(lab):
             known = drafter.knowing(known, following)
             if place < 2:
                 assert not torch.allclose(says(known), says(other), atol=1e-3)
+
+
+def test_the_row_above_is_read_where_training_read_it(lab):
+    """Level by level the codes above and above to the right of what is guessed, and no other, tell."""
+    made, row, start, begun = lab(), 6, 8, 3
+    target, network = made.target(), AboveHeads(made.model.config, places=3, row=row)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    drafter = AboveDrafter(network, target, Static(3, 3, ((0.5,),)), Rank())
+    ids = torch.randint(60, (2, 14))
+    features = torch.randn(2, 1, 14, 32)
+    generated = torch.full((2,), start + 2 - begun)  # the root is the last of them, entry `start`
+
+    def says(known, place, tokens):
+        state = replace(target.empty(), tokens=tokens, starts=torch.full((2,), begun), generated=generated)
+        return drafter.logits(known, state, Tree(2, known.device), generated[:, None] + place)[:, 0]
+
+    with torch.inference_mode():
+        whole = network.everywhere(features[:, 0, :-1], target.embed(ids)[:, 1:], torch.tensor([start]))[:, 0]
+        known = drafter.knowing(features[:, :, start : start + 1], ids[:, start + 1 : start + 2])
+        for place in range(3):
+            said = says(known, place, ids)
+            assert torch.allclose(said, target.head(whole[:, place]), atol=1e-5)
+            for back in range(1, start + 2):
+                other = ids.clone()
+                other[:, start + 2 + place - back] = (other[:, start + 2 + place - back] + 1) % 60
+                same = torch.allclose(says(known, place, other), said, atol=1e-4)
+                assert same == (back not in (row, row - 1)), back
+            known = drafter.knowing(known, ids[:, start + 2 + place : start + 3 + place])
+
+
+def test_untrained_heads_that_know_the_row_above_are_hydras(lab):
+    config = lab().model.config
+    above, hydra = AboveHeads(config, places=2), HydraHeads(config, places=2)
+    for head in hydra.says:
+        torch.nn.init.normal_(head.weight)
+    above.load_state_dict(hydra.state_dict() | {"above.weight": above.above.weight})
+    features, embeddings = torch.randn(2, 9, 32), torch.randn(2, 9, 32)
+    starts = torch.tensor([0, 3])
+    assert torch.equal(above.everywhere(features, embeddings, starts), hydra.everywhere(features, embeddings, starts))
+    with pytest.raises(InvalidArgument, match="at most 2"):
+        AboveHeads(config, places=3, row=4)
 
 
 @pytest.mark.parametrize("kind", LEARNING)

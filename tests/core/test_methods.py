@@ -144,7 +144,7 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
     made = lab()
     codes = torch.full((61, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
-    kinds = ("eagle", "heads", "hydra", "kangaroo", "block")
+    kinds = ("eagle", "heads", "hydra", "above", "kangaroo", "block")
     loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {
         "lm": lambda: IndependentLM(made.student)
     }
@@ -153,7 +153,7 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
         "m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders, origins=origins
     )
     for choice in choices():
-        if "k" in choice.judge.parameters and choice.judge.needs_codes:
+        if "k" in choice.judge.parameters and choice.judge.needs:
             with pytest.raises(InvalidArgument, match="51 codes"):
                 build(replace(choice, judge_given={"k": 51}), context)
             choice = replace(choice, judge_given={"k": 5})

@@ -11,6 +11,7 @@ import transformers as hf
 
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.errors import UnknownModel, UnsupportedModel
+from polydraft.core.methods import CODES
 from polydraft.core.proof import TIES_APART
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.loading import card, load
@@ -49,7 +50,7 @@ def test_a_batch_of_three_at_temperature_one_is_plain_decoding(pipe_of, family, 
 @pytest.mark.parametrize("family", MORE)
 def test_users_load_and_chat(folder_of, family):
     pipe = load(str(folder_of(family)), dtype="float32")
-    assert family in recognise.MARKS and pipe.card.modality == "vlm" and pipe.card.has_codes is False
+    assert family in recognise.MARKS and pipe.card.modality == "vlm" and CODES not in pipe.card.has
     label = pipe(picture(60, 40), "What is this?", max_new_tokens=6).stats.guarantee
     assert label == "identical" or (family == EXPERTS and label == TIES_APART)
 

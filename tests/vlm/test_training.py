@@ -131,7 +131,7 @@ def test_a_trained_drafter_says_what_plain_decoding_says(model: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("kind", "settings", "says"),
     [
-        ("hydra", {"pictures": "dropped"}, "one of eagle"), ("lm", {"places": 3}, "heads, hydra, block"),
+        ("hydra", {"pictures": "dropped"}, "one of eagle"), ("lm", {"places": 3}, "heads, hydra, above, block"),
         ("eagle", {"pictures": "eaten"}, "features, embeddings, dropped"),
     ],
 )  # fmt: skip

@@ -22,8 +22,9 @@ from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
 def test_few_verdicts_are_wrong(world: object) -> None:
     """`python -m polydraft.apps.bench.image.matching` measures thousands; here a share of more than a few per cent."""
     found = measure(EVERYTHING if world is EVERYTHING else TEXTURED, 21, seed=11)
-    assert set(found) == {"right", *MISTAKES} and found["right"][1] == 21
-    assert found["right"][0] <= 1 and sum(wrong for name, (wrong, _) in found.items() if name != "right") <= 1
+    assert set(found) == {"right", "soft", *MISTAKES} and found["right"][1] == found["soft"][1] == 21
+    assert max(found["right"][0], found["soft"][0]) <= 1
+    assert sum(wrong for name, (wrong, _) in found.items() if name in MISTAKES) <= 1
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -36,6 +37,28 @@ def test_a_bare_setting_has_no_things_and_what_stands_in_it_is_found_where_it_is
     picture = worn(Scene(name, items, 22).render(), rng)
     seen = find(picture, name)
     assert {thing.item for thing in seen} == set(items) and is_clean(picture, name, seen)
+
+
+def test_what_remains_of_a_large_thing_is_no_small_one() -> None:
+    """Its lower half on grass has the colours of a small one, and next to nothing around it is strange."""
+    whole = Scene("grass", (Placed("cactus", "large", 8, 16),), 5)
+    picture, bare = whole.render(), Scene("grass", (), 5).render()
+    assert EVERYTHING.find(picture)[1]
+    picture[:44] = bare[:44]
+    wanted = Composition("grass", (Group("cactus"),))
+    assert not EVERYTHING.fidelity(picture, wanted).ok
+    small = Scene("grass", (Placed("cactus", "small", 20, 40),), 5).render()
+    assert EVERYTHING.fidelity(small, wanted).ok
+
+
+def test_thin_things_are_seen_and_rare_colours_are_no_things() -> None:
+    items = (Placed("bicycle", "small", 40, 92), Placed("grapes", "small", 32, 12))
+    for seed in range(4):
+        picture = worn(Scene("stone", items, seed).render(), np.random.default_rng(seed))
+        assert {thing.item.kind for thing in find(picture, "stone")} == {"bicycle", "grapes"}
+    picture = Scene("night", (), 3).render()
+    picture[90:124, 30:110] = (134, 106, 166)  # a cloud of stars
+    assert not [thing for thing in find(picture, "night") if thing.item.kind == "robot"]
 
 
 def test_strange_patches_and_pictures_from_elsewhere_are_not_clean() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out, settings
+from polydraft.apps.bench.image.prompts import held_out, settings, world_of
 from polydraft.apps.bench.measure import plots, report, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on
@@ -35,7 +35,7 @@ COMPARED = (
 
 def run(
     *, prompts: int, repeats: int, methods: str | None, model: str, temperature: float | None,
-    guidance_scale: float | None, output: Path | None, json: bool,
+    guidance_scale: float | None, world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
@@ -49,14 +49,16 @@ def run(
     for name in names:
         pipe.checked(name)
     sampling = settings(pipe, temperature, guidance_scale)
-    asked = pipe.prompts_to_ids(held_out(prompts)[0], sampling=sampling)
+    among = world_of(pipe, world)
+    asked = pipe.prompts_to_ids(held_out(prompts, among)[0], sampling=sampling)
     taken_on = timed_on(pipe.device, pipe.dtype)
-    contenders = [Contender(name, partial(draw, pipe, name, asked, 1)) for name in dict.fromkeys([table.PLAIN, *names])]
+    every = dict.fromkeys([table.PLAIN, *names])
+    contenders = [Contender(name, partial(draw, pipe, name, asked, 1)) for name in every]
     runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
     rows = [row_of(name, runs) for name in names]
     value = {
-        "model": pipe.card.name, "prompts": prompts, "repeats": repeats, "sampling": asdict(sampling),
-        "rows": rows, "environment": taken_on,
+        "model": pipe.card.name, "world": among.name, "prompts": prompts, "repeats": repeats,
+        "sampling": asdict(sampling), "rows": rows, "environment": taken_on,
     }  # fmt: skip
     headers = ["method", "guarantee", "S", "τ", *map(str, range(1, SHOWN + 1))]
     sheet = (headers, [cells_of(row) for row in rows])

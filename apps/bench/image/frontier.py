@@ -1,10 +1,15 @@
 """`polydraft bench frontier`: what a lossy rule buys and what it costs, S against prompt fidelity.
 
 polydraft bench frontier --n 200 --temperature 1 --methods "jacobi,lantern(delta=0.2),eagle2+lantern++" -o runs/bench
+polydraft bench frontier --n 200 --temperature 1 --world textured -o runs/textured
 
 Every method draws the same held-out captions with the same seeds, a chunk at a time in turns with plain decoding, so
 differences are paired: Δ is fidelity less plain's, ± its standard error over captions. The first captions are drawn one
 by one, for S; only they need an otherwise idle machine. The others come in batches: the tokens are the same.
+
+On settings textures are compared, too (`texture.py`): a method's distance to rendered scenes stands beside plain
+decoding's own, and its distance to plain decoding's pictures beside that of two plain runs with other seeds, which is
+what chance alone makes of it. The first pictures of every method are kept as a strip, those that miss framed red.
 """
 
 from __future__ import annotations
@@ -21,23 +26,31 @@ from PIL import Image
 
 from polydraft.apps.bench.image.prompts import held_out, settings, world_of
 from polydraft.apps.bench.image.texture import TextureBench
-from polydraft.apps.bench.measure import plots, report, table
+from polydraft.apps.bench.measure import plots, report, shares, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.commands.terminal import note
+from polydraft.core.naming import pieces
+from polydraft.core.naming import split as name_of
 from polydraft.core.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.image.result import write_picture
 from polydraft.modalities.loading import load
 from polydraft.modalities.world.scene import Composition
 from polydraft.modalities.world.worlds import World
 
 CHUNK = 10  # captions between turns
+SHOWN = 8  # pictures of a strip
+OTHERS = 10**6  # seeds of the second plain run begin here
 HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
+TEXTURE = ["texture", "of two rendered", "from plain", "of two seeds"]
 COLOURS = {"identical": "#2d6ec8", "exact": "#3cb478", "lossy": "#e0782f"}
-DEFAULT = (
-    "jacobi", "lantern(delta=0.05)", "lantern(delta=0.1)", "lantern(delta=0.2)", "lantern++", "gsd", "typical",
-    "top-k(k=3)", "sjd", "sjd-maximal",
+FIELD = (  # every way to draft, and every lossy rule at its published setting
+    "jacobi", "sjd", "sjd-maximal", "draft", "draft+sps", "eagle", "eagle+recursive", "eagle2", "eagle2-published",
+    "hydra", "above", "pjd", "lantern(k=1000,delta=0.1)", "lantern++(k=10,lam=5)", "gsd(size=25,delta=0.15)",
+    "cool-sd(delta=1.5,nu=0.7)", "typical(epsilon=0.09,delta=0.3)", "top-k(k=50)", "tolerance(count=2)",
+    "ssd(beta=0.4)",
 )  # fmt: skip
 
 
@@ -51,7 +64,7 @@ class Point:
     right: list[bool] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
     parts: list[DecodeStats] = field(default_factory=list)
-    pictures: dict[int, Image.Image] = field(default_factory=dict)  # by caption, where textures are compared
+    pictures: dict[int, Image.Image] = field(default_factory=dict)  # by seed: all where textures are compared
 
     def against(self, plain: Point) -> dict[str, Any]:
         gap = np.asarray(self.right, float) - np.asarray(plain.right, float)
@@ -69,7 +82,7 @@ def run(
     """Draw, judge, print and, given a folder, save."""
     report.check_folder(output)
     pipe = load(model)
-    names = [table.PLAIN, *(name for name in split(methods) or DEFAULT if name != table.PLAIN)]
+    names = [table.PLAIN, *(name for name in split(methods) or field_of(pipe) if name != table.PLAIN)]
     for name in names:
         pipe.checked(name)
     points = {name: Point(name) for name in names}
@@ -91,15 +104,46 @@ def run(
         note(f"{min(end, n)}/{n} captions")
     rows = [point.against(points[table.PLAIN]) for point in points.values()]
     if textures := TextureBench(compositions):
-        for row, point in zip(rows, points.values(), strict=True):
-            row["texture"] = textures.measured([point.pictures[index] for index in range(n)])
+        again = Point(table.PLAIN)
+        for first in range(0, n, CHUNK):
+            part = slice(first, first + CHUNK)
+            judge(again, captions[part], compositions[part], OTHERS + first, batch)
+        compare(textures, rows, list(points.values()), again)
     value = {
         "model": pipe.card.name, "world": among.name, "n": n, "timed": min(timed, n), "batch": batch,
         "sampling": asdict(sampling), "rows": rows, "environment": taken_on,
     }  # fmt: skip
-    headers = [*HEADERS, "texture", "of two rendered"] if "texture" in rows[0] else HEADERS
+    headers = [*HEADERS, *TEXTURE] if "texture" in rows[0] else HEADERS
     sheet = (headers, [cells_of(row) for row in rows])
     report.tell("frontier", value, [sheet], [], lambda: scatter(rows), output, json)
+    if output is not None:
+        strips(list(points.values()), output / "strips")
+
+
+def field_of(pipe: ImagePipeline) -> list[str]:
+    """What of the field the model can do."""
+    able = pipe.available_methods()
+    return [name for name in FIELD if name_of(pieces(name)[0])[0] in able]
+
+
+def compare(textures: TextureBench, rows: list[dict[str, Any]], points: list[Point], again: Point) -> None:
+    """Texture of every method, given to its row; again: plain decoding once more, with other seeds."""
+    drawn = [list(dict(sorted(point.pictures.items())).values()) for point in (*points, again)]
+    seeds = textures.apart(drawn[0], drawn[-1])
+    for row, pictures in zip(rows, drawn, strict=False):
+        row["texture"] = textures.measured(pictures) | {
+            "from_plain": textures.apart(drawn[0], pictures), "of_two_seeds": seeds,
+        }  # fmt: skip
+
+
+def strips(points: list[Point], folder: Path) -> None:
+    """The first pictures of every method, a file each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, point in enumerate(points):
+        first = sorted(point.pictures)[:SHOWN]
+        strip = shares.sheet([point.pictures[seed] for seed in first], point.right[: len(first)])
+        slug = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in point.method).strip("_")
+        write_picture(strip, folder / f"{number:02d}-{slug}.png", {"software": "polydraft", "method": point.method})
 
 
 def turn(
@@ -116,8 +160,8 @@ def turn(
         point.seconds.append(done.seconds)
     pictures = pipe.decode_images(torch.stack([pipe.read_tokens(tokens) for tokens in done.outputs]))
     point.right += [among.fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
-    if among.settings:
-        point.pictures |= {seed + row: picture for row, picture in enumerate(pictures)}
+    kept = len(pictures) if among.settings else max(0, SHOWN - seed)
+    point.pictures |= {seed + row: picture for row, picture in enumerate(pictures[:kept])}
     return done.outputs
 
 
@@ -125,7 +169,7 @@ def cells_of(row: dict[str, Any]) -> list[str]:
     gap = "" if row["method"] == table.PLAIN else f"{row['delta']:+.3f} ± {row['error']:.3f}"
     figures = [f"{row['S']:.2f}", f"{row['tau']:.2f}", f"{row['fidelity']:.3f}", gap, f"{100 * row['same']:.0f} %"]
     if texture := row.get("texture"):
-        figures += [f"{texture['distance']:.2f}", f"{texture['scale']:.2f}"]
+        figures += [f"{texture[name]:.2f}" for name in ("distance", "scale", "from_plain", "of_two_seeds")]
     return [row["method"], row["guarantee"], *figures]
 
 

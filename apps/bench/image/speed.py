@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from polydraft.apps.bench.image.prompts import held_out, settings
+from polydraft.apps.bench.image.prompts import held_out, settings, world_of
 from polydraft.apps.bench.measure import latent_peer, report, table
 from polydraft.apps.bench.measure.decoding import asked_for, draw
 from polydraft.apps.bench.measure.environment import timed_on
@@ -26,14 +26,15 @@ PEER_NOTE = f"{table.PEER}: prefill is apart, its clock starts with the first to
 
 def run(
     *, prompts: int, repeats: int, batch: int, methods: str | None, model: str, temperature: float | None,
-    guidance_scale: float | None, peers: bool, output: Path | None, json: bool, device: str = "auto",
-    dtype: str = "auto",
+    guidance_scale: float | None, peers: bool, world: str | None, output: Path | None, json: bool,
+    device: str = "auto", dtype: str = "auto",
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
     pipe = load(model, device=device, dtype=dtype)
     names = asked_for(methods, pipe)
-    captions = held_out(prompts)[0]
+    among = world_of(pipe, world)
+    captions = held_out(prompts, among)[0]
     sampling = settings(pipe, temperature, guidance_scale)
     taken_on = timed_on(pipe.device, pipe.dtype)
     peer, scales, blocks = untouched(pipe), list(dict.fromkeys((sampling.guidance_scale, 1.0))), []
@@ -49,6 +50,7 @@ def run(
     notes = [PEER_NOTE] if peers else []
     value = {
         "model": pipe.card.name,
+        "world": among.name,
         "prompts": prompts,
         "repeats": repeats,
         "batch": batch,

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft.modalities.world.likeness import Likeness, octaves
+from polydraft.modalities.world.likeness import Likeness, frechet, octaves
 from polydraft.modalities.world.scene import Composition, place
 from polydraft.modalities.world.settings import SETTINGS
 
@@ -48,6 +48,12 @@ class TextureBench:
 
     def __bool__(self) -> bool:
         return len(self.rows) >= FEWEST
+
+    def apart(self, first: Sequence[Image.Image | np.ndarray], second: Sequence[Image.Image | np.ndarray]) -> float:
+        """How far two sets of drawn pictures are from each other, one a composition, in order; on the same scale."""
+        assert self.known is not None, "no scene stands in a setting"
+        clouds = (to_tensor([side[index] for index in self.rows]) for side in (first, second))
+        return frechet(*(self.known.standardised(cloud, self.grounds) for cloud in clouds))
 
     def measured(self, pictures: Sequence[Image.Image | np.ndarray]) -> dict[str, Any]:
         """pictures: one a composition, in order; nothing where too few stand in settings."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ class GlyphCodes:
     """
 
     def __init__(self, vq: VQTokenizer) -> None:
-        self.side = CANVAS // GRID
+        self.side, self.size = CANVAS // GRID, vq.config.codebook_size
         empty = self.encode(vq, [Scene(name, ()) for name in BACKGROUNDS])
         self.empty = {name: codes[0, 0] for name, codes in zip(BACKGROUNDS, empty, strict=True)}
         self.glyphs: dict[tuple[str, str, str], NDArray[np.int64]] = {}
@@ -108,6 +109,12 @@ class GlyphCodes:
             row, column = item.y // GRID, item.x // GRID
             codes[row : row + len(glyph), column : column + len(glyph)] = glyph
         return codes
+
+
+@functools.lru_cache(maxsize=2)
+def glyph_codes(folder: Path, changed: int) -> GlyphCodes:
+    """Of the tokenizer in `folder`, whose weights changed then: a thousand pictures, encoded once for all batches."""
+    return GlyphCodes(channels_last(VQTokenizer.from_folder(folder).to(torch.bfloat16)))
 
 
 @dataclass(frozen=True)
@@ -136,14 +143,13 @@ class Batches:
         self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1, world: World = FLAT,
         source: Source | None = None, textured: float = 0.0,
     ) -> None:  # fmt: skip
-        vq = channels_last(VQTokenizer.from_folder(vq_folder).to(torch.bfloat16))
-        self.codes = GlyphCodes(vq)
+        self.codes = glyph_codes(vq_folder, (vq_folder / "model.safetensors").stat().st_mtime_ns)
         self.text = vocabulary.build(world.vocabulary(), synonyms())
         self.source, self.textured = source, textured if source else 0.0
         if world.settings:
             self.longest = LONGEST_IN_SETTINGS
         self.offset = vocabulary.code_offset(self.text)
-        self.vocab_size = self.offset + vq.config.codebook_size
+        self.vocab_size = self.offset + self.codes.size
         self.rng, self.held_out, self.drop = np.random.default_rng(seed), held_out, drop
 
     def captioned(self) -> tuple[str, Scene, tuple[Codes, Floats, Bools]]:

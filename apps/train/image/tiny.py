@@ -1,7 +1,9 @@
 """Make `tiny-image` from nothing: `polydraft train tiny-image --out runs/tiny-image` (about two hours on two cores).
 
-Tokenizer, target, drafter, one after the other, then what Jacobi windows commit; each stage is also a command of its
-own in this folder. The finished model folder is `<out>/model`; everything is rendered, nothing is downloaded.
+Tokenizer, target, drafters, one after the other, then what Jacobi windows commit; each stage is also a command of its
+own in this folder. The finished model folder is `<out>/model`; everything is rendered, nothing is downloaded. On flat
+colours an LM is drafter enough; in settings the next code is a choice, and drafters that read the target's features and
+the row above are trained too, on what the target drew once for all of them.
 """
 
 from __future__ import annotations
@@ -12,18 +14,24 @@ from polydraft.apps.bench.image import costs
 from polydraft.apps.train import drafter
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.image import target, tokenizer
+from polydraft.modalities.world.worlds import FLAT
 
-SHARES = {"tokenizer": 0.2, "target": 0.65, "drafter": 0.15}  # of the minutes given
+SHARES = {"tokenizer": 0.2, "target": 0.65}  # of the minutes given
+IN_SETTINGS = {"tokenizer": 0.3, "target": 0.5}  # codes have to carry thing and ground
+DRAFTERS = {"lm": 0.15}
+DRAFTERS_IN_SETTINGS = {"lm": 0.06, "eagle": 0.05, "hydra": 0.04, "above": 0.05}
 
 CAPTIONS = 16  # to measure windows on
 
 
 def run(out: Path, minutes: float = 120.0, seed: int = 0, world: str = "flat", codes: int = 2048) -> None:
     """Train all parts within `minutes` and put them together in `out/model`; of which world, with how many codes."""
-    tokenizer.run(out / "tokenizer", minutes * SHARES["tokenizer"], seed, codes=codes, world=world)
-    target.run(out / "tokenizer", out / "target", minutes * SHARES["target"], seed, world=world)
+    shares, drafters = (SHARES, DRAFTERS) if world == FLAT.name else (IN_SETTINGS, DRAFTERS_IN_SETTINGS)
+    tokenizer.run(out / "tokenizer", minutes * shares["tokenizer"], seed, codes=codes, world=world)
+    target.run(out / "tokenizer", out / "target", minutes * shares["target"], seed, world=world)
     model = out / "model"
     assemble(out, model)
-    drafter.run(str(model), "lm", out / "drafter-lm", minutes * SHARES["drafter"], seed)
+    for kind, share in drafters.items():
+        drafter.run(str(model), kind, out / f"drafter-{kind}", minutes * share, seed, out / "samples")
     assemble(out, model)
     costs.run(prompts=CAPTIONS, model=str(model), write=True, output=None, json=False)

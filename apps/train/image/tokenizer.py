@@ -11,8 +11,8 @@ empty background teaches nothing. The learning rate follows the clock, so any bu
 With settings, most scenes are textured, errors in things' boxes count more than the ground's, and texture is
 asked for its power and has to pass a critic in the second half (`appearance.py`). A run that was stopped goes on where
 it was (`run.pt`); what is measured is kept in `measures.json`: PSNR, and power by octave, decoded over rendered.
-A flat step of 8 pictures takes 0.32 s on two cores; bands and critic are estimated to add half, so that 90 minutes are
-some 11,000 steps.
+A step of 8 pictures takes 0.75 s of processor time on one core, and 1.05 s with the critic: 60 % of it is the backward
+pass, 20 % the decoder's forward one, 6 % drawing scenes; on two cores 90 minutes are some 11,000 steps.
 """
 
 from __future__ import annotations

@@ -164,7 +164,23 @@ def test_frontier_end_to_end(tmp_path: Path):
     assert (plain["tau"], plain["S"], plain["delta"]) == (1, 1, 0)
     assert jacobi["same"] == 1 and jacobi["delta"] == 0 and jacobi["tau"] > 1.2
     assert lossy["same"] < 1 and lossy["tau"] > jacobi["tau"]
-    assert {path.name for path in tmp_path.iterdir()} == {"frontier.json", "frontier.md", "frontier.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"frontier.json", "frontier.md", "frontier.png", "strips"}
+    strips = sorted(path.name for path in (tmp_path / "strips").iterdir())
+    assert strips == ["00-ar.png", "01-jacobi_window_8.png", "02-top-k_k_10.png"]
+
+
+def test_acceptance_end_to_end(tmp_path: Path):
+    """Of the trained drafter: any ranking gains with k, and the shared noise more than the likeliest ids."""
+    arguments = ["--prompts", "1", "--tokens", "24", "--method", "draft", "--temperatures", "1", "-o", str(tmp_path)]
+    done = runner.invoke(app, ["bench", "acceptance", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)["rows"]
+    for shares in row["acceptance"].values():
+        assert len(shares) == 4 and shares == sorted(shares) and 0 <= shares[0] <= shares[-1] <= 1 + 1e-6
+    assert row["nodes"] > 0 and row["tau"]["shared"] >= 1
+    assert {path.name for path in tmp_path.iterdir()} == {"acceptance.json", "acceptance.md", "acceptance.png"}
+    for wrong in (["--method", "jacobi"], ["--temperatures", "0"], ["--temperatures", "hot"]):
+        assert runner.invoke(app, ["bench", "acceptance", *arguments[:4], *wrong]).exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,18 @@ def test_every_method_of_the_core_draws_whole_pictures(loaded: Loaded, family: s
 
 
 @pytest.mark.parametrize("family", FOLDERS)
+def test_several_rows_at_once_make_whole_pictures(loaded: Loaded, family: str) -> None:
+    """And whole rows, one by one, plain decoding's."""
+    pipe = loaded(family)
+    prompts, two = asked(pipe, Sampling(guidance_scale=scale(pipe, True)), 2)
+    plain, _ = run(pipe.method(parse("ar"), two), prompts)
+    whole, _ = run(pipe.method(parse("pjd(lead=1024)"), two), prompts)
+    assert same(whole, plain)
+    some, committed = run(pipe.method(parse("pjd(lead=1,window=2)"), two), prompts)
+    assert [len(row) for row in some] == [len(row) for row in plain] and committed > 1
+
+
+@pytest.mark.parametrize("family", FOLDERS)
 def test_pictures_have_their_size_and_depend_on_their_codes(loaded: Loaded, family: str, tmp_path: Path) -> None:
     pipe = loaded(family)
     shown = []

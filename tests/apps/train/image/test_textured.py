@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.train.assemble import world_of
+from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
 from polydraft.apps.train.image.data import Batches, boxes, packed_scene, to_pixels
@@ -113,3 +113,11 @@ def test_a_model_says_which_world_it_knows(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "world.json").write_text(json.dumps({"world": "settings"}))
     assert world_of(tmp_path) is EVERYTHING and card("tiny-image").world is FLAT
+    (tmp_path / "tokenizer").mkdir()
+    assemble(tmp_path, tmp_path / "model")
+    manifest = json.loads((tmp_path / "model" / "polydraft.json").read_text())
+    assert manifest["world"] == "settings" and manifest["defaults"]["top_k"] == 0  # no likeliest few
+    manifest["defaults"]["temperature"] = 0.8
+    (tmp_path / "model" / "polydraft.json").write_text(json.dumps(manifest))
+    assemble(tmp_path, tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "polydraft.json").read_text()) == manifest
