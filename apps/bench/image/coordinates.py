@@ -1,6 +1,6 @@
 """What drafting would gain if a token had fewer or more coordinates: measured passes, judged over and over.
 
-    found = by_coordinates(pipe, "jacobi", prompts)     # [Width(coordinates=1, tau=…, speedup=…), …]
+    found = by_coordinates(pipe, pipe.parsed("jacobi"), prompts)     # [Width(coordinates=1, tau=…, speedup=…), …]
 
 Pictures are decoded once, drafted. In every pass drafts are compared with what the target drew there: over their first
 coordinates alone, and, for tokens of several latents in a row, group by group. That gives tau; a pass costs what it was
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.latent.law import LatentLaw
+from polydraft.core.methods import Choice
 from polydraft.core.noise import Noise
 from polydraft.core.target import Prompt
 from polydraft.core.tokens import take
@@ -49,7 +51,7 @@ class Compared:
     own: Verifier
     found: list[Tensor] = field(default_factory=list)
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.own, name)
 
     def verify(self, draft: Draft, law: LatentLaw, noise: Noise, t: Tensor) -> Verdict:
@@ -74,12 +76,12 @@ def taus(passes: Sequence[Tensor], size: int) -> dict[int, float]:
     return found | {size * group: mean([count // group for count in whole]) for group in GROUPS}
 
 
-def by_coordinates(pipe: LatentImagePipeline, name: str, asked: list[Prompt]) -> list[Width]:
-    """Decode `asked` plainly and with the chain method of that name, one after the other."""
+def by_coordinates(pipe: LatentImagePipeline, choice: Choice, asked: list[Prompt]) -> list[Width]:
+    """Decode `asked` plainly and drafted in chains by `choice`, one after the other."""
     plain = decoded(pipe.method(pipe.parsed(PLAIN), guided(asked)), asked)
-    method = pipe.method(pipe.parsed(name), guided(asked))
+    method = pipe.method(choice, guided(asked))
     if not method.verifier.on_tape or method.verifier.guarantee != "identical":
-        raise UnsupportedMethod(f"method {name!r} does not compare latents; use one of jacobi, eagle, draft.")
+        raise UnsupportedMethod(f"method {choice.name!r} does not compare latents; use one of jacobi, eagle, draft.")
     judge = Compared(method.verifier)
     drafted = decoded(replace(method, verifier=judge), asked)
     cost = (plain.seconds / plain.passes) / (drafted.seconds / drafted.passes)

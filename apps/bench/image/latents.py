@@ -103,11 +103,11 @@ def run(
     by_step = {"tape": shares(pair.on_tape().all(-1)), "coupled": shares(pair.coupled())}
     asked = pipe.prompts_to_ids(held_out(prompts)[0], sampling=settings(pipe, temperature, guidance_scale))
     fastest = pipe.default_method
-    note(f"drawing {prompts} pictures plainly and with {fastest}")
+    note(f"drawing {prompts} pictures plainly and with {fastest.name}")
     widths = by_coordinates(pipe, fastest, asked)
     value = {
         "model": pipe.card.name, "method": method, "prompts": prompts, "places": pair.places, "rows": rows,
-        "by_step": by_step, "default": fastest, "by_coordinates": [asdict(width) for width in widths],
+        "by_step": by_step, "default": fastest.name, "by_coordinates": [asdict(width) for width in widths],
         "environment": environment(pipe.device, pipe.dtype),
     }  # fmt: skip
     sheet = (["levels", "steps", "tape", "coupled"], [cells_of(row) for row in rows])

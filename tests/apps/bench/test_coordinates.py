@@ -30,11 +30,11 @@ def test_the_width_there_is_has_the_runs_own_passes(tmp_path: Path) -> None:
     assert isinstance(pipe, LatentImagePipeline)
     sampling = Sampling(temperature=1.0, guidance_scale=1.5)
     asked = [replace(prompt, budget=24) for prompt in pipe.prompts_to_ids(CAPTIONS[:2], sampling=sampling)]
-    widths = {width.coordinates: width for width in by_coordinates(pipe, "jacobi(window=6)", asked)}
+    widths = {width.coordinates: width for width in by_coordinates(pipe, pipe.parsed("jacobi(window=6)"), asked)}
     run = draw(pipe, "jacobi(window=6)", asked, batch=1)
     own = widths[HEAD.size]
     assert own.tau == pytest.approx(run.tokens / run.passes, rel=0.1)  # the last pass may find too many
     assert own.passes == pytest.approx(run.passes / len(asked), rel=0.1)
     assert widths[1].tau >= widths[2].tau >= own.tau > widths[2 * HEAD.size].tau >= 1
     with pytest.raises(UnsupportedMethod):
-        by_coordinates(pipe, "eagle+coupled", asked)
+        by_coordinates(pipe, pipe.parsed("eagle+coupled"), asked)
