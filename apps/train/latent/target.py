@@ -54,7 +54,7 @@ SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `L
 PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
 JUDGE_EVERY = 100  # steps
-ROUNDS = 8  # how often a scene is read
+ROUNDS = 3  # how often a scene is read
 POOL = 8  # batches that take turns
 SETTLED = 0.999  # chance of a latent that those before it settle
 KEPT = 48  # batches of states that the head learns from alone
@@ -323,7 +323,7 @@ def keep(model: LatentModel, runs: Path, image: Path, curve: checkpoint.Curve) -
 
 def run(
     runs: Path, image: Path, minutes: float, seed: int = 0, rows: int = 16, rate: float = 1.5e-3, packed: float = 0.4,
-    first: float = 5.0, eager: bool = False,
+    first: float = 5.0, eager: bool = False, rounds: int = ROUNDS,
 ) -> None:  # fmt: skip
     """Train for `minutes`. Where nothing is there yet, `first` of them go into the stages before the last; that is one
     process's work. rows: of each process."""
@@ -349,7 +349,7 @@ def run(
     def fresh(count: int) -> LatentBatch:
         return data.next(count, max(0.0, packed - (time.monotonic() - begun) / (minutes * 60)))
 
-    under_way = Rounds(model, fresh, rows, ROUNDS)
+    under_way = Rounds(model, fresh, rows, rounds)
     course.run(
         model, [], under_way.losses, under_way.next, [valid], partial(keep, model, runs, image),
         weights={"loss": 1.0, "whole": 0.0}, minutes=minutes, rate=rate, curve=curve, rank=rank,
@@ -367,5 +367,6 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=1.5e-3, help="highest learning rate")
     parser.add_argument("--packed", type=float, default=0.4, help="share of packed scenes at first")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often a scene is read")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     run(**vars(parser.parse_args()))
