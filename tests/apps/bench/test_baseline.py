@@ -90,7 +90,8 @@ def slow_baseline(contenders: list[Any], repeats: int, tell: Any = None) -> dict
          ("image", "--prompts", "1", "--guidance", "1", "--methods", "jacobi(window=8)")),
         ("polydraft.apps.bench.vlm.speed",
          ("vlm", "--prompts", "1", "--methods", "pld", "--max-new-tokens", "6", "--temperatures", "0")),
-        ("polydraft.apps.bench.speech.speed", ("speech", "--sentences", "0", "--timed", "1", "--methods", "vadusa")),
+        ("polydraft.apps.bench.speech.speed",
+         ("speech", "--sentences", "0", "--prose", "0", "--timed", "1", "--methods", "vadusa")),
     ],
 )  # fmt: skip
 def test_every_bench_of_speed_has_the_rule(
