@@ -122,6 +122,7 @@ def assemble(runs: Path, out: Path) -> None:
             (out / part).mkdir(exist_ok=True)
             for name in ("config.json", weights):
                 shutil.copyfile(runs / part / name, out / part / name)
+    (out / "target").mkdir(exist_ok=True)
     form.words(runs, out / "target")
     path = out / "polydraft.json"
     manifest = deepcopy({"jacobi_committed": {}, "fitted": {}} | form.manifest)

@@ -8,6 +8,7 @@ batches now and then and in the end, and saves every few minutes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,7 +62,7 @@ def run(
                 apart = torch.stack([losses(batch) for batch in valid])
             model.train()
             held = apart.mean(0)
-            place = {"seconds": past + round(elapsed), "step": before + step}
+            place = {"seconds": past + math.ceil(elapsed), "step": before + step}
             curve.append(place | {"train": parts[0].item(), "held_out": held[0].item()})
             each = f" each {apart[:, 0].tolist()}" if len(valid) > 1 else ""
             print(f"{elapsed:6.0f}s step {step} held-out {told(weights, held)}{each}", flush=True)

@@ -54,7 +54,7 @@ ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read what the t
 def run(
     target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None,
     start: Path | None = None, data: str | None = None, held_out: float = 0.1, cache: float = CACHE,
-    size: str | None = None, first: Iterator[Examples] | None = None, draw: float = DRAW, **settings: Any,
+    size: str | None = None, first: Iterator[Examples] | None = None, draw: float | None = None, **settings: Any,
 ) -> card.Report:  # fmt: skip
     """A quarter of the time draws with the target, most of the rest distils, and a tenth tries what came of it.
 
@@ -62,10 +62,10 @@ def run(
     data: folder, file or hub set to take prompts from; held_out: which share of it is not trained on. cache: GB of disk
     that the target's features may take; where they need more it reads anew in every step. size: of pictures that a
     target of several draws. first: endless batches that the student learns from before those of the target's own.
-    draw: share of the time that goes into drawing more than is kept already. settings: of the network,
-    None is its own; `places` of heads; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many ids it may
-    guess, those that the target says most often. Raises UnsupportedMethod for an unknown kind, and DataUnavailable
-    that says where the data is wrong.
+    draw: share of the time that goes into drawing more than is kept already, `DRAW` if not given. settings: of the
+    network, None is its own; `places` of heads; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many
+    ids it may guess, those that the target says most often. Raises UnsupportedMethod for an unknown kind, and
+    DataUnavailable that says where the data is wrong.
     """
     recipe, given = checked(kind, settings)
     found = loading.card(target)
@@ -74,6 +74,7 @@ def run(
             f"{found.name} generates latents, whose drafters are trained with it; use `polydraft train tiny-latent`, "
             "or a target of ids."
         )
+    draw = DRAW if draw is None else draw
     asked = None if data is None else asks(data, found.modality)
     folder = samples or out / "samples"
     about = {"target": target, "seed": seed} | ({} if data is None else {"data": data, "held_out": held_out})

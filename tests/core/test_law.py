@@ -21,7 +21,9 @@ VOCAB, LENGTH, RUNS, BATCH = 4, 3, 6000, 500
 
 @pytest.fixture
 def tiny(lab):
-    return type(lab().model)(lab().model.config.__class__(**(lab().model.config.to_dict() | {"vocab_size": VOCAB})))
+    torch.manual_seed(0)  # whichever tests ran before
+    changed = {"vocab_size": VOCAB, "initializer_range": 0.25}  # open laws
+    return type(lab().model)(lab().model.config.__class__(**(lab().model.config.to_dict() | changed)))
 
 
 def enumerate_law(model, sampling: Sampling, prompt: tuple[int, ...]) -> torch.Tensor:
@@ -77,7 +79,8 @@ def fits(counts: torch.Tensor, law: torch.Tensor) -> bool:
 )
 def test_sequences_follow_the_enumerated_law(tiny, sampling, drafter):
     prompt = (1, 2, 3)
-    assert fits(drawn(tiny, drafter, sampling, prompt), enumerate_law(tiny, sampling, prompt))
+    law = enumerate_law(tiny, sampling, prompt)
+    assert (law > 0.01).sum() > 5 and fits(drawn(tiny, drafter, sampling, prompt), law)
 
 
 def test_another_law_is_told_apart(tiny):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -19,8 +19,8 @@ from polydraft.core.target import CausalTarget
 
 from .conftest import NETWORKS, VOCAB, Lab, chosen
 
-DRAFTERS = list(Lab(*[None] * 7, []).drafters([]))  # type: ignore[arg-type]
-JUDGED = list(Lab(*[None] * 7, []).judged())  # type: ignore[arg-type]
+NAMED = Lab(**{field.name: [] if field.name == "prompts" else None for field in fields(Lab)})
+DRAFTERS, JUDGED = list(NAMED.drafters([])), list(NAMED.judged())
 BIG = {"deep": Dynamic(12, 16), "wide": Dynamic(10, 5, 60), "fixed": Static(8, 63)}
 
 

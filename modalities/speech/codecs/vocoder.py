@@ -72,8 +72,9 @@ def between(middles: Tensor) -> Tensor:
 
 
 @cache
+@torch.inference_mode(False)
 def spreads() -> tuple[Tensor, Tensor]:
-    """Bands to frequencies, of envelope and noise share."""
+    """Bands to frequencies, of envelope and noise share; training may read them whoever asked first."""
     return between(band_middles()), between(NOISE_BANDS)
 
 
