@@ -32,7 +32,7 @@ from polydraft.modalities.image.latent.autoencoder import CELL, LatentAutoencode
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import BACKGROUNDS, Placed, Scene, place, random_composition
 
-NOISE = 0.3  # of tokens, in units of a normalised latent
+NOISE = 0.3  # in units of a normalised latent: more than tokens keep, as what is drawn is off by more
 BEYOND = 3.0  # normalised latents are asked to stay within
 ROWS, RATE = 8, 2e-3  # of the decoder
 THINGS = 2.0  # what a pixel of a thing's box counts beside the background's 1

@@ -21,7 +21,9 @@ from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, GRID, Placed, 
 
 Latents = NDArray[np.float32]
 
-NEAR = 0.1  # a cell this near to the bare background is the bare background: noise hides the difference
+# A cell this near to the bare background is the bare background: what things begin with has to be seen through the
+# noise of tokens, at a multiple of it that is seldom mistaken, and nobody misses so faint an edge in a picture.
+NEAR = 0.7
 DIGITS = 3  # of latents that are told apart
 
 

@@ -24,9 +24,8 @@ from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train import checkpoint, course
 from polydraft.apps.train.image.posterior import CELLS
-from polydraft.apps.train.latent.autoencoder import NOISE
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
-from polydraft.apps.train.latent.target import JUDGE_EVERY, LatentModel, Lessons, losses, noisy
+from polydraft.apps.train.latent.target import JUDGE_EVERY, LatentModel, Lessons, losses, noised, noisy
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
@@ -51,8 +50,7 @@ def small(target: LatentModel) -> LatentModel:
 def continuation(target: LatentModel, student: EagleNetwork, batch: LatentBatch) -> Tensor:
     """`[2]`: error of the head's outputs on predicted features, weighted, and smooth L1 on features; over turns."""
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        tokens = batch.latents + NOISE * torch.randn(batch.latents.shape)
-        entries, features = (found.float() for found in target.read(batch, tokens))
+        entries, features = (found.float() for found in target.read(batch, noised(target.head, batch)))
         true = features[:, :-1]
         lessons = Lessons.of(batch, target.drawn_from(batch, features))
         x, sigma, _ = noisy(target.head, lessons)

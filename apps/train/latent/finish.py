@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from polydraft.apps.train.image.posterior import SIDE
-from polydraft.apps.train.latent.autoencoder import NOISE, ROWS, learn_to_decode
+from polydraft.apps.train.latent.autoencoder import ROWS, learn_to_decode
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
 from polydraft.apps.train.latent.target import ROUNDS, LatentModel, drawn, noised, understood
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
@@ -40,7 +40,7 @@ def draw_scenes(model: LatentModel, data: LatentBatches, seconds: float) -> tupl
     begun = time.monotonic()
     while not scenes or (len(scenes) < MOST and time.monotonic() - begun < seconds):
         batch = data.next(ROWS, PACKED)
-        tokens = noised(batch)
+        tokens = noised(model.head, batch)
         for _ in range(ROUNDS - 1):
             tokens = drawn(model.head, batch, understood(model, batch, tokens))
             latents.append(tokens.unflatten(1, (SIDE, SIDE)))
@@ -63,7 +63,7 @@ def run(runs: Path, minutes: float, seed: int = 0) -> None:
         rows = rng.integers(len(scenes), size=ROWS)
         shown, tokens = [scenes[row] for row in rows], latents[torch.from_numpy(rows)]
         clean = glyphs.of(shown[: ROWS // 2])
-        return torch.cat([clean + NOISE * torch.randn(clean.shape), tokens[ROWS // 2 :]]), shown
+        return torch.cat([clean + model.head.noise * torch.randn(clean.shape), tokens[ROWS // 2 :]]), shown
 
     learn_to_decode(codec, runs / "vae", some, minutes * (1 - SHARE), RATE)
 

@@ -37,7 +37,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 from polydraft.apps.train import checkpoint, course
 from polydraft.apps.train.image.data import GlyphCodes
 from polydraft.apps.train.image.posterior import CELLS
-from polydraft.apps.train.latent.autoencoder import NOISE
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
 from polydraft.apps.train.latent.draw import chain
 from polydraft.apps.train.optimise import apply, descent, set_rate
@@ -168,9 +167,9 @@ def denoising(head: LatentHead, lessons: Lessons) -> Tensor:
     return torch.stack([(each * lessons.weight).sum() / lessons.weight.sum(), each[lessons.weight == 1].mean()])
 
 
-def noised(batch: LatentBatch) -> Tensor:
-    """Tokens of the scenes, `[B, CELLS, C]`."""
-    return batch.latents + NOISE * torch.randn(batch.latents.shape)
+def noised(head: LatentHead, batch: LatentBatch) -> Tensor:
+    """Tokens of the scenes, `[B, CELLS, C]`, with the noise that the head's chain keeps."""
+    return batch.latents + head.noise * torch.randn(batch.latents.shape)
 
 
 def understood(model: LatentModel, batch: LatentBatch, tokens: Tensor) -> Tensor:
@@ -180,7 +179,7 @@ def understood(model: LatentModel, batch: LatentBatch, tokens: Tensor) -> Tensor
 
 
 def losses(model: LatentModel, batch: LatentBatch) -> Tensor:
-    return denoising(model.head, Lessons.of(batch, understood(model, batch, noised(batch))))
+    return denoising(model.head, Lessons.of(batch, understood(model, batch, noised(model.head, batch))))
 
 
 class Rounds:
@@ -197,7 +196,7 @@ class Rounds:
         self.model, self.fresh, self.rounds = model, fresh, rounds
         self.step = 0
         batches = [fresh(rows) for _ in range(POOL)]
-        self.pool = [Reading(batch, noised(batch), torch.arange(rows) % rounds) for batch in batches]
+        self.pool = [Reading(batch, noised(model.head, batch), torch.arange(rows) % rounds) for batch in batches]
 
     def next(self) -> LatentBatch:
         """The next batch; rows that were read often enough are new scenes."""
@@ -206,7 +205,7 @@ class Rounds:
         if done:
             batch = self.fresh(len(done))
             now.batch = now.batch.replaced(done, batch)
-            now.tokens[done], now.read[done] = noised(batch), 0
+            now.tokens[done], now.read[done] = noised(self.model.head, batch), 0
         return now.batch
 
     def losses(self, batch: LatentBatch) -> Tensor:
@@ -215,7 +214,8 @@ class Rounds:
         if now is None:
             return losses(self.model, batch)
         features = understood(self.model, batch, now.tokens)
-        now.tokens, now.read = drawn(self.model.head, batch, features.detach()), now.read + 1
+        now.read = now.read + 1
+        now.tokens = drawn(self.model.head, batch, features.detach(), now.read < self.rounds)
         return denoising(self.model.head, Lessons.of(batch, features))
 
 
@@ -229,13 +229,15 @@ class Reading:
 
 
 @torch.no_grad()
-def drawn(head: LatentHead, batch: LatentBatch, features: Tensor) -> Tensor:
+def drawn(head: LatentHead, batch: LatentBatch, features: Tensor, rows: Tensor | None = None) -> Tensor:
     """Tokens `[B, CELLS, C]`, drawn at features `[B, CELLS, D]` where they are to be what the scene has, else its own.
 
     So they are where those before settle them, and elsewhere if the draw is nearest to what the scene has, of all that
-    could be: the chain's few steps leave some draws between two that could, and these have to be read as well.
+    could be: the chain's few steps leave some draws between two that could, and these have to be read as well. rows:
+    `[B]` bool, which are drawn at all.
     """
-    learnt, tokens = batch.chances.any(-1), noised(batch)
+    learnt, tokens = batch.chances.any(-1), noised(head, batch)
+    learnt = learnt if rows is None else learnt & rows[:, None]
     with torch.autocast("cpu", torch.bfloat16):
         found = chain(head, head.condition(features[learnt])[None, None], torch.ones(1))[0]
     could, chances = batch.could[learnt], batch.chances[learnt]
@@ -270,7 +272,7 @@ def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: 
         set_rate([optimiser], 3e-3 * descent(spent, step))
         rows = torch.randint(len(latents), (2048,))
         with torch.autocast("cpu", torch.bfloat16):
-            read = head.embed(latents[rows] + NOISE * torch.randn(len(rows), head.size)).float()
+            read = head.embed(latents[rows] + head.noise * torch.randn(len(rows), head.size)).float()
         loss = F.mse_loss(read, wanted[rows])
         loss.backward()
         apply([optimiser], head)
@@ -285,7 +287,7 @@ def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int 
     while len(kept) < KEPT and time.monotonic() - begun < seconds / 3:
         batch = data.next(16, 0.3)
         with torch.no_grad():
-            features = understood(model, batch, noised(batch))
+            features = understood(model, batch, noised(model.head, batch))
         kept.append(Lessons.of(batch, features))
     lessons = Lessons(*(torch.cat([getattr(one, field.name) for one in kept]) for field in fields(Lessons)))
     lessons = lessons.some((lessons.weight == 1) | (torch.rand(len(lessons.weight)) < PLAIN))

@@ -48,7 +48,7 @@ class HeadConfig:
     blocks: int = 3
     embedding: int = 512
     time: int = 32
-    levels: tuple[float, ...] = (4.0, 2.5, 1.6, 1.05, 0.7, 0.45, 0.3)
+    levels: tuple[float, ...] = (4.0, 2.6, 1.8, 1.25, 0.85, 0.6, 0.42, 0.3, 0.2)
     model_type: str = "polydraft-latent-head"
 
     def __post_init__(self) -> None:
@@ -145,6 +145,11 @@ class LatentHead(FixedNoise, nn.Module):
     def size(self) -> int:
         """Numbers a latent."""
         return self.config.size
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation that a drawn token keeps."""
+        return self.config.levels[-1]
 
     @property
     def start(self) -> float:

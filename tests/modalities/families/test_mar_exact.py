@@ -26,7 +26,7 @@ from .conftest import tiny_mar
 from .drawn import Drawn, Form, draw
 from .toy_mar import toy_mar
 
-MANY, SOME = 40_000, 10_000
+MANY, SOME = 20_000, 10_000
 FORM = Form()
 FAR = 0.15  # of a drafter that often errs
 NEAR = 0.003  # of one that hardly does
