@@ -1,18 +1,23 @@
 """`polydraft bench image`: every method, plain decoding and transformers' `generate`, in turns, in one process.
 
 polydraft bench image --prompts 8 --repeats 3 -o runs/bench
+polydraft bench image --model deepseek-community/Janus-Pro-1B --captions coco.txt --clip openai/clip-vit-base-patch16
 
 Two blocks, with the model's guidance and without. S is decode time a token of the faster baseline (plain decoding or
-`generate`) over the method's, round by round; τ is tokens a target pass; prefill is apart, transformers' too.
+`generate`) over the method's, round by round; τ is tokens a target pass; prefill is apart, transformers' too. Where it
+is asked for, `quality.py` judges the pictures, at the model's guidance.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
-from polydraft.apps.bench.image.prompts import held_out, settings, world_of
+from polydraft.apps.bench.image.prompts import settings, texts_of
+from polydraft.apps.bench.image.quality import CHANCE, NOTHING, Quality, Wanted
 from polydraft.apps.bench.measure import latent_peer, report, table
 from polydraft.apps.bench.measure.decoding import asked_for, draw
 from polydraft.apps.bench.measure.environment import timed_on
@@ -27,14 +32,16 @@ PEER_NOTE = f"{table.PEER}: prefill is apart, its clock starts with the first to
 def run(
     *, prompts: int, repeats: int, batch: int, methods: str | None, model: str, temperature: float | None,
     guidance_scale: float | None, peers: bool, world: str | None, output: Path | None, json: bool,
-    device: str = "auto", dtype: str = "auto",
+    device: str = "auto", dtype: str = "auto", data: str | None = None, wanted: Wanted = NOTHING,
 ) -> None:  # fmt: skip
-    """Measure, print and, given a folder, save."""
+    """Measure, print and, given a folder, save. data: captions of the user's own; wanted: of the pictures."""
     report.check_folder(output)
+    wanted.check()
     pipe = load(model, device=device, dtype=dtype)
     names = asked_for(methods, pipe)
-    among = world_of(pipe, world)
-    captions = held_out(prompts, among)[0]
+    texts, among = texts_of(pipe, data, world, max(prompts, wanted.count or 0))
+    judge = Quality(wanted, texts, batch, pipe.device) if wanted else None
+    captions, _ = pipe.read(list(islice(cycle(texts), prompts)))
     sampling = settings(pipe, temperature, guidance_scale)
     taken_on = timed_on(pipe.device, pipe.dtype)
     peer, scales, blocks = untouched(pipe), list(dict.fromkeys((sampling.guidance_scale, 1.0))), []
@@ -48,18 +55,28 @@ def run(
         title = "no guidance" if scale == 1 else f"guidance {scale:g}"
         blocks.append(table.Block.of(f"{title}, temperature {sampling.temperature:g}, batch {batch}", runs))
     notes = [PEER_NOTE] if peers else []
-    value = {
+    found, about, judged = {}, None, None
+    if judge is not None:
+        found = judge.measured(pipe, names, temperature=temperature, guidance_scale=guidance_scale)
+        about = judge.about() | {"other_seeds": found.get(CHANCE)}
+        judged = {f"{blocks[0].title}, {judge.title}": judge.sheet(found)}
+        notes += judge.notes()
+    value: dict[str, Any] = {
         "model": pipe.card.name,
-        "world": among.name,
+        "world": among,
+        "captions": data,
         "prompts": prompts,
         "repeats": repeats,
         "batch": batch,
         "sampling": asdict(sampling),
         "notes": notes,
         "environment": taken_on,
+        "quality": about,
         "blocks": [
             {"guidance_scale": scale, "rows": [row.to_dict() for row in block.rows]}
             for scale, block in zip(scales, blocks, strict=True)
         ],
     }
-    report.tell_blocks("image", value, blocks, notes, output, json)
+    for row in value["blocks"][0]["rows"]:
+        row["quality"] = found.get(row["method"])
+    report.tell_blocks("image", value, blocks, notes, output, json, judged)
