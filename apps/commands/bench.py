@@ -95,7 +95,7 @@ def image(
 ) -> None:
     """Speed of image methods: S, τ, and whether the tokens are identical. Run it on an otherwise idle machine.
 
-    With --clip, --fid or --fid-features every method's pictures are judged, too (needs polydraft[bench]).
+    With --clip, --fid or --fid-features every method's pictures are judged, too (needs the extra bench).
     With --shape weights are random: janus-pro-1b, janus-pro-7b, emu3, glm-image, lumina-mgpt-7b or llamagen-xl.
     """
     if shapes:

@@ -165,7 +165,7 @@ class Quality:
         return found
 
     def look(
-        self, pipe: PicturePipeline, method: str, seed: int, takers: list[Take], options: dict[str, Any]
+        self, pipe: PicturePipeline, method: str, seed: int, takers: Sequence[Take], options: dict[str, Any]
     ) -> Seen:  # fmt: skip
         """Draw all captions, picture i with seed + i, and hand features of each batch to `takers`."""
         found, passes = Seen(), 0
@@ -221,7 +221,7 @@ class Quality:
         """What has to be known of the figures."""
         told, count = [], min(len(self.texts), self.references or len(self.texts))
         if self.clip is not None and (cut := self.clip.cut(list(set(self.texts)))):
-            told.append(f"{cut} captions are longer than the {self.clip.longest} tokens that CLIP reads, and were cut")
+            told.append(f"captions longer than the {self.clip.longest} tokens that CLIP reads, which were cut: {cut}")
         if self.network is None:
             return told
         if count > self.network.width:

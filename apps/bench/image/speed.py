@@ -10,6 +10,7 @@ is asked for, `quality.py` judges the pictures, at the model's guidance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import cycle, islice
@@ -22,11 +23,16 @@ from polydraft.apps.bench.measure import latent_peer, report, table
 from polydraft.apps.bench.measure.decoding import asked_for, draw
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.peers import generate, untouched
-from polydraft.apps.bench.measure.timing import Contender, take_turns
+from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
 from polydraft.apps.commands.terminal import note
+from polydraft.modalities.image.base import PicturePipeline
+from polydraft.modalities.image.families.tiny import TinyImage
+from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
+from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
 PEER_NOTE = f"{table.PEER}: prefill is apart, its clock starts with the first token"
+NO_PEER = "transformers' generate was not timed: it has no way to draw what {} draws"
 
 
 def run(
@@ -44,17 +50,18 @@ def run(
     captions, _ = pipe.read(list(islice(cycle(texts), prompts)))
     sampling = settings(pipe, temperature, guidance_scale)
     taken_on = timed_on(pipe.device, pipe.dtype)
-    peer, scales, blocks = untouched(pipe), list(dict.fromkeys((sampling.guidance_scale, 1.0))), []
+    alone = peer_of(pipe) if peers else None
+    peer = None if alone is None else partial(alone, pipe, untouched(pipe))
+    scales, blocks = list(dict.fromkeys((sampling.guidance_scale, 1.0))), []
     for scale in scales:
         asked = pipe.prompts_to_ids(captions, sampling=replace(sampling, guidance_scale=scale))
         contenders = [Contender(name, partial(draw, pipe, name, asked, batch)) for name in names]
-        if peers:
-            alone = latent_peer.generate if pipe.card.latent else generate
-            contenders.append(Contender(table.PEER, partial(alone, pipe, peer, asked, batch)))
+        if peer is not None:
+            contenders.append(Contender(table.PEER, partial(peer, asked, batch)))
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
         title = "no guidance" if scale == 1 else f"guidance {scale:g}"
         blocks.append(table.Block.of(f"{title}, temperature {sampling.temperature:g}, batch {batch}", runs))
-    notes = [PEER_NOTE] if peers else []
+    notes = [PEER_NOTE if peer is not None else NO_PEER.format(pipe.card.name)] if peers else []
     found, about, judged = {}, None, None
     if judge is not None:
         found = judge.measured(pipe, names, temperature=temperature, guidance_scale=guidance_scale)
@@ -80,3 +87,10 @@ def run(
     for row in value["blocks"][0]["rows"]:
         row["quality"] = found.get(row["method"])
     report.tell_blocks("image", value, blocks, notes, output, json, judged)
+
+
+def peer_of(pipe: PicturePipeline) -> Callable[..., Run] | None:
+    """How transformers alone draws as `pipe` does; None where ids, guidance or latents are a family's own affair."""
+    if isinstance(pipe, LatentImagePipeline):
+        return latent_peer.generate
+    return generate if isinstance(pipe, ImagePipeline) and isinstance(pipe.family, TinyImage) else None

@@ -199,7 +199,7 @@ def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(captions: Path, *options: Any) -> list[Any]:
-    timed = ["--prompts", "1", "--repeats", "1", "--no-peers", "--methods", "jacobi(window=8)", "--guidance", "1"]
+    timed = ["--prompts", "1", "--repeats", "1", "--methods", "jacobi(window=8)", "--guidance", "1"]
     return ["bench", "image", *timed, "--captions", captions, *options]
 
 
@@ -218,6 +218,7 @@ def test_end_to_end(janus: Path, clip_folder: Path, captions: Path, tmp_path: Pa
     assert about["other_seeds"]["from_plain"] > 0 == about["other_seeds"]["same_pictures"]
     assert value["world"] is None and value["captions"] == str(captions)
     assert "judging jacobi(window=8): 3/3 pictures" in done.stderr and "3/3 pictures\n" in done.stderr
+    assert "has no way to draw what tiny-janus draws" in value["notes"][0]
     told = (tmp_path / "out" / "image.md").read_text()
     assert "| jacobi(window=8) | 100 % |" in told and "3 pictures in 6 features are far too large" in told
 
