@@ -46,9 +46,12 @@ def run(
     pipe = load(model, device=device, dtype=dtype)
     names = asked_for(methods, pipe)
     texts, among = texts_of(pipe, data, world, max(prompts, wanted.count or 0))
+    read, unknown = pipe.read(texts)
+    captions = list(islice(cycle(read), prompts))
     judge = Quality(wanted, texts, batch, pipe.device) if wanted else None
-    captions, _ = pipe.read(list(islice(cycle(texts), prompts)))
     sampling = settings(pipe, temperature, guidance_scale)
+    if unknown:
+        note(f"note: {pipe.card.name} does not know {', '.join(unknown)}; ignored")
     taken_on = timed_on(pipe.device, pipe.dtype)
     alone = peer_of(pipe) if peers else None
     peer = None if alone is None else partial(alone, pipe, untouched(pipe))

@@ -242,6 +242,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no CLIP there": (["--clip", "nowhere"], "there is no CLIP at nowhere"),
     "a model of pictures": (["--clip", "EMPTY"], "has no config.json"),
     "no captions": (["--captions", "BLANK", "--clip", "CLIP"], "has no captions"),
+    "a caption of no known word": (["--captions", "STRANGE", "--prompts", "1"], "knows no word of this prompt"),
     "a world as well": (["--world", "flat", "--clip", "CLIP"], "exclude each other"),
 }  # fmt: skip
 
@@ -254,6 +255,8 @@ def test_what_is_not_at_hand_is_one_sentence(
     places = {"CLIP": clip_folder} | {name: tmp_path / name for name in ("EMPTY", "FEW", "PICKLE")}
     places["BLANK"] = tmp_path / "blank.txt"
     places["BLANK"].write_text("\n")
+    places["STRANGE"] = tmp_path / "strange.txt"
+    places["STRANGE"].write_text("two frogs\n\nqwertz\n")
     places["EMPTY"].mkdir()
     reference(places["FEW"], 3)
     torch.save(SimpleNamespace(a=1), places["PICKLE"])
