@@ -1,6 +1,7 @@
 """`polydraft bench`: speed, fidelity, understanding and costs, each measured in one process.
 
 polydraft bench image --prompts 8 --repeats 3 --methods jacobi,draft
+polydraft bench image --model FOLDER --captions coco.txt --clip openai/clip-vit-base-patch16 --fid-features clip
 polydraft bench image --shape emu3 --scale 16 --tokens 64
 polydraft bench fidelity --n 200
 polydraft bench speech --sentences 100 -o runs/bench
@@ -19,6 +20,7 @@ Those of the engine itself are in `bench_engine.py`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -69,11 +71,31 @@ def image(
     device: Device = "auto",
     dtype: Dtype = "auto",
     world: WorldName = None,
+    captions: Annotated[
+        str | None,
+        typer.Option(help='Your own, one on every line (.txt) or as {"prompt": …} (.jsonl, .json, .parquet, hub set).'),
+    ] = None,
+    pictures: Annotated[
+        int | None, typer.Option(min=2, help="Drawn by every method and judged. Default: one a caption.")
+    ] = None,
+    clip: Annotated[str | None, typer.Option(help="CLIP scores by this CLIP: folder or repository.")] = None,
+    fid: Annotated[str | None, typer.Option(help="Folder of pictures to measure the Fréchet distance to.")] = None,
+    fid_features: Annotated[
+        Literal["inception", "clip"] | None,
+        typer.Option(help="Distances, also to plain decoding, in features of inception (default with --fid) or clip."),
+    ] = None,
+    inception: Annotated[
+        Path | None, typer.Option(help="Its weights: file or folder. Default: where torch-fidelity keeps them.")
+    ] = None,
+    few: Annotated[
+        bool, typer.Option("--few", help="Distances of fewer pictures than features, too: far too large.")
+    ] = False,
     output: Output = None,
     as_json: Results = False,
 ) -> None:
     """Speed of image methods: S, τ, and whether the tokens are identical. Run it on an otherwise idle machine.
 
+    With --clip, --fid or --fid-features every method's pictures are judged, too (needs the extra bench).
     With --shape weights are random: janus-pro-1b, janus-pro-7b, emu3, glm-image, lumina-mgpt-7b or llamagen-xl.
     """
     if shapes:
@@ -83,12 +105,13 @@ def image(
             shapes=shapes, scale=scale, tau=tau, depth=DEPTH, width=1, total=DEPTH, words=None, tokens=tokens,
             prompt=None, repeats=repeats, device=device, dtype=dtype, output=output, json=as_json,
         )  # fmt: skip
+    from polydraft.apps.bench.image.quality import Wanted
     from polydraft.apps.bench.image.speed import run
 
     run(
         prompts=prompts, repeats=repeats, batch=batch, methods=methods, model=model, temperature=temperature,
         guidance_scale=guidance_scale, peers=peers, world=world, output=output, json=as_json, device=device,
-        dtype=dtype,
+        dtype=dtype, data=captions, wanted=Wanted(pictures, clip, fid, fid_features, inception, few),
     )  # fmt: skip
 
 

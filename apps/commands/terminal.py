@@ -66,12 +66,17 @@ def progress(label: str, unit: str = "tokens") -> Iterator[Advance]:
 
     columns = (
         TextColumn("{task.description}"), BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}, {task.fields[passes]} passes"),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}{task.fields[passes]}"),
         TimeElapsedColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=1, passes=0, unit=unit)
-        yield lambda done, total, passes: bar.update(task, completed=done, total=total, passes=passes)
+        task = bar.add_task(label, total=1, passes="", unit=unit)
+        yield lambda done, total, passes: bar.update(task, completed=done, total=total, passes=counted(passes))
+
+
+def counted(passes: int) -> str:
+    """Nothing where what goes on is no decoding."""
+    return f", {passes} passes" if passes else ""
 
 
 def quarters(label: str, unit: str = "tokens") -> Advance:
@@ -82,6 +87,6 @@ def quarters(label: str, unit: str = "tokens") -> Advance:
         nonlocal told
         if done * QUARTERS // total > told:
             told = done * QUARTERS // total
-            note(f"{label}: {done}/{total} {unit}, {passes} passes")
+            note(f"{label}: {done}/{total} {unit}{counted(passes)}")
 
     return advance

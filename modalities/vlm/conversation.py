@@ -137,6 +137,8 @@ def read(file: str | Path | IO[bytes], name: str) -> Image.Image:
     try:
         with Image.open(file) as image:
             return upright(image, name)
+    except PromptError:
+        raise
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise PromptError(f"{name} has more than {most:,} pixels; make it smaller.") from error

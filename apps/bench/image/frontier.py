@@ -24,7 +24,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out, settings, world_of
+from polydraft.apps.bench.image.prompts import OTHERS, held_out, settings, world_of
 from polydraft.apps.bench.image.texture import TextureBench
 from polydraft.apps.bench.measure import plots, report, shares, table
 from polydraft.apps.bench.measure.decoding import draw, split
@@ -42,7 +42,6 @@ from polydraft.modalities.world.worlds import World
 
 CHUNK = 10  # captions between turns
 SHOWN = 8  # pictures of a strip
-OTHERS = 10**6  # seeds of the second plain run begin here
 HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
 TEXTURE = ["texture", "of two rendered", "from plain", "of two seeds"]
 COLOURS = {"identical": "#2d6ec8", "exact": "#3cb478", "lossy": "#e0782f"}

@@ -1,6 +1,7 @@
 """What image benches ask for: captions no model was ever trained on, the same for everyone, at settings that fit.
 
 captions, compositions = held_out(200)
+captions = own("coco.txt")      # what a user's file asks for
 prompts = pipe.prompts_to_ids(captions, sampling=settings(pipe, temperature=1.0))
 """
 
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from polydraft.apps.bench.measure.table import PLAIN
-from polydraft.core.errors import InvalidArgument
+from polydraft.apps.train.own.lessons import words
+from polydraft.apps.train.own.rows import TEXTS, rows
+from polydraft.core.errors import DataUnavailable, InvalidArgument
 from polydraft.core.sampling import Sampling
 from polydraft.modalities.image.pipeline import PicturePipeline
 from polydraft.modalities.world.captions import describe
@@ -19,6 +22,7 @@ from polydraft.modalities.world.scene import Composition
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
 SEED = 2024
+OTHERS = 10**6  # seeds of a second plain run begin here
 
 
 def held_out(count: int, world: World = FLAT) -> tuple[list[str], list[Composition]]:
@@ -31,12 +35,30 @@ def held_out(count: int, world: World = FLAT) -> tuple[list[str], list[Compositi
     return captions, compositions
 
 
+def own(data: str) -> list[str]:
+    """All captions of a user's file or folder, read as drafters' training reads it; raises DataUnavailable."""
+    captions: list[str] = [words(row).content["text"] for row in rows(data, TEXTS)]
+    if not captions:
+        raise DataUnavailable(f"{data} has no captions; write one on every line.")
+    return captions
+
+
 def world_of(pipe: PicturePipeline, name: str | None) -> World:
     """The world of that name, whose words the model has to know; by default the model's own."""
     asked = WORLDS[name] if name else pipe.card.world
     if unknown := sorted({*asked.backgrounds} - {*pipe.card.world.backgrounds}):
         raise InvalidArgument(f"{pipe.card.name} can't draw {unknown[0]}; use --world {pipe.card.world.name}.")
     return asked
+
+
+def texts_of(pipe: PicturePipeline, data: str | None, world: str | None, count: int) -> tuple[list[str], str | None]:
+    """All captions of the user's `data`, or `count` held-out ones and the name of their world."""
+    if data is not None and world is not None:
+        raise InvalidArgument("--captions and --world exclude each other; leave one out.")
+    if data is not None:
+        return own(data), None
+    among = world_of(pipe, world)
+    return held_out(count, among)[0], among.name
 
 
 def settings(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json as json_format
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +49,28 @@ def tell(
 
 
 def tell_blocks(
-    name: str, value: dict[str, Any], blocks: list[table.Block], notes: list[str], output: Path | None, json: bool
-) -> None:
-    """Timed blocks likewise, with a plot; a broken promise or a slow baseline ends the command."""
+    name: str, value: dict[str, Any], blocks: list[table.Block], notes: list[str], output: Path | None, json: bool,
+    beside: Mapping[str, Sheet] | None = None,
+) -> None:  # fmt: skip
+    """Timed blocks likewise, with a plot; a broken promise or a slow baseline ends the command.
+
+    beside: other tables, by title.
+    """
+    others = dict(beside or {})
     if json:
         print_json(value)
     else:
         for block in blocks:
             note(f"\n{block.title}")
             print_table(table.HEADERS, [row.cells() for row in block.rows])
+        for title, (headers, rows) in others.items():
+            note(f"\n{title}")
+            print_table(headers, rows)
         for line in notes:
             note(line)
     if output is not None:
-        save(output, name, value, table.markdown(blocks) + "\n" + "\n".join([*notes, ""]), plots.bars(blocks))
+        titled = [f"**{title}**\n\n{table.sheet_of(headers, rows)}\n" for title, (headers, rows) in others.items()]
+        save(output, name, value, "\n".join([table.markdown(blocks), *titled, *notes, ""]), plots.bars(blocks))
     check_promises(
         (name for block in blocks for name in block.broken), (name for block in blocks for name in block.faulty)
     )

@@ -38,18 +38,23 @@ WORDS, SEEN = ("text", "input_text", "output_text"), ("image", "image_url", "inp
 
 def questions(row: Row) -> list[list[Message]]:
     """The conversation of `row` up to each of the user's turns; pictures are a `Path` or bytes and have been found."""
-    pictures = [source(row, value) for value in listed(next((row.value[n] for n in ALONE if row.value.get(n)), []))]
+    pictures = [source(row, value) for value in shown(row)]
     said = turns(row, bool(pictures))
     if said is None:
         if not pictures:
             raise row.wrong("asks nothing", "it needs messages, conversations, texts, a question, or at least an image")
-        shown = [{"type": "image", "image": picture} for picture in pictures]
-        return [[{"role": "user", "content": [*shown, {"type": "text", "text": text}]}] for text in GENERAL]
+        seen = [{"type": "image", "image": picture} for picture in pictures]
+        return [[{"role": "user", "content": [*seen, {"type": "text", "text": text}]}] for text in GENERAL]
     place(row, said, pictures)
     ends = [index for index, turn in enumerate(said) if turn["role"] == "user"]
     if not ends:
         raise row.wrong("has no question", "a conversation needs a turn of the user's")
     return [said[: end + 1] for end in ends]
+
+
+def shown(row: Row) -> list[Any]:
+    """The pictures that stand in fields of their own, as the row has them."""
+    return listed(next((row.value[name] for name in ALONE if row.value.get(name)), []))
 
 
 def place(row: Row, said: list[Message], pictures: list[Source]) -> None:

@@ -81,7 +81,7 @@ def of_folder(folder: Path, plain: tuple[str, ...]) -> Iterator[Row]:
             yield from of_file(file, plain)
         return
     wanted = ", ".join((*plain, *TABLES))
-    raise DataUnavailable(f"{folder} has no file to learn from ({wanted}); put some there, or name another folder.")
+    raise DataUnavailable(f"{folder} has no file to read ({wanted}); put some there, or name another folder.")
 
 
 def of_file(file: Path, plain: tuple[str, ...]) -> Iterator[Row]:
@@ -94,7 +94,7 @@ def of_file(file: Path, plain: tuple[str, ...]) -> Iterator[Row]:
         return of_list(file)
     if ending not in plain:
         wanted = ", ".join((*plain, *TABLES))
-        raise DataUnavailable(f"{file} is no data to learn from; name a file that ends in {wanted}, or a folder.")
+        raise DataUnavailable(f"{file} is no data to read; name a file that ends in {wanted}, or a folder.")
     if plain == TEXTS:
         return (
             Row(f"line {number} of {file}", file.parent, {"text": line.strip()})

@@ -12,6 +12,7 @@ import argparse
 import pickle
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def tensors(
     keys = (key,) if isinstance(key, str) else key
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # the options it was trained with
-            said: Any = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+            zipped = zipfile.is_zipfile(checkpoint)  # as torch writes them since 1.6; others cannot be mapped
+            said: Any = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=zipped)
     except FileNotFoundError as error:
         raise WeightsError(f"{checkpoint} is not there; give a checkpoint of {source}.") from error
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError) as error:

@@ -175,7 +175,7 @@ def test_what_is_wrong_is_one_sentence_with_file_and_line(photos: Path, case: st
 def test_folders_and_files_that_teach_nothing_are_told(photos: Path, tmp_path: Path):
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(DataUnavailable, match="empty has no file to learn from .*.png"):
+    with pytest.raises(DataUnavailable, match="empty has no file to read .*.png"):
         asks(str(empty), "vlm")
     with pytest.raises(DataUnavailable, match="there is no data at"):
         asks(str(tmp_path / "nowhere" / "at" / "all"), "vlm")
