@@ -77,10 +77,11 @@ async def ask(http: httpx.AsyncClient, modality: str, seed: int, plain: bool, he
             if answer.status_code != 200:
                 raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:300]!r}")
             if modality == "speech":
+                sound = b""  # whatever pieces it comes in
                 async for piece in answer.aiter_bytes():
                     first = first or time.perf_counter() - begun
-                    pieces.append(base64.b64encode(piece).decode())
-                content = "".join(pieces)
+                    sound += piece
+                content = base64.b64encode(sound).decode()
             else:
                 async for line in answer.aiter_lines():
                     told = told_by(modality, line)
