@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
@@ -74,7 +75,7 @@ def continuation(target: LatentModel, student: EagleNetwork, batch: LatentBatch)
 
 
 def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) -> None:
-    """Train one of them and leave it in `runs/drafter-<kind>`; an LM found there is trained on."""
+    """Train one of them and leave it in `runs/drafter-<kind>`; what is found there is trained on."""
     out = runs / f"drafter-{kind}"
     out.mkdir(exist_ok=True)
     torch.manual_seed(seed)
@@ -83,8 +84,8 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
     data = LatentBatches(glyphs, seed + 1 + checkpoint.steps(curve))
     valid = [LatentBatches(glyphs, 99, held_out=True, drop=0.0).next(16)]
     target = LatentModel.from_folders(runs / "target", runs / "head").eval().requires_grad_(False)
+    found = (out / "model.safetensors").exists()
     if kind == "lm":
-        found = (out / "model.safetensors").exists()
         model = LatentModel.from_folders(out, out / "head") if found else small(target)
         course.run(
             model, [], partial(losses, model), lambda: data.next(rows), valid, partial(model.save, out, out / "head"),
@@ -93,10 +94,12 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
         )  # fmt: skip
         return
     student = EagleNetwork(target.backbone.config)
+    if found:
+        student.load_state_dict(load_file(out / "model.safetensors"))
     course.run(
         student, [], partial(continuation, target, student), lambda: data.next(rows // 2), valid,
         partial(save, student, out), weights={"estimates": 1.0, "features": FEATURES}, minutes=minutes,
-        rate=2e-3, curve=[], rank=0, judge_every=JUDGE_EVERY,
+        rate=2e-3, curve=curve, rank=0, judge_every=JUDGE_EVERY,
     )  # fmt: skip
 
 

@@ -3,10 +3,11 @@
     python -m polydraft.apps.train.latent.finish --runs runs/tiny-latent --minutes 12
 
 Until now it has seen latents of scenes with the noise of tokens. What the target draws is further off, and its errors
-are not noise: it hesitates between things that look alike. Here it draws scenes that are known, every latent after the
-ones of the scene (`target.drawn`), then once more after its own; the decoder learns what they should have shown. The
-latents of half a batch stay those of scenes, so that it does not forget how those look. The encoder stays as it is,
-and with it what the target has learnt.
+are not noise: it hesitates between things that look alike, and what follows repeats the error and adds to it. Here it
+draws scenes that are known, every latent after the ones of the scene (`target.drawn`), then again after its own, as far
+from the scene as whole pictures of its own are; the decoder, which sees all latents at once, learns what they should
+have shown. The latents of half a batch stay those of scenes, so that it does not forget how those look. The encoder
+stays as it is, and with it what the target has learnt.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from torch import Tensor
 from polydraft.apps.train.image.posterior import SIDE
 from polydraft.apps.train.latent.autoencoder import ROWS, learn_to_decode
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.target import ROUNDS, LatentModel, drawn, noised, understood
+from polydraft.apps.train.latent.target import LatentModel, drawn, noised, understood
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.world.scene import Scene
 
 PACKED = 0.5  # share of packed scenes
 RATE = 7e-4  # the decoder has converged once
+ROUNDS = 5  # how often a scene is drawn: errors grow with every time
 SHARE = 0.3  # of the minutes goes into drawing, at most
 MOST = 4000  # scenes drawn
 
@@ -41,11 +43,11 @@ def draw_scenes(model: LatentModel, data: LatentBatches, seconds: float) -> tupl
     while not scenes or (len(scenes) < MOST and time.monotonic() - begun < seconds):
         batch = data.next(ROWS, PACKED)
         tokens = noised(model.head, batch)
-        for _ in range(ROUNDS - 1):
+        for _ in range(ROUNDS):
             tokens = drawn(model.head, batch, understood(model, batch, tokens))
             latents.append(tokens.unflatten(1, (SIDE, SIDE)))
             scenes += batch.scenes
-        if len(scenes) % 400 < 2 * ROWS:
+        if len(scenes) % 400 < ROUNDS * ROWS:
             print(f"{len(scenes)} scenes drawn in {time.monotonic() - begun:.0f}s", flush=True)
     return torch.cat(latents), scenes
 

@@ -93,10 +93,13 @@ def test_questions_with_a_worker_killed_give_one_process_summary(nodes: None, tm
 
 
 def test_jobs_with_a_worker_killed_are_those_of_one_process_and_not_done_again(nodes: None, tmp_path: Path) -> None:
-    drawing = {"modality": "image", "method": "jacobi(window=16)"}  # the default window is fitted to measured times
+    fixed = {"method": "jacobi(window=16)"}  # what is drafted by default is fitted to measured times
     jobs = [
-        *(drawing | {"id": f"p{place}", "prompt": text, "seed": place} for place, text in enumerate(PROMPTS)),
-        {"id": "s", "modality": "speech", "text": "Good day.", "voice": "slt", "seed": 3},
+        *(
+            fixed | {"modality": "image", "id": f"p{place}", "prompt": text, "seed": place}
+            for place, text in enumerate(PROMPTS)
+        ),
+        fixed | {"modality": "speech", "id": "s", "text": "Good day.", "voice": "slt", "seed": 3},
         {"id": "bad", "modality": "image", "prompt": "a cat", "n": 0},
     ]  # fmt: skip
     path = tmp_path / "jobs.jsonl"

@@ -24,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
 
 from .live import Live
 
+PATIENCE = 300  # seconds: a case may ask for ten pictures
 CASES = int(os.environ.get("POLYDRAFT_SCHEMA_CASES", "6"))
 CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
@@ -65,7 +66,7 @@ def test_the_document_is_true(operations: dict[str, Any], live: Live, label: str
     )  # fmt: skip
     def hold(data: st.DataObject) -> None:
         case = data.draw(cases)
-        answer = case.call(base_url=live.url)
+        answer = case.call(base_url=live.url, timeout=PATIENCE)
         case.validate_response(answer, checks=CHECKS)
         if answer.status_code >= 400:
             assert set(answer.json()["error"]) == {"message", "type", "param", "code"}

@@ -1,4 +1,4 @@
-"""What a client of `bench serve` keeps of an answer: the same bytes are the same answer, whatever pieces they come in."""
+"""What a client of `bench serve` keeps of an answer: the same bytes are the same answer, however they are cut."""
 
 from __future__ import annotations
 
