@@ -87,8 +87,9 @@ def live() -> Iterator[Live]:
         at.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Playwright's event loop counts as running in this thread until it ends: no longer than the module needs it."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no Chromium is installed")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import re
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,8 +30,23 @@ def picture_of(address: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
 
 
-def slowly(page: Any, name: str) -> None:
-    """Choose plain decoding, so that there is time to interrupt."""
+@pytest.fixture
+def unhurried(live: Live) -> Iterator[None]:
+    """Passes that take a tenth of a second, so that nothing ends before it can be interrupted."""
+    compute = live.engine.worker.compute
+    work = compute.work
+
+    def rested() -> bool:
+        time.sleep(0.1)
+        return work()
+
+    compute.work = rested
+    yield
+    compute.work = work
+
+
+def plainly(page: Any, name: str) -> None:
+    """Choose plain decoding, which takes the most passes."""
     page.get_by_role("button", name="More settings").locator("visible=true").click()
     box = page.locator(f"#{name}-method input").first
     box.fill("ar")
@@ -139,9 +156,9 @@ def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -
     assert float(figures["τ"]) > 1.2 and int(figures["Passes"]) > 1 and figures["S"].endswith("×"), figures
 
 
-def test_stop_frees_the_row(opened: Any, live: Live) -> None:
+def test_stop_frees_the_row(opened: Any, live: Live, unhurried: None) -> None:
     page, before = opened(), live.cancelled()
-    slowly(page, "draw")
+    plainly(page, "draw")
     page.get_by_role("button", name="Draw", exact=True).click()
     page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
     page.locator("#draw-stop").click()
@@ -155,9 +172,9 @@ def test_stop_frees_the_row(opened: Any, live: Live) -> None:
     page.locator("#draw-stop").click()
 
 
-def test_leaving_frees_the_row(opened: Any, live: Live) -> None:
+def test_leaving_frees_the_row(opened: Any, live: Live, unhurried: None) -> None:
     page, before = opened(), live.cancelled()
-    slowly(page, "draw")
+    plainly(page, "draw")
     page.get_by_role("button", name="Draw", exact=True).click()
     page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
     page.close()
