@@ -11,14 +11,17 @@ from PIL import Image
 
 from polydraft.apps.bench.measure import table
 from polydraft.apps.bench.speech import intelligibility
+from polydraft.apps.bench.speech import run as bench
 from polydraft.apps.bench.speech.intelligibility import Judge
+from polydraft.apps.bench.speech.prose import Passage
 
 from ...command_line import run
 
 OPTIONS = ("bench", "speech", "--sentences", "1", "--prose", "1", "--timed", "1", "--repeats", "1")
 
 
-def test_speed_and_understanding_are_measured(tmp_path: Path) -> None:
+def test_speed_and_understanding_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "passages", lambda count: [Passage("prose", "It rains.")] * count)
     done = run(*OPTIONS, "--methods", "vadusa,vadusa+top-k(k=20)", "--json", "-o", tmp_path / "out")
     assert done.exit_code == 0, done.stderr
     value = json.loads(done.stdout)
