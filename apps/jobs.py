@@ -23,7 +23,7 @@ from typing import Any
 
 from polydraft.apps.journal import Journal
 from polydraft.core.errors import InvalidArgument, PolydraftError
-from polydraft.core.kinds import parse
+from polydraft.core.methods.kinds import parse
 from polydraft.modalities.loading import card
 from polydraft.modalities.output import whole
 

@@ -22,11 +22,11 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Drafter, Outcome
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.forced import told
-from polydraft.core.history import History
-from polydraft.core.noise import Noise
+from polydraft.core.law.forced import told
+from polydraft.core.law.history import History
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Departure
-from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.stats import DecodeStats, Stopwatch
 from polydraft.core.target import CausalTarget, Prompt

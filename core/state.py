@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polydraft.core.cache import SlotCache, blocks
+from polydraft.core.law.sampling import Settings
+from polydraft.core.model.cache import SlotCache, blocks
 from polydraft.core.rows import Rows
-from polydraft.core.sampling import Settings
 from polydraft.core.tokens import put, take
 
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.cache import blocks, free_bytes
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.kernels import prepare, weight_of
-from polydraft.core.network import Network, keep_path
+from polydraft.core.law.sampling import Sampling, Settings
+from polydraft.core.model.cache import blocks, free_bytes
+from polydraft.core.model.kernels import prepare, weight_of
+from polydraft.core.model.network import Network, keep_path
 from polydraft.core.rows import Departure
-from polydraft.core.sampling import Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
 

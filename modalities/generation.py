@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from polydraft.core.constraints import Constraints
 from polydraft.core.errors import WeightsError
+from polydraft.core.law.constraints import Constraints
 
 WARPERS = ("temperature", "top_k", "top_p", "min_p")  # mean nothing where the makers decode greedily
 TOP_K = 50  # of `generate`, where a file that samples names none

@@ -26,7 +26,7 @@ from polydraft.modalities.hub import refuse_pickles, said
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from polydraft.core.naming import Registry
+    from polydraft.core.methods.naming import Registry
     from polydraft.modalities.world.worlds import World
 
 PIPELINES = {
@@ -104,7 +104,7 @@ class ModelCard:
     @property
     def registry(self) -> Registry:
         """Ways to draft and to judge its kind of token."""
-        from polydraft.core.kinds import REGISTRIES
+        from polydraft.core.methods.kinds import REGISTRIES
 
         if own := FAMILY_METHODS.get(self.manifest.get("family", "")):
             module, name = own
@@ -120,7 +120,7 @@ class ModelCard:
     @property
     def has(self) -> frozenset[str]:
         """What methods may need of it: codes, a preview, rows of a picture."""
-        from polydraft.core.methods import CODES, ROWS, SMALLER
+        from polydraft.core.methods.method import CODES, ROWS, SMALLER
 
         found = {
             CODES: self.modality != "vlm" and not self.latent,  # words and latents cannot be near each other

@@ -25,13 +25,13 @@ from polydraft.core.drafters.kangaroo import KangarooAdapter
 from polydraft.core.drafters.lm import IndependentLM
 from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.fit import ByRows, expected, pass_seconds
-from polydraft.core.kinds import REGISTRIES
-from polydraft.core.methods import Choice, MethodContext, defaults
-from polydraft.core.naming import Registry, listed
-from polydraft.core.network import context as positions
-from polydraft.core.proof import COVERED, check, label
-from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
+from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
+from polydraft.core.methods.fit import ByRows, expected, pass_seconds
+from polydraft.core.methods.kinds import REGISTRIES
+from polydraft.core.methods.method import Choice, MethodContext, defaults
+from polydraft.core.methods.naming import Registry, listed
+from polydraft.core.model.network import context as positions
+from polydraft.core.model.proof import COVERED, check, label
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.generation import constraints, unheeded
 from polydraft.modalities.loading import ModelCard, causal_lm, read_weights, with_drafter

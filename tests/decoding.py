@@ -10,8 +10,8 @@ import torch
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Drafter, Outcome
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Sampler
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import Prefill, Prompt
 

@@ -34,9 +34,9 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Outcome
 from polydraft.core.drafters.tree import TreeDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.fit import contested
-from polydraft.core.noise import Noise, gumbel, row_keys
-from polydraft.core.sampling import Law, Sampler
+from polydraft.core.law.noise import Noise, gumbel, row_keys
+from polydraft.core.law.sampling import Law, Sampler
+from polydraft.core.methods.fit import contested
 from polydraft.core.state import State
 from polydraft.core.target import Prefill, Prompt
 from polydraft.core.verify.rules import at, normalised

@@ -36,10 +36,10 @@ from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
 from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.kernels import prepare
-from polydraft.core.network import context
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Law, Sampler, Sampling
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Law, Sampler, Sampling
+from polydraft.core.model.kernels import prepare
+from polydraft.core.model.network import context
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verdict import Verdict, follow

@@ -140,7 +140,7 @@ def check_models() -> list[Check]:
 
 def promise(name: str, dtype: str) -> str:
     """What drafted tokens are called here in this type: identical, if this machine keeps every bit."""
-    from polydraft.core.proof import label
+    from polydraft.core.model.proof import label
     from polydraft.modalities.loading import load
 
     return label("identical", load(name, dtype=dtype).target())

@@ -12,7 +12,7 @@ from polydraft.apps.commands.options import Json
 from polydraft.apps.commands.terminal import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from polydraft.core.methods import Choice, Parameter
+    from polydraft.core.methods.method import Choice, Parameter
 
 
 def methods(as_json: Json = False) -> None:
@@ -36,7 +36,7 @@ def methods(as_json: Json = False) -> None:
 
 def all_methods() -> list[dict[str, Any]]:
     """Every name that can be used alone, for tokens of every kind."""
-    from polydraft.core.kinds import REGISTRIES
+    from polydraft.core.methods.kinds import REGISTRIES
 
     return [
         {"tokens": registry.tokens} | describe(choice, choice_is_drafter=index < len(registry.drafters))

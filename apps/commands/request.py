@@ -55,7 +55,7 @@ class Request:
 def check(map_file: Path | None, compare: bool, speculative: bool, method: str | None) -> None:
     """Refuse a map that cannot be written, and to set plain decoding beside itself."""
     from polydraft.core.errors import InvalidArgument
-    from polydraft.core.kinds import parse
+    from polydraft.core.methods.kinds import parse
     from polydraft.modalities.image.result import check_output
 
     if map_file is not None:

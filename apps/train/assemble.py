@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from tokenizers import Tokenizer
 
 from polydraft.apps.train.speech.flite import VOICES
-from polydraft.core.registry import readers
+from polydraft.core.methods.registry import readers
 from polydraft.modalities.image import vocabulary as of_images
 from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World

@@ -31,7 +31,7 @@ from polydraft.apps.train.own.lessons import OwnLessons, asks
 from polydraft.apps.train.samples import TOGETHER, Samples
 from polydraft.apps.train.trial import tried
 from polydraft.core.errors import DataUnavailable, InvalidArgument, UnsupportedMethod
-from polydraft.core.registry import parse
+from polydraft.core.methods.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.core.training import parallel
 from polydraft.core.training.distill import STATE, distil

@@ -20,7 +20,7 @@ from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.drafters.kangaroo import KangarooAdapter
 from polydraft.core.drafters.network import FeatureNetwork
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.fit import best_shares, best_spread
+from polydraft.core.methods.fit import best_shares, best_spread
 from polydraft.core.target import CausalTarget
 from polydraft.core.training import distill, eagle, parallel
 from polydraft.core.training import exit as early

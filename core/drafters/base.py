@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Law, Sampler
 from polydraft.core.rows import Rows
-from polydraft.core.sampling import Law, Sampler
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
 from polydraft.core.verdict import Verdict

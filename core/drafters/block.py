@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.heads import MultiTokenNetwork
 from polydraft.core.drafters.network import layers_alone, layers_like
-from polydraft.core.network import Network
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.network import Network
 
 
 class BlockNetwork(MultiTokenNetwork):

@@ -34,7 +34,7 @@ from polydraft.core.drafters.network import (
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.reading import NetworkReader, Said, embeddings
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.network import Network
+from polydraft.core.model.network import Network
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 

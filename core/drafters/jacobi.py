@@ -21,9 +21,9 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Outcome, joined
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.noise import Noise, uniform
+from polydraft.core.law.noise import Noise, uniform
+from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Rows
-from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
 from polydraft.core.tokens import among, either, same, take

@@ -17,7 +17,7 @@ from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, laye
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.reading import NetworkReader, embeddings
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.network import Network
+from polydraft.core.model.network import Network
 from polydraft.core.target import CausalTarget, Prefill
 
 

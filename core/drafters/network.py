@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, GenerationMixin, PreTrainedModel
 
-from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.reading import NetworkReader, ReadState, Said
 from polydraft.core.drafters.tree import TreeDrafter
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.kernels import prepare
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.kernels import prepare
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 

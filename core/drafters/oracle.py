@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless, joined
-from polydraft.core.noise import Noise, uniform
+from polydraft.core.law.noise import Noise, uniform
+from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Rows
-from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Sampler
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler
 from polydraft.core.state import State
 
 

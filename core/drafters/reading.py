@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.base import Outcome, joined
-from polydraft.core.network import Frontier, Network
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.network import Frontier, Network
 from polydraft.core.rows import Rows, places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill

@@ -20,10 +20,10 @@ from torch import Tensor
 from polydraft.core.draft import Ahead, Draft
 from polydraft.core.drafters.base import Outcome, joined
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.history import History
-from polydraft.core.noise import Noise
+from polydraft.core.law.history import History
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Rows
-from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
 

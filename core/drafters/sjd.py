@@ -16,9 +16,9 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Outcome, joined
 from polydraft.core.drafters.jacobi import Initial, WindowDrafter
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Rows
-from polydraft.core.sampling import Sampler
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
 from polydraft.core.verify.rules import Rule, at, emitted, residual

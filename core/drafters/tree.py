@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft, most
 from polydraft.core.drafters.base import Outcome
 from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.reading import ReadState
-from polydraft.core.history import History
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Sampler
+from polydraft.core.law.history import History
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler
+from polydraft.core.model.cache import SlotCache
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.latent.gaussian import coupled
 from polydraft.core.latent.law import LatentLaw
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.verdict import Verdict, follow
 
 

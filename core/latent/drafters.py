@@ -21,7 +21,7 @@ from polydraft.core.drafters.reading import NetworkReader, ReadState
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.latent.law import LatentSampler, Walk
 from polydraft.core.latent.target import Head, LatentTarget, nothing
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polydraft.core.noise import Noise, Tries
+from polydraft.core.law.noise import Noise, Tries
 
 WIDEST = 256  # proposals made at once
 

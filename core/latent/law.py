@@ -22,10 +22,10 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from polydraft.core.history import History
 from polydraft.core.latent.gaussian import Gaussian
-from polydraft.core.noise import Noise, Places
-from polydraft.core.sampling import Settings
+from polydraft.core.law.history import History
+from polydraft.core.law.noise import Noise, Places
+from polydraft.core.law.sampling import Settings
 
 
 class Chain(Protocol):

@@ -12,14 +12,14 @@ from polydraft.core.drafters.eagle import EagleReader
 from polydraft.core.drafters.jacobi import JacobiDrafter
 from polydraft.core.drafters.kangaroo import EarlyExitReader, shallow
 from polydraft.core.drafters.reading import NetworkReader
-from polydraft.core.fit import ByRows
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMReader, LeftLaw
 from polydraft.core.latent.law import LatentSampler
 from polydraft.core.latent.published import ContinuousSpeculative
 from polydraft.core.latent.target import LatentTarget
-from polydraft.core.methods import DraftPart, JudgePart, MethodContext, Parameter
-from polydraft.core.naming import Registry
+from polydraft.core.methods.fit import ByRows
+from polydraft.core.methods.method import DraftPart, JudgePart, MethodContext, Parameter
+from polydraft.core.methods.naming import Registry
 from polydraft.core.verify.tape import TapeVerifier
 
 Values = dict[str, Any]

@@ -21,7 +21,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.latent.gaussian import Gaussian, proposed
 from polydraft.core.latent.law import LatentLaw, Walk
-from polydraft.core.noise import Noise, Tries
+from polydraft.core.law.noise import Noise, Tries
 from polydraft.core.tokens import put, take
 from polydraft.core.verdict import Verdict, follow
 

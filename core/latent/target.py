@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.cache import blocks
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.kernels import prepare
 from polydraft.core.latent.law import Chain
+from polydraft.core.law.sampling import OFF, Sampling, Settings
+from polydraft.core.model.cache import blocks
+from polydraft.core.model.kernels import prepare
 from polydraft.core.rows import places
-from polydraft.core.sampling import OFF, Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 

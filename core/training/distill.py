@@ -26,7 +26,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig,
 
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.kernels import weight_of
+from polydraft.core.model.kernels import weight_of
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.shipping import shipped

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.verdict import Verdict
 
 

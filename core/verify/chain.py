@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Law
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Law
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.rules import Rule, at, chance, emitted, judged_law, normalised, one_hot, residual
 

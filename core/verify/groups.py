@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Law
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Law
 from polydraft.core.verdict import Verdict
 from polydraft.core.verify.chain import closing, column, proposal
 from polydraft.core.verify.rules import Match, at, emitted, normalised

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Ahead, Draft
-from polydraft.core.noise import Noise, Places
-from polydraft.core.sampling import Law
+from polydraft.core.law.noise import Noise, Places
+from polydraft.core.law.sampling import Law
 from polydraft.core.verdict import Taken, Verdict
 from polydraft.core.verify.tape import TapeVerifier
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from polydraft.core.sampling import Law
+from polydraft.core.law.sampling import Law
 
 
 def at(law: Tensor, ids: Tensor) -> Tensor:

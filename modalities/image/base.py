@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument, PromptError
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream

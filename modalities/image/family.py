@@ -41,9 +41,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.history import History
-from polydraft.core.kernels import weight_of
-from polydraft.core.network import context as positions
+from polydraft.core.law.history import History
+from polydraft.core.model.kernels import weight_of
+from polydraft.core.model.network import context as positions
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.codes import coded
 from polydraft.modalities.image.base import anew, grid_of

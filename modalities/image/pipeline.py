@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.image.base import PicturePipeline
 from polydraft.modalities.image.families import family_of

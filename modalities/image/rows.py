@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from polydraft.core.history import History
+from polydraft.core.law.history import History
 from polydraft.modalities.image.family import PictureFamily
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from polydraft.core.network import Network
+from polydraft.core.model.network import Network
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 

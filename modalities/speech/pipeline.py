@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument, PromptError
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import ModelCard, load
 from polydraft.modalities.pipeline import Pipeline, seeds

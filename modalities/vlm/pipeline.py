@@ -22,8 +22,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedModel, WeightsError
-from polydraft.core.network import nearness
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.model.network import nearness
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import ModelCard, load, pretrained, read_weights, stamp
 from polydraft.modalities.pipeline import Pipeline, seeds

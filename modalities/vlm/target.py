@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
-from polydraft.core.cache import SlotCache
+from polydraft.core.model.cache import SlotCache
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 

@@ -19,7 +19,6 @@ from transformers import (
     PreTrainedModel,
 )
 
-from polydraft.core.constraints import Constraints
 from polydraft.core.decode import Batch, Method, decode, start
 from polydraft.core.drafters.above import AboveDrafter, AboveHeads
 from polydraft.core.drafters.base import NoDrafter
@@ -35,7 +34,8 @@ from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.drafters.rows import RowDrafter
 from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
-from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.law.constraints import Constraints
+from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify import rules
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from polydraft.core.drafters.plans import template
-from polydraft.core.noise import token_keys
+from polydraft.core.law.noise import token_keys
 
 DEVICE, HOST = torch.device("meta"), torch.device("cpu")
 MOVES = ("aten::_to_copy", "aten::copy_", "aten::to.")

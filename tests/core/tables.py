@@ -17,9 +17,9 @@ from polydraft.core.drafters.heads import MultiTokenDrafter
 from polydraft.core.drafters.network import NetworkDrafter
 from polydraft.core.drafters.plans import Plan, Rank
 from polydraft.core.drafters.reading import NetworkReader
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Law, Sampler, Sampling, Settings
 from polydraft.core.rows import Departure
-from polydraft.core.sampling import Law, Sampler, Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.target import Prefill, Prompt, Scores
 

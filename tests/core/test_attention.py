@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
-from polydraft.core import attention
-from polydraft.core.attention import KEYS, Heads, attend, folded
 from polydraft.core.errors import UnsupportedModel
+from polydraft.core.model import attention
+from polydraft.core.model.attention import KEYS, Heads, attend, folded
 from polydraft.modalities.loading import native_bf16
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

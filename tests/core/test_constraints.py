@@ -18,9 +18,9 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from polydraft.core.constraints import Constraints
-from polydraft.core.history import History
-from polydraft.core.sampling import Sampler, Sampling, Settings
+from polydraft.core.law.constraints import Constraints
+from polydraft.core.law.history import History
+from polydraft.core.law.sampling import Sampler, Sampling, Settings
 
 from .conftest import VOCAB, Lab, chosen
 from .test_sampling import VOCAB as FEW

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedModel
 
-from polydraft.core.constraints import Constraints
 from polydraft.core.decode import Batch, Method, join, leave, start, step
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.constraints import Constraints
+from polydraft.core.law.sampling import Sampling
 
 from . import conftest
 from .conftest import NETWORKS, VOCAB, Lab, chosen

@@ -11,7 +11,7 @@ import torch
 from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
 from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.kernels import weight_of
+from polydraft.core.model.kernels import weight_of
 from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.exit import divergence
 

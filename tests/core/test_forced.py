@@ -12,9 +12,9 @@ from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
 from polydraft.core.drafters.sjd import SJDDrafter
-from polydraft.core.forced import told
-from polydraft.core.history import History
-from polydraft.core.sampling import Sampler, Sampling, Settings
+from polydraft.core.law.forced import told
+from polydraft.core.law.history import History
+from polydraft.core.law.sampling import Sampler, Sampling, Settings
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.chain import SpeculativeSampling
 from polydraft.core.verify.tape import TapeVerifier

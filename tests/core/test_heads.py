@@ -16,8 +16,8 @@ from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.plans import Rank, Static, tree_places
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.fit import best_shares
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.methods.fit import best_shares
 from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.parallel import divergence, foresight, laws, overlap
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.sampling import RepetitionAware, Sampling
+from polydraft.core.law.sampling import RepetitionAware, Sampling
 
 from ..covering import every_pair
 from .conftest import VOCAB, chosen

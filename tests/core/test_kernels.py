@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from polydraft.core import kernels
-from polydraft.core.kernels import InferenceLinear, prepare, weight_of
+from polydraft.core.model import kernels
+from polydraft.core.model.kernels import InferenceLinear, prepare, weight_of
 
 SHAPES = [(64, 32), (256, 704), (704, 256), (1024, 300), (1536, 576)]
 

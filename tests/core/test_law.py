@@ -11,8 +11,8 @@ from scipy import stats
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
-from polydraft.core.history import History
-from polydraft.core.sampling import Sampler, Sampling, Settings
+from polydraft.core.law.history import History
+from polydraft.core.law.sampling import Sampler, Sampling, Settings
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
 

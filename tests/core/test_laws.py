@@ -12,7 +12,7 @@ from polydraft.core.decode import Method
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.errors import InvalidArgument, PolydraftError
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
 

@@ -19,9 +19,9 @@ from transformers import (
     SmolLM3Config,
 )
 
-from polydraft.core import layers
-from polydraft.core.layers import Layers
-from polydraft.core.proof import check
+from polydraft.core.model import layers
+from polydraft.core.model.layers import Layers
+from polydraft.core.model.proof import check
 from polydraft.core.target import CausalTarget
 
 SIZES = {

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from polydraft.core.drafters.lm import LMDrafter, Translation
 from polydraft.core.drafters.plans import Dynamic, Rank
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 
 from .conftest import VOCAB, chosen, llama
 

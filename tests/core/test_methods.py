@@ -10,9 +10,9 @@ import torch
 
 from polydraft.core.drafters.lm import IndependentLM
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
-from polydraft.core.fit import ByRows, best_nodes, expected, pass_seconds
-from polydraft.core.methods import MethodContext
-from polydraft.core.registry import build, choices, parse
+from polydraft.core.methods.fit import ByRows, best_nodes, expected, pass_seconds
+from polydraft.core.methods.method import MethodContext
+from polydraft.core.methods.registry import build, choices, parse
 from polydraft.core.stats import DecodeStats, Stopwatch
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy import stats
 
-from polydraft.core.noise import gumbel, row_keys, uniform
+from polydraft.core.law.noise import gumbel, row_keys, uniform
 from polydraft.core.rows import Departure
 
 from .tables import noise

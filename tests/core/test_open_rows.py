@@ -13,11 +13,11 @@ from polydraft.core.decode import Method, join, leave, start, step
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.rows import RowDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.history import History
-from polydraft.core.methods import ROWS, MethodContext
-from polydraft.core.noise import Noise
-from polydraft.core.registry import IDS, build, parse
-from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.law.history import History
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler, Sampling
+from polydraft.core.methods.method import ROWS, MethodContext
+from polydraft.core.methods.registry import IDS, build, parse
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify import rules
 from polydraft.core.verify.rows import RowVerifier

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydraft.core import attention
-from polydraft.core import sampling as sampling_module
-from polydraft.core.cache import SlotCache
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.network import Network
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Sampling
+from polydraft.core.law import sampling as sampling_module
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.model import attention
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.network import Network
 
 from .conftest import VOCAB, chosen
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydraft.core.cache import SlotCache
 from polydraft.core.decode import decode, join, leave, start, step
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.law.sampling import RepetitionAware, Sampling
+from polydraft.core.model.cache import SlotCache
 from polydraft.core.rows import Departure
-from polydraft.core.sampling import RepetitionAware, Sampling
 from polydraft.core.target import Prompt
 
 from .conftest import VOCAB, chosen

@@ -9,7 +9,7 @@ import torch
 
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.verify import rules
 from polydraft.core.verify.chain import SpeculativeSampling
 from polydraft.core.verify.neighbours import nearest

@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.history import History
-from polydraft.core.sampling import Law, RepetitionAware, Sampler, Sampling, Settings
+from polydraft.core.law.history import History
+from polydraft.core.law.sampling import Law, RepetitionAware, Sampler, Sampling, Settings
 
 from .test_trees import ancestors, trees
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as some
 
 from polydraft.core.decode import Method
 from polydraft.core.drafters.lm import IndependentLM
-from polydraft.core.methods import MethodContext
-from polydraft.core.registry import build, choices
-from polydraft.core.sampling import RepetitionAware, Sampler, Sampling
+from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
+from polydraft.core.methods.method import MethodContext
+from polydraft.core.methods.registry import build, choices
 
 from .conftest import VOCAB, chosen
 

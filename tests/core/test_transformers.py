@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from polydraft.core.draft import Draft
-from polydraft.core.history import History
-from polydraft.core.sampling import Sampler, Sampling, Settings
+from polydraft.core.law.history import History
+from polydraft.core.law.sampling import Sampler, Sampling, Settings
 
 from .conftest import VOCAB, chosen
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.plans import Static, tree_places
-from polydraft.core.network import keep_path
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.network import keep_path
 from polydraft.core.verdict import EOS, GOES_ON, IMPOSSIBLE, LENGTH, Verdict, cut_at_end, in_place
 from polydraft.core.verify.tape import TapeVerifier
 

@@ -11,7 +11,7 @@ from polydraft.core.drafters.candidates import Tree
 from polydraft.core.drafters.jacobi import INITIALISATIONS, PREVIEW, Initial
 from polydraft.core.drafters.plans import Dynamic, Rank, Static
 from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.tape import TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection

@@ -13,8 +13,8 @@ import torch
 import polydraft
 from polydraft.apps.train import drafter
 from polydraft.core.latent.methods import LATENTS
-from polydraft.core.methods import CODES
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.methods.method import CODES
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
 from polydraft.modalities.loading import card, load

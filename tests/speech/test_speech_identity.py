@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.registry import parse
-from polydraft.core.sampling import RepetitionAware, Sampling
+from polydraft.core.law.sampling import RepetitionAware, Sampling
+from polydraft.core.methods.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.family import Voice

@@ -13,7 +13,7 @@ from polydraft.apps.train import drafter
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.apps.train.samples import Samples
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.registry import parse
+from polydraft.core.methods.registry import parse
 from polydraft.core.training.examples import read
 from polydraft.modalities.loading import load
 

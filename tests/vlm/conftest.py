@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from polydraft.core.decode import Batch, Method, decode, start
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.target import Prompt
 from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.loading import load

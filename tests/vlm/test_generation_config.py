@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from polydraft.core.errors import WeightsError
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.generation import sampling
 from polydraft.modalities.loading import card, load
 from polydraft.modalities.vlm.pipeline import VLMPipeline

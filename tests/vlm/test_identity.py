@@ -19,7 +19,7 @@ from polydraft.core.drafters.lm import LMDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.plans import Dynamic, Rank, Static
-from polydraft.core.sampling import Sampler, Sampling
+from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.target import Prompt
 from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.vlm.conversation import conversations

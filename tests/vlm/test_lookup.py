@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from polydraft.core.drafters.lookup import LookupDrafter
-from polydraft.core.registry import build
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.methods.registry import build
 from polydraft.modalities.vlm.conversation import conversations
 
 from ..decoding import Watched

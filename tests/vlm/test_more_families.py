@@ -11,9 +11,9 @@ import transformers as hf
 
 from polydraft.core.drafters.lookup import LookupDrafter
 from polydraft.core.errors import UnknownModel, UnsupportedModel
-from polydraft.core.methods import CODES
-from polydraft.core.proof import TIES_APART
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.methods.method import CODES
+from polydraft.core.model.proof import TIES_APART
 from polydraft.modalities.loading import card, load
 from polydraft.modalities.vlm import recognise
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polydraft.core.cache import SlotCache
-from polydraft.core.network import Network
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.network import Network
 from polydraft.modalities.vlm import target as target_module
 from polydraft.modalities.vlm.conversation import conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline

@@ -10,7 +10,7 @@ import torch
 from transformers import ProcessorMixin
 
 from polydraft.core.errors import PromptError
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.vlm.conversation import Conversation, conversation, conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline

@@ -12,8 +12,8 @@ from PIL import Image
 
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.registry import parse
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.methods.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversation

@@ -25,10 +25,10 @@ from polydraft.apps.bench.measure.filled import filled, passes, plain
 from polydraft.apps.bench.measure.lists import whole_numbers
 from polydraft.apps.bench.measure.timing import Contender, Run, pace, take_turns, timed
 from polydraft.apps.commands.terminal import note
-from polydraft.core.attention import attend, tree_mask
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.model.attention import attend, tree_mask
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.loading import resolve_device, resolve_dtype

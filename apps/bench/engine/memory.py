@@ -19,9 +19,9 @@ from transformers import LlamaConfig
 
 from polydraft.apps.bench.measure import shapes
 from polydraft.apps.bench.measure.filled import filled, passes, plain, prompt_of
-from polydraft.core.cache import SlotCache
 from polydraft.core.decode import join, leave
-from polydraft.core.kernels import return_freed
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.kernels import return_freed
 from polydraft.core.target import CausalTarget
 
 PASSES = 3

@@ -19,8 +19,8 @@ from PIL import Image
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.timing import Contender, Run, pace, take_turns, timed
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Sampler, Sampling, Settings
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler, Sampling, Settings
 from polydraft.modalities.loading import resolve_device
 
 SPREAD = 3.0  # standard deviation of logits

@@ -22,8 +22,8 @@ from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.latent.law import LatentLaw
-from polydraft.core.methods import Choice
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
+from polydraft.core.methods.method import Choice
 from polydraft.core.target import Prompt
 from polydraft.core.tokens import take
 from polydraft.core.verdict import Verdict

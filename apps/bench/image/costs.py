@@ -24,7 +24,7 @@ from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.commands.terminal import note
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.errors import OutputUnwritable
-from polydraft.core.fit import pass_seconds
+from polydraft.core.methods.fit import pass_seconds
 from polydraft.modalities.loading import MANIFEST, load
 from polydraft.modalities.pipeline import Pipeline, guided
 

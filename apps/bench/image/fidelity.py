@@ -16,7 +16,7 @@ from polydraft.apps.bench.image.texture import TextureBench
 from polydraft.apps.bench.measure import report, shares
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.commands.terminal import note
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.loading import load
 from polydraft.modalities.world.matcher import Verdict
 

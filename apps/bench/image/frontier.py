@@ -30,9 +30,9 @@ from polydraft.apps.bench.measure import plots, report, shares, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.commands.terminal import note
-from polydraft.core.naming import pieces
-from polydraft.core.naming import split as name_of
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.methods.naming import pieces
+from polydraft.core.methods.naming import split as name_of
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.image.result import write_picture

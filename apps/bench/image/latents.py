@@ -27,12 +27,12 @@ from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.commands.terminal import note
 from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.history import History
 from polydraft.core.latent.coupled import beside
 from polydraft.core.latent.drafters import LatentChainDrafter
 from polydraft.core.latent.law import LatentLaw, LatentSampler
-from polydraft.core.noise import Noise
-from polydraft.core.sampling import Settings
+from polydraft.core.law.history import History
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Settings
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
 from polydraft.modalities.loading import load
 from polydraft.modalities.pipeline import guided

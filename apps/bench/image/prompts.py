@@ -15,7 +15,7 @@ from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.train.own.lessons import words
 from polydraft.apps.train.own.rows import TEXTS, rows
 from polydraft.core.errors import DataUnavailable, InvalidArgument
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.image.pipeline import PicturePipeline
 from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.scene import Composition

@@ -12,10 +12,10 @@ import torch
 
 from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.bench.measure.timing import Run, timed
-from polydraft.core.cache import blocks
 from polydraft.core.decode import Batch, Method, start, step
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.model.cache import blocks
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
 

@@ -20,7 +20,7 @@ from polydraft.apps.train.own import forms
 from polydraft.apps.train.own.rows import PICTURES, TEXTS, Row, rows
 from polydraft.apps.train.samples import TOGETHER
 from polydraft.core.errors import DataUnavailable, InvalidArgument, PromptError
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.vlm.conversation import conversation, opened, read
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from polydraft.apps.train import lessons
 from polydraft.apps.train.drafter import begin, check_belongs
 from polydraft.apps.train.samples import Samples
-from polydraft.core.registry import parse
+from polydraft.core.methods.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
 

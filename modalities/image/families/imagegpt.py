@@ -19,8 +19,8 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from polydraft.core import attention
 from polydraft.core.errors import WeightsError
+from polydraft.core.model import attention
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
 from polydraft.modalities.image.run import Asked

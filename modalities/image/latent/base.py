@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polydraft.core.latent.law import LatentSampler
 from polydraft.core.latent.target import Head, LatentTarget, check
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.image.base import PicturePipeline
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
-from polydraft.core.noise import uniform
+from polydraft.core.law.noise import uniform
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.codecs.chunks import Window
 

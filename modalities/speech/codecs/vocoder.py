@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.audio_utils import hertz_to_mel, mel_to_hertz
 
-from polydraft.core.noise import uniform
+from polydraft.core.law.noise import uniform
 
 SAMPLE_RATE = 16_000
 HOP = 80  # samples a frame

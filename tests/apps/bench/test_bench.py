@@ -19,7 +19,7 @@ from polydraft.apps.bench.measure.table import Block, markdown
 from polydraft.apps.bench.measure.timing import Contender, Run, speedup, take_turns
 from polydraft.apps.cli import app
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import embedded, load
 

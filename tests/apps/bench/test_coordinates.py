@@ -11,7 +11,7 @@ import torch
 from polydraft.apps.bench.image.coordinates import accepted, by_coordinates, taus
 from polydraft.apps.bench.measure.decoding import draw
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
 from polydraft.modalities.loading import load
 

@@ -17,13 +17,13 @@ from polydraft.core.drafters.eagle import EagleNetwork, EagleReader
 from polydraft.core.drafters.jacobi import JacobiDrafter
 from polydraft.core.drafters.kangaroo import EarlyExitReader, shallow
 from polydraft.core.drafters.oracle import OracleDrafter, Replayed
-from polydraft.core.kernels import prepare
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMReader, LeftLaw
 from polydraft.core.latent.law import LatentSampler
 from polydraft.core.latent.target import LatentTarget
-from polydraft.core.noise import Noise, uniform
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.noise import Noise, uniform
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.model.kernels import prepare
 from polydraft.core.state import State
 from polydraft.core.target import Prompt
 from polydraft.core.tokens import either, take

@@ -19,7 +19,7 @@ from polydraft.core.drafters.reading import NetworkReader
 from polydraft.core.latent.drafters import LatentChainDrafter
 from polydraft.core.latent.law import FixedNoise, LatentSampler
 from polydraft.core.latent.target import LatentPrefill, nothing
-from polydraft.core.sampling import Sampling, Settings
+from polydraft.core.law.sampling import Sampling, Settings
 from polydraft.core.state import State
 from polydraft.core.target import Prefill, Prompt, Scores
 

@@ -17,7 +17,7 @@ from polydraft.core.latent import gaussian
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.gaussian import Gaussian, coupled, excess, proposed
 from polydraft.core.latent.law import LatentSampler
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.verify.tape import TapeVerifier
 
 from ..tables import noise

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.decode import decode, join, leave, start, step
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 
 from ...covering import every_pair

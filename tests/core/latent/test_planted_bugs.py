@@ -16,7 +16,7 @@ from polydraft.core.latent import coupled as coupled_module
 from polydraft.core.latent.coupled import CoupledVerifier, beside
 from polydraft.core.latent.gaussian import Gaussian, coupled
 from polydraft.core.latent.law import LatentLaw, LatentSampler, Walk
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify import tape as tape_module
 from polydraft.core.verify.tape import TapeVerifier

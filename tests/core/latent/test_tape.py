@@ -8,7 +8,7 @@ from torch import Tensor
 
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.latent.law import LatentLaw, dithered
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.verify.tape import TapeVerifier
 
 from ..tables import noise

@@ -14,7 +14,7 @@ from polydraft.core.drafters.eagle import EagleReader
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.latent.drafters import LatentChainDrafter
 from polydraft.core.latent.law import LatentSampler
-from polydraft.core.sampling import RepetitionAware, Sampling
+from polydraft.core.law.sampling import RepetitionAware, Sampling
 
 from ...decoding import run, same
 from .lab import COUPLED, DEPTH, SIZE, lab, prompts

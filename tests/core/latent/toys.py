@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from polydraft.core.latent.law import FixedNoise
 from polydraft.core.latent.target import LatentTarget
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 
 BEGIN = 2

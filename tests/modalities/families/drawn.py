@@ -11,7 +11,7 @@ from torch import Tensor
 from polydraft.core.decode import Batch, Method, Step, decode, start
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.latent.coupled import CoupledVerifier
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.image.families.mar.drafter import SetDrafter

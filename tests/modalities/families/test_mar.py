@@ -17,7 +17,7 @@ from polydraft.core import decode as loop
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.latent.law import dithered
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.image.families.mar.config import SIZES
 from polydraft.modalities.image.families.mar.head import SetChain
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL

@@ -18,7 +18,7 @@ from polydraft.core.latent import gaussian
 from polydraft.core.latent.coupled import CoupledVerifier, beside
 from polydraft.core.latent.gaussian import Gaussian
 from polydraft.core.latent.published import ContinuousSpeculative
-from polydraft.core.noise import Noise, Tries
+from polydraft.core.law.noise import Noise, Tries
 from polydraft.core.verdict import Verdict, follow
 from polydraft.modalities.image.families.mar.sets import Sets, order
 

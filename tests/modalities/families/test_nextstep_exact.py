@@ -20,7 +20,7 @@ from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.drafters import LatentChainDrafter
 from polydraft.core.latent.law import LatentSampler
 from polydraft.core.latent.target import LatentTarget
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.image.families.nextstep.law import Law

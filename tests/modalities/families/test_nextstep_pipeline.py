@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import polydraft
-from polydraft.core.methods import CODES
+from polydraft.core.methods.method import CODES
 from polydraft.modalities.image.families.nextstep.pipeline import NextStepPipeline
 from polydraft.modalities.image.families.patches import unpatchify
 from polydraft.modalities.loading import card, load

@@ -13,8 +13,8 @@ import torch
 
 import polydraft
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.registry import parse
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.methods.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.catalogue import CODES, PUBLISHED
 from polydraft.modalities.image.pipeline import ImagePipeline

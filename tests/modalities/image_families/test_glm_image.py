@@ -18,8 +18,8 @@ import transformers as hf
 
 import polydraft
 from polydraft.core.drafters.preview import PreviewDrafter
-from polydraft.core.registry import parse
-from polydraft.core.sampling import Sampling
+from polydraft.core.law.sampling import Sampling
+from polydraft.core.methods.registry import parse
 from polydraft.modalities.image.families.glm_image import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import card, load

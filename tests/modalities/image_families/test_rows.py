@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.registry import parse
+from polydraft.core.methods.registry import parse
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.image.rows import EndedRows
 

@@ -13,7 +13,7 @@ import torch
 from polydraft.apps.train import drafter
 from polydraft.apps.train.samples import Samples
 from polydraft.core.drafters.heads import MedusaHeads
-from polydraft.core.registry import parse
+from polydraft.core.methods.registry import parse
 from polydraft.core.training.distill import collect
 from polydraft.core.training.examples import read
 from polydraft.modalities.loading import load

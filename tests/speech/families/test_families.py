@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polydraft.core.decode import decode, start
-from polydraft.core.registry import available, parse
+from polydraft.core.methods.registry import available, parse
 from polydraft.modalities.speech.families import tokens
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline

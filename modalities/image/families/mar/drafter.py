@@ -11,7 +11,7 @@ from polydraft.core.draft import Draft, most
 from polydraft.core.drafters.base import Stateless
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.latent.law import Walk
-from polydraft.core.noise import Noise
+from polydraft.core.law.noise import Noise
 from polydraft.core.state import State
 from polydraft.modalities.image.families.mar.law import SetSampler
 from polydraft.modalities.image.families.mar.network import MAR

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from polydraft.core.history import History
 from polydraft.core.latent.gaussian import Gaussian
 from polydraft.core.latent.law import LatentLaw
-from polydraft.core.sampling import Settings
+from polydraft.core.law.history import History
+from polydraft.core.law.sampling import Settings
 from polydraft.modalities.image.families.mar.head import SetChain
 from polydraft.modalities.image.families.mar.sets import Sets
 

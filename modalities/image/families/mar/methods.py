@@ -9,8 +9,8 @@ from typing import Any
 
 from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.latent.methods import COUPLING, judges
-from polydraft.core.methods import DraftPart, MethodContext, Parameter
-from polydraft.core.naming import Registry
+from polydraft.core.methods.method import DraftPart, MethodContext, Parameter
+from polydraft.core.methods.naming import Registry
 from polydraft.modalities.image.families.mar.drafter import SetDrafter, shallow
 from polydraft.modalities.image.families.mar.target import MARTarget
 

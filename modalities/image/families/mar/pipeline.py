@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument, WeightsError
-from polydraft.core.proof import TIES_APART
+from polydraft.core.model.proof import TIES_APART
 from polydraft.core.target import Prompt
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.families import autoencoder

@@ -17,8 +17,8 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.latent.target import LatentPrefill, check, nothing, sane
+from polydraft.core.law.sampling import Settings
 from polydraft.core.rows import Rows
-from polydraft.core.sampling import Settings
 from polydraft.core.state import State
 from polydraft.core.target import Prompt, Scores
 from polydraft.core.tokens import put

@@ -13,8 +13,8 @@ from transformers import LlamaConfig
 from polydraft.apps.bench.engine import length, levels, memory, rows
 from polydraft.apps.bench.measure import filled, shapes
 from polydraft.apps.bench.measure.timing import Run
-from polydraft.core.attention import attend
 from polydraft.core.decode import join, leave, step
+from polydraft.core.model.attention import attend
 
 from ...command_line import assert_refused, run
 

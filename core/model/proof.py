@@ -15,9 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from polydraft.core.attention import views_alike
 from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedModel
+from polydraft.core.model.attention import views_alike
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import side_by_side

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from polydraft.core.attention import KEYS
-from polydraft.core.kernels import return_freed
+from polydraft.core.model.attention import KEYS
+from polydraft.core.model.kernels import return_freed
 from polydraft.core.rows import Departure
 
 GRAIN = 16  # slots that rows grow by at least

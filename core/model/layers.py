@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.core import attention
-from polydraft.core.attention import Heads
-from polydraft.core.kernels import together
+from polydraft.core.model import attention
+from polydraft.core.model.attention import Heads
+from polydraft.core.model.kernels import together
 from polydraft.core.rows import places
 
 SMALL = {"hidden_size": 48, "intermediate_size": 40, "vocab_size": 24}

@@ -28,9 +28,9 @@ from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.drafters.preview import PreviewDrafter
 from polydraft.core.drafters.rows import FILLS, RowDrafter
 from polydraft.core.drafters.sjd import SJDDrafter
-from polydraft.core.fit import ByRows
-from polydraft.core.methods import CODES, ROWS, SMALLER, DraftPart, JudgePart, MethodContext, Parameter
-from polydraft.core.naming import Registry
+from polydraft.core.methods.fit import ByRows
+from polydraft.core.methods.method import CODES, ROWS, SMALLER, DraftPart, JudgePart, MethodContext, Parameter
+from polydraft.core.methods.naming import Registry
 from polydraft.core.verify import rules
 from polydraft.core.verify.base import Verifier
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling

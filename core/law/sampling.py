@@ -15,10 +15,10 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from polydraft.core.constraints import Constraints
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.history import History
-from polydraft.core.noise import Places
+from polydraft.core.law.constraints import Constraints
+from polydraft.core.law.history import History
+from polydraft.core.law.noise import Places
 from polydraft.core.rows import Rows, places
 
 COLDEST = 1e-6  # temperatures below are as good as this, whose scores are still finite

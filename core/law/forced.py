@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.history import History
-from polydraft.core.sampling import Sampler
+from polydraft.core.law.history import History
+from polydraft.core.law.sampling import Sampler
 
 
 def told(draft: Draft, sampler: Sampler, history: Callable[[Draft], History | None]) -> Draft:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polydraft.core.history import History
+from polydraft.core.law.history import History
 
 
 @dataclass(frozen=True)

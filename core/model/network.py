@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.core import attention
-from polydraft.core.cache import SlotCache
 from polydraft.core.draft import Ahead
 from polydraft.core.errors import UnsupportedModel
-from polydraft.core.layers import Layers
+from polydraft.core.model import attention
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.layers import Layers
 from polydraft.core.rows import places
 
 PREFILL = 64  # positions of a prompt a pass

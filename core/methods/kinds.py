@@ -6,9 +6,9 @@ parse("eagle+coupled")
 from __future__ import annotations
 
 from polydraft.core.latent.methods import LATENTS
-from polydraft.core.methods import Choice
-from polydraft.core.naming import Registry
-from polydraft.core.registry import IDS
+from polydraft.core.methods.method import Choice
+from polydraft.core.methods.naming import Registry
+from polydraft.core.methods.registry import IDS
 
 REGISTRIES: tuple[Registry, ...] = (IDS, LATENTS)
 

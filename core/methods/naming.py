@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import UnknownMethod, UnsupportedMethod
-from polydraft.core.methods import CODES, Choice, DraftPart, JudgePart, MethodContext, defaults, fits, read
+from polydraft.core.methods.method import CODES, Choice, DraftPart, JudgePart, MethodContext, defaults, fits, read
 from polydraft.core.verify.base import Verifier
 
 

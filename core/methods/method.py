@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import InvalidArgument, UnknownMethod
-from polydraft.core.fit import ByRows
+from polydraft.core.methods.fit import ByRows
 from polydraft.core.target import CausalTarget
 from polydraft.core.verify.base import Verifier
 
