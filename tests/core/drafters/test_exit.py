@@ -15,7 +15,7 @@ from polydraft.core.model.kernels import weight_of
 from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.exit import divergence
 
-from .conftest import chosen
+from ..conftest import chosen
 
 
 def is_linear(module) -> bool:

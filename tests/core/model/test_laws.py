@@ -16,7 +16,7 @@ from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
 
-from .conftest import SIZES, VOCAB
+from ..conftest import SIZES, VOCAB
 
 IDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 STRETCH = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 48,

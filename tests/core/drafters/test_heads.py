@@ -21,8 +21,8 @@ from polydraft.core.methods.fit import best_shares
 from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.parallel import divergence, foresight, laws, overlap
 
-from ..covering import every_pair
-from .conftest import chosen
+from ...covering import every_pair
+from ..conftest import chosen
 
 KINDS = {"heads": (MedusaHeads, divergence), "block": (BlockNetwork, overlap)}
 LEARNING = KINDS | {"hydra": (HydraHeads, divergence), "above": (AboveHeads, divergence)}

@@ -16,7 +16,7 @@ from polydraft.core.verify.neighbours import nearest
 from polydraft.core.verify.tape import TapeVerifier
 from polydraft.core.verify.tree import RecursiveRejection
 
-from .tables import law_of, noise
+from ..tables import law_of, noise
 
 VOCAB, ROWS = 7, 20_000
 GENERATOR = torch.Generator().manual_seed(3)

@@ -16,7 +16,7 @@ from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.tape import TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
 
-from .tables import VOCAB, Replacing, TableAhead, TableDrafter, TableTarget, distance, drawn, enumerated, floor, laws
+from ..tables import VOCAB, Replacing, TableAhead, TableDrafter, TableTarget, distance, drawn, enumerated, floor, laws
 
 P, Q = laws(0), laws(1)
 EVERYTHING = torch.ones(VOCAB, dtype=torch.bool)

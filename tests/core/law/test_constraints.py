@@ -22,10 +22,10 @@ from polydraft.core.law.constraints import Constraints
 from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Sampler, Sampling, Settings
 
-from .conftest import VOCAB, Lab, chosen
+from ..conftest import VOCAB, Lab, chosen
+from ..drafters.test_trees import trees
 from .test_sampling import VOCAB as FEW
 from .test_sampling import ancestors, histories
-from .test_trees import trees
 
 WORDS = [[3], [1, 2], [4, 4], [0, 1, 3], [2, 2, 2, 0]]
 

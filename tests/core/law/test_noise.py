@@ -13,7 +13,7 @@ from scipy import stats
 from polydraft.core.law.noise import gumbel, row_keys, uniform
 from polydraft.core.rows import Departure
 
-from .tables import noise
+from ..tables import noise
 
 
 def block(seed: int = 1, segment: int = 0, positions: int = 64, vocab: int = 512) -> torch.Tensor:

@@ -18,7 +18,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Sampler, Sampling, Settings
 
-from .conftest import VOCAB, chosen
+from ..conftest import VOCAB, chosen
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.4])

@@ -10,7 +10,7 @@ from polydraft.core.verify.groups import GroupSampling, SharedGroup
 from polydraft.core.verify.neighbours import groups
 from polydraft.core.verify.tape import TapeVerifier
 
-from .tables import distance, floor, law_of, noise
+from ..tables import distance, floor, law_of, noise
 
 VOCAB, ROWS = 8, 40_000
 GENERATOR = torch.Generator().manual_seed(4)

@@ -10,7 +10,7 @@ from polydraft.core.drafters.lm import LMDrafter, Translation
 from polydraft.core.drafters.plans import Dynamic, Rank
 from polydraft.core.law.sampling import Sampling
 
-from .conftest import VOCAB, chosen, llama
+from ..conftest import VOCAB, chosen, llama
 
 SIZE = VOCAB + 7
 NAMES = {f"w{number}": number for number in range(VOCAB)}

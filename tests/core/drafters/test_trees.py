@@ -15,7 +15,7 @@ from polydraft.core.model.network import keep_path
 from polydraft.core.verdict import EOS, GOES_ON, IMPOSSIBLE, LENGTH, Verdict, cut_at_end, in_place
 from polydraft.core.verify.tape import TapeVerifier
 
-from .tables import law_of
+from ..tables import law_of
 
 VOCAB = 5
 

@@ -14,7 +14,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Law, RepetitionAware, Sampler, Sampling, Settings
 
-from .test_trees import ancestors, trees
+from ..drafters.test_trees import ancestors, trees
 
 VOCAB = 5
 

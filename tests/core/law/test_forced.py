@@ -19,9 +19,9 @@ from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.chain import SpeculativeSampling
 from polydraft.core.verify.tape import TapeVerifier
 
-from .tables import LENGTH, VOCAB, TableTarget, laws
+from ..drafters.test_trees import trees
+from ..tables import LENGTH, VOCAB, TableTarget, laws
 from .test_sampling import ancestors, histories
-from .test_trees import trees
 
 PERIOD, END = 3, 3  # every third id is 3, which comes nowhere else
 
