@@ -105,7 +105,7 @@ def image(
             shapes=shapes, scale=scale, tau=tau, depth=DEPTH, width=1, total=DEPTH, words=None, tokens=tokens,
             prompt=None, repeats=repeats, device=device, dtype=dtype, output=output, json=as_json,
         )  # fmt: skip
-    from polydraft.apps.bench.image.quality import Wanted
+    from polydraft.apps.bench.image.judging.quality import Wanted
     from polydraft.apps.bench.image.speed import run
 
     run(
@@ -179,7 +179,7 @@ def fidelity(
     as_json: Results = False,
 ) -> None:
     """Share of pictures that show what was asked, on compositions no model was trained on."""
-    from polydraft.apps.bench.image.fidelity import run
+    from polydraft.apps.bench.image.judging.fidelity import run
 
     run(
         n=n, method=method, model=model, temperature=temperature, top_p=top_p, guidance_scale=guidance_scale,

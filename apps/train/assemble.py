@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from polydraft.apps.train.speech.flite import VOICES
 from polydraft.core.methods.registry import readers
 from polydraft.modalities.image import vocabulary as of_images
-from polydraft.modalities.world.captions import synonyms
+from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
 WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")

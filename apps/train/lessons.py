@@ -27,8 +27,8 @@ from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.text.reading import read
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
-from polydraft.modalities.world.captions import describe
-from polydraft.modalities.world.questions import questions
+from polydraft.modalities.world.words.captions import describe
+from polydraft.modalities.world.words.questions import questions
 
 ROWS = 32  # prompts that are written on at a time
 RENDERED_ROWS = 16

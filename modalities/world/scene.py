@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
-from polydraft.modalities.world.settings import SETTINGS
-from polydraft.modalities.world.staging import stand
+from polydraft.modalities.world.painting.settings import SETTINGS
+from polydraft.modalities.world.painting.staging import stand
 
 CANVAS = 128
 GRID = 8

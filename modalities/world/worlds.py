@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from polydraft.modalities.world import captions, matcher, parsing, sightings
-from polydraft.modalities.world.grounds import Grounds
-from polydraft.modalities.world.matcher import Verdict
-from polydraft.modalities.world.parsing import Parsed
+from polydraft.modalities.world.judging import matcher, sightings
+from polydraft.modalities.world.judging.grounds import Grounds
+from polydraft.modalities.world.judging.matcher import Verdict
+from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import BACKGROUNDS, Composition, Scene, random_composition
-from polydraft.modalities.world.settings import SETTINGS
+from polydraft.modalities.world.words import captions, parsing
+from polydraft.modalities.world.words.parsing import Parsed
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from polydraft.core.errors import UnsupportedMethod
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import card, load
-from polydraft.modalities.world.captions import vocabulary as words
+from polydraft.modalities.world.words.captions import vocabulary as words
 
 PROMPT = "a cat above a star on a navy background"
 

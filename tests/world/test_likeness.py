@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from polydraft.apps.train.image.data import to_pixels
-from polydraft.modalities.world.likeness import Likeness, frechet, octaves
+from polydraft.modalities.world.judging.likeness import Likeness, frechet, octaves
 from polydraft.modalities.world.scene import Scene, place
 from polydraft.modalities.world.worlds import TEXTURED
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
 from polydraft.modalities.world.glyphs import KINDS, sheet
-from polydraft.modalities.world.matcher import MAX_RESIDUE, MAX_STRAY, Verdict, fidelity, find, judge, residues
+from polydraft.modalities.world.judging.matcher import MAX_RESIDUE, MAX_STRAY, Verdict, fidelity, find, judge, residues
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.modalities.world.captions import describe, vocabulary
 from polydraft.modalities.world.glyphs import KINDS
-from polydraft.modalities.world.parsing import VARIANTS, normalise, parse
 from polydraft.modalities.world.scene import BACKGROUNDS, RELATIONS, Composition, Group, random_composition
+from polydraft.modalities.world.words.captions import describe, vocabulary
+from polydraft.modalities.world.words.parsing import VARIANTS, normalise, parse
 
 seeds = st.integers(0, 2**32 - 1)
 FROGS = Composition("blue", (Group("frog", 2),))

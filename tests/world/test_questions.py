@@ -11,11 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.modalities.world import descriptions
-from polydraft.modalities.world.answers import Truth, claims
-from polydraft.modalities.world.descriptions import description, fill, stated
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.questions import TOPICS, Question, questions
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     MIRROR,
@@ -27,7 +23,11 @@ from polydraft.modalities.world.scene import (
     place,
     random_composition,
 )
-from polydraft.modalities.world.told import judged
+from polydraft.modalities.world.words import descriptions
+from polydraft.modalities.world.words.answers import Truth, claims
+from polydraft.modalities.world.words.descriptions import description, fill, stated
+from polydraft.modalities.world.words.questions import TOPICS, Question, questions
+from polydraft.modalities.world.words.told import judged
 
 seeds = st.integers(0, 2**32 - 1)
 PANDAS = Composition("blue", (Group("panda", 2, "small"), Group("rocket", 1, "large")), "left")

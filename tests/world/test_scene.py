@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
-from polydraft.modalities.world.matcher import judge
+from polydraft.modalities.world.judging.matcher import judge
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.modalities.world.captions import describe, vocabulary
 from polydraft.modalities.world.glyphs import KINDS
-from polydraft.modalities.world.matcher import judge
-from polydraft.modalities.world.parsing import NAMING, parse
+from polydraft.modalities.world.judging.matcher import judge
+from polydraft.modalities.world.painting.settings import SETTINGS
+from polydraft.modalities.world.painting.staging import Pose, cast, lit_things, turned
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
@@ -24,8 +24,8 @@ from polydraft.modalities.world.scene import (
     place,
     random_composition,
 )
-from polydraft.modalities.world.settings import SETTINGS
-from polydraft.modalities.world.staging import Pose, cast, lit_things, turned
+from polydraft.modalities.world.words.captions import describe, vocabulary
+from polydraft.modalities.world.words.parsing import NAMING, parse
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED, WORLDS
 
 ITEMS = (Placed("cat", "large", 4, 8), Placed("bicycle", "small", 88, 84))

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from polydraft.apps.bench.image.matching import measure
-from polydraft.apps.bench.image.texture import FEWEST, TextureBench
-from polydraft.modalities.world.grounds import Grounds, worn
-from polydraft.modalities.world.mistakes import MISTAKES
+from polydraft.apps.bench.image.judging.matching import measure
+from polydraft.apps.bench.image.judging.texture import FEWEST, TextureBench
+from polydraft.modalities.world.judging.grounds import Grounds, worn
+from polydraft.modalities.world.judging.mistakes import MISTAKES
+from polydraft.modalities.world.judging.sightings import find, is_clean
+from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, Composition, Group, Placed, Scene, place
-from polydraft.modalities.world.settings import SETTINGS
-from polydraft.modalities.world.sightings import find, is_clean
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
 
 
 @pytest.mark.parametrize("world", [TEXTURED, EVERYTHING], ids=lambda world: str(world.name))
 def test_few_verdicts_are_wrong(world: object) -> None:
-    """`python -m polydraft.apps.bench.image.matching` measures thousands; here a share of more than a few per cent."""
+    """`apps.bench.image.judging.matching` measures thousands; here a share of more than a few per cent is an error."""
     found = measure(EVERYTHING if world is EVERYTHING else TEXTURED, 21, seed=11)
     assert set(found) == {"right", "soft", *MISTAKES} and found["right"][1] == found["soft"][1] == 21
     assert max(found["right"][0], found["soft"][0]) <= 1

@@ -24,8 +24,8 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from polydraft.apps.bench.image.judging.texture import TextureBench
 from polydraft.apps.bench.image.prompts import OTHERS, held_out, settings, world_of
-from polydraft.apps.bench.image.texture import TextureBench
 from polydraft.apps.bench.measure import plots, report, shares, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on

@@ -31,7 +31,7 @@ from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.commands.terminal import progress
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
-from polydraft.modalities.world.matcher import fidelity
+from polydraft.modalities.world.judging.matcher import fidelity
 from polydraft.modalities.world.scene import Composition
 
 TOGETHER = 16  # pictures a batch

@@ -17,8 +17,8 @@ from polydraft.apps.train.own.rows import TEXTS, rows
 from polydraft.core.errors import DataUnavailable, InvalidArgument
 from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.image.pipeline import PicturePipeline
-from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.scene import Composition
+from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
 SEED = 2024

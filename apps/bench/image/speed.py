@@ -17,8 +17,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+from polydraft.apps.bench.image.judging.quality import CHANCE, NOTHING, Quality, Wanted
 from polydraft.apps.bench.image.prompts import settings, texts_of
-from polydraft.apps.bench.image.quality import CHANCE, NOTHING, Quality, Wanted
 from polydraft.apps.bench.measure import latent_peer, report, table
 from polydraft.apps.bench.measure.decoding import asked_for, draw
 from polydraft.apps.bench.measure.environment import timed_on

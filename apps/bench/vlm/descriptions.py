@@ -14,7 +14,7 @@ from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
 from polydraft.apps.commands.terminal import note
 from polydraft.modalities.loading import load
-from polydraft.modalities.world.told import Told, judged
+from polydraft.modalities.world.words.told import Told, judged
 
 
 def run(

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.modalities.world.likeness import bands, luma, power
+from polydraft.modalities.world.judging.likeness import bands, luma, power
 
 THINGS = 3.0  # what a pixel of a thing's box counts beside the ground's 1
 WINDOW, STEP = 32, 16  # pixels whose power is compared

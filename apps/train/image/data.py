@@ -16,8 +16,8 @@ from torch import Tensor
 from polydraft.apps.train.image.posterior import CELLS, MOST, Bools, Codes, Floats, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.captions import describe, in_setting, synonyms, with_article
 from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
@@ -28,7 +28,7 @@ from polydraft.modalities.world.scene import (
     place,
     random_composition,
 )
-from polydraft.modalities.world.settings import SETTINGS
+from polydraft.modalities.world.words.captions import describe, in_setting, synonyms, with_article
 from polydraft.modalities.world.worlds import FLAT, World
 
 if TYPE_CHECKING:

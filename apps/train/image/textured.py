@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from polydraft.apps.train.image.data import list_objects, packed_scene, to_pixels
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.captions import describe
 from polydraft.modalities.world.scene import FINE_GRID, place
+from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.worlds import TEXTURED
 
 Codes = NDArray[np.int64]

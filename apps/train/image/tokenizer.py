@@ -33,9 +33,9 @@ from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.image.appearance import THINGS, Critic, balance, bands_apart
 from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
-from polydraft.modalities.world.likeness import octaves
+from polydraft.modalities.world.judging.likeness import octaves
+from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import FINE_GRID, Scene, place
-from polydraft.modalities.world.settings import SETTINGS
 from polydraft.modalities.world.worlds import FLAT, TEXTURED, WORLDS, World
 
 SPECTRAL, FOOLING = 0.05, 0.3  # weights beside the errors'; the critic's is of their own pull on the last layer

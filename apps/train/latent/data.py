@@ -14,10 +14,10 @@ from polydraft.apps.train.image.data import LONGEST_PROMPT, list_objects, packed
 from polydraft.apps.train.image.posterior import CELLS, MOST, Codes, Floats, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
-from polydraft.modalities.world.captions import describe, synonyms
-from polydraft.modalities.world.captions import vocabulary as words
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, GRID, Placed, Scene, place, random_composition
+from polydraft.modalities.world.words.captions import describe, synonyms
+from polydraft.modalities.world.words.captions import vocabulary as words
 
 Latents = NDArray[np.float32]
 

@@ -3,7 +3,7 @@
     python -m polydraft.apps.train.latent.draw --model runs/tiny-latent --n 40 --guidance 1.5 --sheet sheet.png
 
 The folder has `target/`, `head/` and `vae/`. transformers' own cache, both branches of guidance in one batch. Printed
-is how many pictures show what held-out captions ask for (`modalities/world/matcher.py`), part by part.
+is how many pictures show what held-out captions ask for (`modalities/world/judging/matcher.py`), part by part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polydraft.apps.train.image.posterior import CELLS, SIDE
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import LatentHead
-from polydraft.modalities.world.matcher import fidelity
+from polydraft.modalities.world.judging.matcher import fidelity
 
 PARTS = ("ok", "objects", "count", "relation", "background", "clean")
 

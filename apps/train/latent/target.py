@@ -45,8 +45,8 @@ from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.image.vq import VQTokenizer
-from polydraft.modalities.world.captions import synonyms
-from polydraft.modalities.world.captions import vocabulary as words
+from polydraft.modalities.world.words.captions import synonyms
+from polydraft.modalities.world.words.captions import vocabulary as words
 
 DRAWS = 4  # noisy latents a token and step
 SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `Lessons`)

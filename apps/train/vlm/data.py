@@ -19,11 +19,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from polydraft.apps.train.image.data import to_pixels
-from polydraft.modalities.world.answers import to_be_seen
-from polydraft.modalities.world.descriptions import description, stated
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.questions import questions
 from polydraft.modalities.world.scene import CANVAS, RELATIONS, Composition, Scene, place, random_composition
+from polydraft.modalities.world.words.answers import to_be_seen
+from polydraft.modalities.world.words.descriptions import description, stated
+from polydraft.modalities.world.words.questions import questions
 
 PAD, END, USER, ASSISTANT, SYSTEM, IMAGE = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<image>"
 SPECIALS = (PAD, END, USER, ASSISTANT, SYSTEM, IMAGE)

@@ -42,8 +42,8 @@ from polydraft.apps.train.vlm.data import (
     Conversations,
 )
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.parsing import RELATION_OF
 from polydraft.modalities.world.scene import CANVAS, RELATIONS
+from polydraft.modalities.world.words.parsing import RELATION_OF
 
 # naming: what covers a patch. placing: where a thing's patch lies; a tower that only names forgets it. standing: how it
 # stands to the other kind. told: words of that in the answers, few and the last that are learnt.

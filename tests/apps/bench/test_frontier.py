@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from polydraft.apps.bench.image.frontier import Point, cells_of, compare, strips
+from polydraft.apps.bench.image.judging.texture import FEWEST, TextureBench
 from polydraft.apps.bench.image.prompts import OTHERS
-from polydraft.apps.bench.image.texture import FEWEST, TextureBench
 from polydraft.modalities.world.scene import place
 from polydraft.modalities.world.worlds import World
 

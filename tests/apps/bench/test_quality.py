@@ -16,11 +16,11 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polydraft.apps.bench.image import inception
-from polydraft.apps.bench.image.clip import Clip
-from polydraft.apps.bench.image.metrics import Frechet, pixels
-from polydraft.apps.bench.image.quality import CHANCE, Quality, Wanted
-from polydraft.modalities.world.likeness import frechet
+from polydraft.apps.bench.image.judging import inception
+from polydraft.apps.bench.image.judging.clip import Clip
+from polydraft.apps.bench.image.judging.metrics import Frechet, pixels
+from polydraft.apps.bench.image.judging.quality import CHANCE, Quality, Wanted
+from polydraft.modalities.world.judging.likeness import frechet
 
 from ...modalities.image_families.folders import FOLDERS
 from ..command_line import assert_refused, run

@@ -14,10 +14,10 @@ import numpy as np
 from PIL import Image
 
 from polydraft.apps.bench.vlm.task import Row, Sample, Task
-from polydraft.modalities.world.descriptions import stated
-from polydraft.modalities.world.questions import Question, questions
 from polydraft.modalities.world.scene import Composition, Scene, place, random_composition
-from polydraft.modalities.world.told import judged
+from polydraft.modalities.world.words.descriptions import stated
+from polydraft.modalities.world.words.questions import Question, questions
+from polydraft.modalities.world.words.told import judged
 
 SEED, COUNT = 2025, 1000
 DESCRIBE = "Describe the picture in full sentences."

@@ -18,8 +18,8 @@ from polydraft.apps.train.image.tokenizer import Tokenizing, measures
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import card
-from polydraft.modalities.world.captions import synonyms
 from polydraft.modalities.world.scene import FINE_GRID, Placed, Scene
+from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
 
 

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from polydraft.modalities.world.textures import SIDE, Field, X, Y, blurred, fractal, mix, noise, ramp, resized, step
+from polydraft.modalities.world.painting.textures import (
+    SIDE,
+    Field,
+    X,
+    Y,
+    blurred,
+    fractal,
+    mix,
+    noise,
+    ramp,
+    resized,
+    step,
+)
 
 Painted = tuple[Field, Field]  # a picture [128, 128, 3] in 0..1, and how dark shadows fall where, [128, 128]
 TURN = np.float32(2 * np.pi)

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.grounds import COARSE, Ground, coarse, strangeness
-from polydraft.modalities.world.matcher import Candidate, best_set
+from polydraft.modalities.world.judging.grounds import COARSE, Ground, coarse, strangeness
+from polydraft.modalities.world.judging.matcher import Candidate, best_set
+from polydraft.modalities.world.painting.settings import SETTINGS
+from polydraft.modalities.world.painting.staging import MARGIN, turned
+from polydraft.modalities.world.painting.textures import Field
 from polydraft.modalities.world.scene import CANVAS, FINE_GRID, Placed, Scene
-from polydraft.modalities.world.settings import SETTINGS
-from polydraft.modalities.world.staging import MARGIN, turned
-from polydraft.modalities.world.textures import Field
 
 TURNS = (-8.0, -4.0, 0.0, 4.0, 8.0)  # degrees that are looked for; what is near them is fitted
 FIT_TURN = 2.0

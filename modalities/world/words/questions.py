@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polydraft.modalities.world.answers import Claims, Truth, claims
-from polydraft.modalities.world.captions import RELATION_WORDS, with_article
-from polydraft.modalities.world.descriptions import be, listed, noun, pick, the, upper
 from polydraft.modalities.world.glyphs import KINDS
 from polydraft.modalities.world.scene import MIRROR, Composition, Group, Scene
+from polydraft.modalities.world.words.answers import Claims, Truth, claims
+from polydraft.modalities.world.words.captions import RELATION_WORDS, with_article
+from polydraft.modalities.world.words.descriptions import be, listed, noun, pick, the, upper
 
 NUMBER_WORDS = ("no", "one", "two", "three")
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polydraft.modalities.world.answers import Truth, claims
-from polydraft.modalities.world.questions import plain, states_background, states_relation
 from polydraft.modalities.world.scene import Composition, Scene
+from polydraft.modalities.world.words.answers import Truth, claims
+from polydraft.modalities.world.words.questions import plain, states_background, states_relation
 
 
 @dataclass(frozen=True)

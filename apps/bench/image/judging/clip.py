@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
-from polydraft.apps.bench.image.metrics import package, pixels
+from polydraft.apps.bench.image.judging.metrics import package, pixels
 from polydraft.core.errors import UnknownModel, UnsupportedModel, WeightsError
 from polydraft.modalities.hub import Published, fetch, is_repository, said, stored
 from polydraft.modalities.loading import pretrained, read_weights

@@ -20,7 +20,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from polydraft.apps.bench.image.metrics import MetricsMissing, package, pixels
+from polydraft.apps.bench.image.judging.metrics import MetricsMissing, package, pixels
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.image.families.checkpoints import tensors
 from polydraft.modalities.loading import read_weights

@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from polydraft.modalities.world.glyphs import SIZES, sheet
-from polydraft.modalities.world.settings import Setting
-from polydraft.modalities.world.textures import SIDE, Field, blurred
+from polydraft.modalities.world.painting.settings import Setting
+from polydraft.modalities.world.painting.textures import SIDE, Field, blurred
 
 MOST_TURNED = 9.0  # degrees, either way
 SHRUNK = 0.96  # a turned thing stays about within its box

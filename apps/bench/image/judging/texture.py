@@ -4,7 +4,7 @@
 
 distance: of drawn pictures to rendered scenes of the same compositions; scale: of two independent sets of rendered
 ones, which no model can beat. power: drawn over rendered, octave by octave. Scenes on flat colours take no part.
-(`modalities/world/likeness.py`)
+(`modalities/world/judging/likeness.py`)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft.modalities.world.likeness import Likeness, frechet, octaves
+from polydraft.modalities.world.judging.likeness import Likeness, frechet, octaves
+from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import Composition, place
-from polydraft.modalities.world.settings import SETTINGS
 
 SEED = 31
 FEWEST = 24  # pictures that say anything about texture

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from polydraft.modalities.world.painting.settings import SETTINGS
+from polydraft.modalities.world.painting.staging import cast, lit_things
+from polydraft.modalities.world.painting.textures import Field, blurred
 from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, Scene, place, random_composition
-from polydraft.modalities.world.settings import SETTINGS
-from polydraft.modalities.world.staging import cast, lit_things
-from polydraft.modalities.world.textures import Field, blurred
 
 COARSE = 2  # pictures are read averaged two by two
 PATCH, STEP = 4, 2  # of such pixels: patches of 8x8 pixels, every 4

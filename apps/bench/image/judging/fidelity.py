@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from polydraft.apps.bench.image.judging.texture import TextureBench
 from polydraft.apps.bench.image.prompts import held_out, world_of
-from polydraft.apps.bench.image.texture import TextureBench
 from polydraft.apps.bench.measure import report, shares
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.commands.terminal import note
 from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.loading import load
-from polydraft.modalities.world.matcher import Verdict
+from polydraft.modalities.world.judging.matcher import Verdict
 
 PARTS = ("ok", "objects", "count", "relation", "background", "clean")
 

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from polydraft.modalities.world.captions import plural
-from polydraft.modalities.world.parsing import KIND_OF, NUMBERS, RELATION_OF, SIZE_OF, VARIANTS
 from polydraft.modalities.world.scene import BACKGROUNDS, MIRROR, RELATIONS, Composition, Scene, stands
+from polydraft.modalities.world.words.captions import plural
+from polydraft.modalities.world.words.parsing import KIND_OF, NUMBERS, RELATION_OF, SIZE_OF, VARIANTS
 
 COUNTING = NUMBERS | {
     "no": 0, "zero": 0, "single": 1, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,

@@ -1,6 +1,6 @@
 """How often the matcher itself is wrong: on rendered scenes that are right, and on such with one planted mistake each.
 
-    python -m polydraft.apps.bench.image.matching --world textured --n 300
+    python -m polydraft.apps.bench.image.judging.matching --world textured --n 300
 
 Half the pictures are sharp, half as a tokenizer may leave them (blurred, a little noise). Printed are shares of right
 pictures that are turned down and of every kind of wrong ones that pass, and the milliseconds of a verdict. "soft" are
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from polydraft.modalities.world.grounds import worn
-from polydraft.modalities.world.mistakes import MISTAKES
+from polydraft.modalities.world.judging.grounds import worn
+from polydraft.modalities.world.judging.mistakes import MISTAKES
 from polydraft.modalities.world.scene import place
 from polydraft.modalities.world.worlds import WORLDS, World
 

@@ -26,9 +26,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft.apps.bench.image.clip import Clip
-from polydraft.apps.bench.image.inception import Inception
-from polydraft.apps.bench.image.metrics import Features, Frechet
+from polydraft.apps.bench.image.judging.clip import Clip
+from polydraft.apps.bench.image.judging.inception import Inception
+from polydraft.apps.bench.image.judging.metrics import Features, Frechet
 from polydraft.apps.bench.image.prompts import OTHERS
 from polydraft.apps.bench.measure.report import Sheet
 from polydraft.apps.bench.measure.table import PLAIN

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from polydraft.modalities.world.captions import RELATION_WORDS, describe_group, plural
 from polydraft.modalities.world.scene import MIRROR, Composition, Group, Scene
+from polydraft.modalities.world.words.captions import RELATION_WORDS, describe_group, plural
 
 # Words with a meaning in this world (left, over, small, one, fire, …) stand nowhere in the templates but in their role.
 OPENINGS = (

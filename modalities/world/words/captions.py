@@ -13,8 +13,8 @@ from collections.abc import Collection
 import numpy as np
 
 from polydraft.modalities.world.glyphs import KINDS
+from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import BACKGROUNDS, Composition, Group
-from polydraft.modalities.world.settings import SETTINGS
 
 COUNTS: dict[int, tuple[str, ...]] = {1: ("a", "one"), 2: ("two",), 3: ("three",)}
 SIZE_WORDS: dict[str, tuple[str, ...]] = {"large": ("large", "big"), "small": ("small", "little")}

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
@@ -25,7 +26,6 @@ from polydraft.modalities.world.scene import (
     overlap,
     place,
 )
-from polydraft.modalities.world.settings import SETTINGS
 
 Picture = NDArray[np.uint8]
 Plant = Callable[[Composition, Scene, np.random.Generator], Picture | None]

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from polydraft.modalities.world.captions import COUNTS, RELATION_WORDS, SIZE_WORDS, plural, vocabulary
 from polydraft.modalities.world.glyphs import KINDS
+from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import BACKGROUNDS, Composition, Group
-from polydraft.modalities.world.settings import SETTINGS
+from polydraft.modalities.world.words.captions import COUNTS, RELATION_WORDS, SIZE_WORDS, plural, vocabulary
 
 # Other spellings, and words that can only mean one word of the grammar.
 VARIANTS = {

@@ -1,0 +1,1 @@
+"""What a picture shows, and whether that is what was asked for."""

@@ -1,0 +1,1 @@
+"""Settings that scenes stand in, painted anew from every seed, and things set into them."""
