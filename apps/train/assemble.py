@@ -100,7 +100,7 @@ FORMS = (
         "processor",
         {
             "format": 1, "modality": "vlm", "summary": "describes emoji scenes and answers about them",
-            "context": 464,  # with a large draft one block of keys (`core.attention`)
+            "context": 464,  # with a large draft one block of keys (`core.model.attention`)
             "defaults": {"method": "pld", "temperature": 0.0},
             "fitted": {
                 "draft": {"stop": 0.4}, "medusa": {"depth": 6}, "hydra": {"depth": 8},

@@ -1,4 +1,4 @@
-"""Every way to draft and to judge latents, by name; `core.registry` has those for ids.
+"""Every way to draft and to judge latents, by name; `core.methods.registry` has those for ids.
 
 choice = LATENTS.parse("eagle(depth=3)+coupled")
 """

@@ -198,7 +198,7 @@ class Sampler:
 
     mask: `[K, V]` bool table of allowed ids, one row a class of slots. slot: `[B, C]`, the class that every column's
     choice is of; None: t % K (K=1: the same everywhere). forced: how many ids in a row the grammar may leave no choice
-    about, which drafts are then told (`core.forced`).
+    about, which drafts are then told (`core.law.forced`).
     ends: `[V]` bool, ids that end a sequence, for `min_tokens`. constraints: what the checkpoint asks for beside them.
     """
 

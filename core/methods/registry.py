@@ -108,7 +108,7 @@ def early_exit(context: MethodContext, values: Values) -> Drafter:
 
 
 def sparse(context: MethodContext, values: Values, kind: str, made: Callable[..., Drafter]) -> Drafter:
-    """`shares` are fitted to the drafter (`core.fit.best_shares`)."""
+    """`shares` are fitted to the drafter (`core.methods.fit.best_shares`)."""
     model = context.drafters[kind]()
     shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
     longest, nodes = min(model.places, values["depth"]), values["nodes"]

@@ -4,7 +4,7 @@ Heads that share keys become further queries of one head, so that keys and value
 CPUs the bits of a query depend neither on the batch, nor on other queries, nor on how wide the view of the keys is:
 views are whole blocks of KEYS (below that SHORT or twice SHORT, where the machine allows it), and a block of QUERIES
 never holds too few (with few, the more the larger heads are, and with other widths the kernel sums in another order).
-`core.proof` measures whether that holds on the machine at hand.
+`core.model.proof` measures whether that holds on the machine at hand.
 
     config._attn_implementation = NAME
     mask = folded(visible, dtype, heads)         # once a pass

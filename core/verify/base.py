@@ -32,7 +32,7 @@ class Verifier(Protocol):
     def on_tape(self) -> bool: ...
 
     def verify(self, draft: Draft, law: Any, noise: Noise, t: Tensor) -> Verdict:
-        """law: of ids (`core.sampling`) or latents (`core.latent.law`) at the draft's columns.
+        """law: of ids (`core.law.sampling`) or latents (`core.latent.law`) at the draft's columns.
 
         t: `[B]` tokens every row has generated.
         """

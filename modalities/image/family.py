@@ -202,7 +202,7 @@ class PictureFamily(ABC):
 
     @property
     def backbone(self) -> nn.Module:
-        """It takes embeddings, positions, our cache and a folded mask (`core.attention`), as transformers' do."""
+        """It takes embeddings, positions, our cache and a folded mask (`core.model.attention`), as transformers' do."""
         decoder = self.model.get_decoder()
         return self.model.base_model if decoder is self.model else decoder
 

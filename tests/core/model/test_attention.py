@@ -51,7 +51,7 @@ def test_bits_depend_on_neither_batch_nor_queries_nor_view(name, groups, columns
     """A query among others, in a view of a block more and of two, equals the query alone in the narrowest view.
 
     In bf16 that holds for heads of 16 numbers and of whole multiples of 32: for 48, 72, 80 or 112 the kernel sums in
-    another order for almost every number of queries, and `core.proof` gives such models no label "identical".
+    another order for almost every number of queries, and `core.model.proof` gives such models no label "identical".
     """
     torch.manual_seed(seed)
     length = KEYS
