@@ -39,7 +39,7 @@ class Method:
     """A named way to decode: who drafts, who is drafted for, who judges, under which grammar.
 
     sampler: laws of the target's outputs; another kind of token has another (`core.latent`).
-    guarantee: what results are labelled with; the verifier's, unless this machine does not keep it (`core.model.proof`).
+    guarantee: what results are labelled with; the verifier's, unless this machine fails `core.model.proof`.
     """
 
     name: str

@@ -31,7 +31,7 @@ Near: TypeAlias = "partial[Tensor] | None"
 class Frontier:
     """The newest level of a tree that grows in a cache: W nodes of every row and branch.
 
-    seen: `[B*R, 1, groups * W + padding, width]` additive and folded (`core.model.attention`), which slots each sees, itself
+    seen: `[B*R, 1, groups * W + padding, width]` additive and folded (`attention.py`), which slots each sees, itself
     included. slots, positions: `[B*R, W]`. keys: `[B*R, width]` positions of all slots, where some layers ask for them.
     """
 
