@@ -20,7 +20,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from tokenizers import Tokenizer
 
-from polydraft.apps.train.speech.flite import VOICES
+from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.core.methods.registry import readers
 from polydraft.modalities.image import vocabulary as of_images
 from polydraft.modalities.world.words.captions import synonyms

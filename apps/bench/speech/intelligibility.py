@@ -186,8 +186,8 @@ def said_apart(
 
 def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound]:
     """What flite says, voice by voice; nothing where it is not installed or has no such voice."""
-    from polydraft.apps.train.speech import flite
-    from polydraft.apps.train.speech.data import written
+    from polydraft.apps.train.speech.corpus import flite
+    from polydraft.apps.train.speech.corpus.data import written
 
     if not set(voices) <= set(flite.VOICES):
         return {}

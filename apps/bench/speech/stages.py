@@ -38,7 +38,7 @@ def through_codec(family: TinySpeech, voice: str, sound: Sound) -> Sound:
 
 def through_vocoder(sound: Sound) -> Sound:
     """Sound `[S]` as pitch, envelope and noise, and back."""
-    from polydraft.apps.train.speech.analysis import analyse
+    from polydraft.apps.train.speech.sound.analysis import analyse
 
     pitch, _, envelope, noise = (torch.from_numpy(np.asarray(part))[None] for part in analyse(sound))
     frames = vocoder.Frames(pitch.double(), envelope.double(), noise.double())

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from polydraft.apps.train.speech.data import load_shard, respelled
+from polydraft.apps.train.speech.corpus.data import load_shard, respelled
 from polydraft.core.errors import DataUnavailable
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.speech import vocabulary

@@ -27,8 +27,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import Curve, known, save_pretrained, steps
-from polydraft.apps.train.speech import gate
 from polydraft.apps.train.speech.codes import NOTHING, Batch, Coded
+from polydraft.apps.train.speech.sound import gate
 from polydraft.apps.train.together import join
 from polydraft.core.drafters.hydra import HydraHeads
 from polydraft.core.training.parallel import foresight

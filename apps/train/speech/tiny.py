@@ -20,12 +20,13 @@ from pathlib import Path
 from tqdm import tqdm
 
 from polydraft.apps.train.assemble import assemble
-from polydraft.apps.train.speech import codec as codecs
-from polydraft.apps.train.speech import drafters, gate, writing
-from polydraft.apps.train.speech.analysis import measure_many
+from polydraft.apps.train.speech import drafters, writing
 from polydraft.apps.train.speech.codes import code
-from polydraft.apps.train.speech.data import Job, render_many, shards_of
-from polydraft.apps.train.speech.flite import VOICES
+from polydraft.apps.train.speech.corpus.data import Job, render_many, shards_of
+from polydraft.apps.train.speech.corpus.flite import VOICES
+from polydraft.apps.train.speech.sound import codec as codecs
+from polydraft.apps.train.speech.sound import gate
+from polydraft.apps.train.speech.sound.analysis import measure_many
 from polydraft.apps.train.together import on_every_core
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec

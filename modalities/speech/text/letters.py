@@ -3,7 +3,7 @@
     sounds("mississauga")   # ("m", "ax", "s", "ih", "s", "ao", "g", "ax")
 
 A letter says no phone, one or two, by the letters around it (Black, Lenzo and Pagel 1998, "Issues in building general
-letter to sound rules"). `apps/train/speech/letters.py` learned the trees from what flite says.
+letter to sound rules"). `apps/train/speech/reading/letters.py` learned the trees from what flite says.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     symbols(["the", "cats", ",", "zorbel", "."])  ->  dh ax | k ae t s , z ao r b ax l .
 
 Between two words stands a boundary, unless punctuation does. Pronunciations are flite's (American English, no stress
-marks), one a word; `apps/train/speech/lexicon.py` asked flite for them.
+marks), one a word; `apps/train/speech/reading/lexicon.py` asked flite for them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
-from polydraft.apps.train.speech.flite import render
+from polydraft.apps.train.speech.corpus.flite import render
 
 
 @pytest.mark.parametrize(

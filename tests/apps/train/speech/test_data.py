@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polydraft.apps.train.speech import flite
-from polydraft.apps.train.speech.alignment import aligned
-from polydraft.apps.train.speech.data import Job, load_shard, render, render_many, respelled, say, written
-from polydraft.apps.train.speech.flite import SAMPLE_RATE, VOICES, FliteError, Heard, phones_of, taken_as_written
+from polydraft.apps.train.speech.corpus import flite
+from polydraft.apps.train.speech.corpus.alignment import aligned
+from polydraft.apps.train.speech.corpus.data import Job, load_shard, render, render_many, respelled, say, written
+from polydraft.apps.train.speech.corpus.flite import SAMPLE_RATE, VOICES, FliteError, Heard, phones_of, taken_as_written
 from polydraft.modalities.speech.corpus.sentences import sentence
 from polydraft.modalities.speech.text.lexicon import BOUNDARY, symbols
 from polydraft.modalities.speech.text.reading import read

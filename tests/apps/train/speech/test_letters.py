@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from polydraft.apps.train.speech.letters import aligned, held_out, learnt, right
+from polydraft.apps.train.speech.reading.letters import aligned, held_out, learnt, right
 
 RULES = {"b": ("b",), "d": ("d",), "a": ("aa",), "i": ("ih",), "x": ("k", "s")}
 

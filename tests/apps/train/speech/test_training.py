@@ -19,15 +19,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.checkpoint import known, save
-from polydraft.apps.train.speech import codec as codecs
-from polydraft.apps.train.speech import drafters, gate, target, tiny, writing
-from polydraft.apps.train.speech.analysis import analyse, measure
+from polydraft.apps.train.speech import drafters, target, tiny, writing
 from polydraft.apps.train.speech.codes import LENGTHS, NOTHING, Coded, code
-from polydraft.apps.train.speech.data import load_shard
-from polydraft.apps.train.speech.flite import VOICES
-from polydraft.apps.train.speech.gate import Gate
-from polydraft.apps.train.speech.measured import Measured
-from polydraft.apps.train.speech.spectra import rendered, spectral_distance
+from polydraft.apps.train.speech.corpus.data import load_shard
+from polydraft.apps.train.speech.corpus.flite import VOICES
+from polydraft.apps.train.speech.sound import codec as codecs
+from polydraft.apps.train.speech.sound import gate
+from polydraft.apps.train.speech.sound.analysis import analyse, measure
+from polydraft.apps.train.speech.sound.gate import Gate
+from polydraft.apps.train.speech.sound.measured import Measured
+from polydraft.apps.train.speech.sound.spectra import rendered, spectral_distance
 from polydraft.apps.train.speech.tiny import jobs
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.loading import load

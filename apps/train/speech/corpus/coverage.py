@@ -1,4 +1,4 @@
-"""What a corpus covers: `python -m polydraft.apps.train.speech.coverage --sentences 200000`.
+"""What a corpus covers: `python -m polydraft.apps.train.speech.corpus.coverage --sentences 200000`.
 
 Counts distinct sentences and words, how much of the lexicon occurs, phones, and diphones (two phones in a row, pauses
 included) beside those that the lexicon's own words hold; what comes up less than `RARELY` times is told by name.

@@ -1,4 +1,6 @@
-"""Train the speech codec: `python -m polydraft.apps.train.speech.codec --speech runs/tiny-speech/analysed --out …`.
+"""Train the speech codec.
+
+    python -m polydraft.apps.train.speech.sound.codec --speech runs/tiny-speech/analysed --out …
 
 The decoder learns, through codes, what WORLD measured in the rendered speech (pitch, envelope, noise), and with some of
 every batch what that sounds like through the vocoder. The learning rate follows the clock, so any budget ends annealed;
@@ -23,9 +25,9 @@ from torch import Tensor, nn
 
 from polydraft.apps.train.checkpoint import Curve, known, save, steps
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
-from polydraft.apps.train.speech.flite import VOICES
-from polydraft.apps.train.speech.measured import Measured, Piece
-from polydraft.apps.train.speech.spectra import DECIBEL, rendered, spectral_distance
+from polydraft.apps.train.speech.corpus.flite import VOICES
+from polydraft.apps.train.speech.sound.measured import Measured, Piece
+from polydraft.apps.train.speech.sound.spectra import DECIBEL, rendered, spectral_distance
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, CodecConfig, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import HOP, Frames

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from polydraft.apps.train.speech.analysis import HIGHEST, LOWEST, from_bytes
+from polydraft.apps.train.speech.sound.analysis import HIGHEST, LOWEST, from_bytes
 from polydraft.core.errors import DataUnavailable
 from polydraft.modalities.speech.codecs.tiny import FRAMES, SAMPLES
 from polydraft.modalities.speech.codecs.vocoder import Frames

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polydraft.apps.train.speech import flite
-from polydraft.apps.train.speech.alignment import aligned
-from polydraft.apps.train.speech.flite import VOICES, Heard
+from polydraft.apps.train.speech.corpus import flite
+from polydraft.apps.train.speech.corpus.alignment import aligned
+from polydraft.apps.train.speech.corpus.flite import VOICES, Heard
 from polydraft.modalities.speech.text.lexicon import BOUNDARY, PUNCTUATION, symbols, word_symbols
 
 TEMPO = 0.08  # durations vary by this share either way

@@ -1,6 +1,6 @@
 """Make `assets/speech/lexicon.txt.gz`: the words of Debian's wamerican with the phones flite says them with.
 
-    python -m polydraft.apps.train.speech.lexicon assets/speech/lexicon.txt.gz
+    python -m polydraft.apps.train.speech.reading.lexicon assets/speech/lexicon.txt.gz
 
 Needs flite and wamerican (`apt install flite wamerican`). Forms that `modalities/speech/text/lexicon.py` derives
 rightly from their stem ("cats", "walked") are left out.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from polydraft.apps.train.speech.flite import phones_of, taken_as_written
+from polydraft.apps.train.speech.corpus.flite import phones_of, taken_as_written
 from polydraft.modalities.speech.text.lexicon import inflected
 from polydraft.modalities.speech.text.reading import fold
 

@@ -1,6 +1,6 @@
 """Make `assets/speech/letters.txt.gz`: how letters sound, learned from the phones flite says words with.
 
-    python -m polydraft.apps.train.speech.letters assets/speech/letters.txt.gz
+    python -m polydraft.apps.train.speech.reading.letters assets/speech/letters.txt.gz
 
 Learned from is the lexicon, whose phones are flite's; one word in twenty is held out and says how often the trees are
 right. Letters are laid along phones as in Black, Lenzo and Pagel 1998: a letter says no phone, one or two, and the

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polydraft.apps.train.speech.data import load_shard
-from polydraft.apps.train.speech.flite import VOICES
+from polydraft.apps.train.speech.corpus.data import load_shard
+from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, SAMPLES
 from polydraft.modalities.speech.codecs.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
 from polydraft.modalities.speech.text.lexicon import SYMBOLS, symbols

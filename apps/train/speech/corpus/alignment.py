@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from polydraft.apps.train.speech.flite import PAUSE, Heard
+from polydraft.apps.train.speech.corpus.flite import PAUSE, Heard
 from polydraft.modalities.speech.text.lexicon import BOUNDARY, LETTERS, PHONES, PUNCTUATION, VOWELS, symbols
 
 MOST_WRONG = 0.15  # of a sentence's phones; beyond, the sentence is not what was said

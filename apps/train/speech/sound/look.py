@@ -1,6 +1,6 @@
 """A picture of what a codec does to speech.
 
-    python -m polydraft.apps.train.speech.look --codec runs/tiny-speech/codec -o look.png
+    python -m polydraft.apps.train.speech.sound.look --codec runs/tiny-speech/codec -o look.png
 
 A sentence of each kind, voices in turn: flite above, through the codec below, with the level of the first 30 ms.
 """
@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from polydraft.apps.bench.speech.intelligibility import rendered
-from polydraft.apps.train.speech.flite import SAMPLE_RATE, VOICES
-from polydraft.apps.train.speech.gate import KINDS
+from polydraft.apps.train.speech.corpus.flite import SAMPLE_RATE, VOICES
+from polydraft.apps.train.speech.sound.gate import KINDS
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec
 from polydraft.modalities.speech.corpus.sentences import held_out
 

@@ -1,6 +1,6 @@
 """Whether a codec is good enough to train a language model on: what is understood of flite's speech through it.
 
-    python -m polydraft.apps.train.speech.gate --codec runs/tiny-speech/codec
+    python -m polydraft.apps.train.speech.sound.gate --codec runs/tiny-speech/codec
 
 Word errors by voice of flite and of flite through the codec, without a language model, on sentences of five kinds that
 are kept from training. The codec passes where no voice pays more than `MOST`; what was found is left beside it, and
@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from polydraft.apps.bench.speech.intelligibility import rendered, words_of
 from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
-from polydraft.apps.train.speech.flite import VOICES
+from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec
 from polydraft.modalities.speech.corpus.sentences import held_out
@@ -110,8 +110,8 @@ def check(folder: Path, anyway: bool) -> None:
     line = f"nothing is known of the codec in {folder} as it is now" if found is None else found.line
     if not anyway and (found is None or not found.passed):
         raise InvalidArgument(
-            f"{line}; measure it (python -m polydraft.apps.train.speech.gate --codec {folder}), train it on, or give "
-            "--anyway."
+            f"{line}; measure it (python -m polydraft.apps.train.speech.sound.gate --codec {folder}), train it on, or "
+            "give --anyway."
         )
     print(line, flush=True)
 
