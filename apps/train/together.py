@@ -25,6 +25,12 @@ def join() -> int:
     return dist.get_rank()
 
 
+def meet() -> None:
+    """Wait for the others, if there are any."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
 def average(weights: Iterable[Tensor], clock: float) -> float:
     """Gradients become their mean over all processes; so does the clock, which comes back: all go by one."""
     if not dist.is_initialized():

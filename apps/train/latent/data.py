@@ -31,7 +31,8 @@ class GlyphLatents:
     """The latents of every glyph on every background, from which whole scenes are pasted together.
 
     A latent depends on its own cell alone and objects stand on cells, so this equals rendering and encoding the scene.
-    table: all distinct latents, `[N, C]`; scenes are ids into it.
+    table: all distinct latents, `[N, C]`; scenes are ids into it. firsts: `[N]`, those that things begin with counted
+    from 1, 0 for all others.
     """
 
     def __init__(self, codec: LatentAutoencoder) -> None:
@@ -55,6 +56,9 @@ class GlyphLatents:
         self.glyphs: dict[tuple[str, str, str], Codes] = {
             name: part.reshape(cells.shape[:2]) for (name, cells), part in zip(found.items(), parts, strict=True)
         }
+        firsts = {int(ids[ids != self.empty[name[0]]][0]) for name, ids in self.glyphs.items()}
+        self.firsts = torch.zeros(len(self.table), dtype=torch.long)
+        self.firsts[sorted(firsts)] = torch.arange(1, len(firsts) + 1)
 
     @staticmethod
     @torch.no_grad()
@@ -83,9 +87,9 @@ class LatentBatch:
     """Captions and latents. ids: `[B, L]`, zeros where latents stand; begins: `[B]`, the place of the first.
 
     latents: `[B, CELLS, C]` without noise. could: `[B, CELLS, K, C]`, what every latent could have been given those
-    before it, and chances `[B, CELLS, K]`, which are 0 where there is nothing to learn. plain: `[B, CELLS]`, bare
-    background for sure. begun: `[B, CELLS]`, something stands there or before. told: `[B]`, the caption is there.
-    scenes: what the latents are of.
+    before it, and chances `[B, CELLS, K]`, which are 0 where there is nothing to learn; firsts `[B, CELLS, K]`: what
+    would begin with it, 0 for nothing. plain: `[B, CELLS]`, bare background for sure. begun: `[B, CELLS]`, something
+    stands there or before. told: `[B]`, the caption is there. scenes: what the latents are of.
     """
 
     ids: Tensor
@@ -93,6 +97,7 @@ class LatentBatch:
     latents: Tensor
     could: Tensor
     chances: Tensor
+    firsts: Tensor
     plain: Tensor
     begun: Tensor
     told: Tensor
@@ -148,6 +153,7 @@ class LatentBatches:
         there = torch.from_numpy(np.stack([self.glyphs.ids(scene) for _, scene, *_ in samples])).flatten(1)
         return LatentBatch(
             ids, begins, self.glyphs.table[there], self.glyphs.table[could], chances,
+            self.glyphs.firsts[could],
             (could[..., 0] == empty[:, None]) & (chances[..., 0] == 1), (there != empty[:, None]).cumsum(1) > 0,
             torch.tensor([bool(caption) for caption, *_ in samples]), tuple(scene for _, scene, *_ in samples),
         )  # fmt: skip

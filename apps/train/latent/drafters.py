@@ -26,7 +26,9 @@ from transformers import LlamaConfig, LlamaModel
 from polydraft.apps.train import checkpoint, course
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
-from polydraft.apps.train.latent.target import JUDGE_EVERY, LatentModel, Lessons, losses, noised, noisy
+from polydraft.apps.train.latent.lessons import Lessons, noisy
+from polydraft.apps.train.latent.model import LatentModel, losses, noised
+from polydraft.apps.train.latent.target import JUDGE_EVERY
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder

@@ -23,7 +23,8 @@ from torch import Tensor
 from polydraft.apps.train.image.posterior import SIDE
 from polydraft.apps.train.latent.autoencoder import ROWS, learn_to_decode
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.target import LatentModel, drawn, noised, understood
+from polydraft.apps.train.latent.model import LatentModel, noised, understood
+from polydraft.apps.train.latent.rounds import drawn
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.world.scene import Scene
 

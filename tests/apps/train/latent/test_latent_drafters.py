@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaModel
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.apps.train.latent.drafters import continuation, small
-from polydraft.apps.train.latent.target import LatentModel, losses
+from polydraft.apps.train.latent.model import LatentModel, losses
 from polydraft.core.drafters.eagle import EagleNetwork
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 
@@ -31,7 +31,8 @@ def batch() -> LatentBatch:
     could = torch.randn(2, CELLS, 4, 3)
     chances = torch.tensor([0.7, 0.3, 0.0, 0.0]).expand(2, CELLS, -1)
     none = torch.zeros(2, CELLS, dtype=torch.bool)
-    return LatentBatch(ids, begins, could[:, :, 0], could, chances, none, ~none, torch.ones(2).bool(), ())
+    firsts = torch.arange(4).expand(2, CELLS, -1)
+    return LatentBatch(ids, begins, could[:, :, 0], could, chances, firsts, none, ~none, torch.ones(2).bool(), ())
 
 
 def test_eagle_comes_nearer_to_the_estimates_of_the_target(target: LatentModel) -> None:

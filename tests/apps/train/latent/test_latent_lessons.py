@@ -5,21 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.target import (
-    POOL,
-    LatentModel,
-    Lessons,
-    Rounds,
-    denoising,
-    losses,
-    nearest,
-    posterior_mean,
-    sigmas,
-)
+from polydraft.apps.train.latent.lessons import Beginnings, Lessons, denoising, posterior_mean, sigmas
+from polydraft.apps.train.latent.model import LatentModel, losses
+from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
+from polydraft.apps.train.latent.stages import fit_classifier
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.world.scene import place, random_composition
@@ -137,7 +131,7 @@ def test_later_rounds_read_what_the_model_drew(glyphs: GlyphLatents) -> None:
         LlamaConfig(vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     )
     model, data = LatentModel(backbone, LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
-    rounds = Rounds(model, data.next, 2, 2)
+    rounds = Rounds(model, nn.Linear(16, 9000), data.next, 2, 2)
     first = rounds.next()
     now = rounds.pool[0]
     assert now.read.tolist() == [0, 1]  # rows of one batch are in different rounds
@@ -162,3 +156,39 @@ def test_later_rounds_read_what_the_model_drew(glyphs: GlyphLatents) -> None:
     assert (now.tokens[1] - second.latents[1]).square().mean().sqrt() < 0.4
     parts = rounds.losses(second)
     assert parts.requires_grad and not now.tokens.requires_grad
+
+
+def test_what_begins_is_classified_as_the_law_has_it(glyphs: GlyphLatents) -> None:
+    """Saying the law costs nothing, saying that a thing may not come yet when it must costs nats."""
+    batch = LatentBatches(glyphs, seed=4, drop=0.0).next(4)
+    assert ((batch.firsts > 0) | (batch.chances == 0))[..., 1:].all() and (batch.firsts[batch.plain][:, 0] == 0).all()
+    classes = int(glyphs.firsts.max()) + 1
+    free = Beginnings.of(batch, torch.zeros(4, CELLS, 1))
+    law = torch.zeros(len(free.chances), classes).scatter_add(1, free.firsts, free.chances)
+    telling = nn.Linear(classes, classes, bias=False)
+    with torch.no_grad():
+        telling.weight.copy_(torch.eye(classes))
+        told = Beginnings(law.clamp(min=1e-9).log(), free.firsts, free.chances)
+        assert told.divergence(telling).item() == pytest.approx(0, abs=2e-3)
+        waiting = law.clone()
+        surely = 1 - law[:, 0] > 0.5
+        waiting[surely] = 0.0
+        waiting[surely, 0] = 1.0
+        wrong = Beginnings(waiting.clamp(min=1e-9).log(), free.firsts, free.chances).divergence(telling)
+    assert surely.any() and wrong > 5 * surely.float().mean()
+
+
+def test_a_classifier_is_fitted_to_states_that_stay(glyphs: GlyphLatents) -> None:
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )  # fmt: skip
+    model, data = LatentModel(LlamaModel(shape), LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    classes = int(glyphs.firsts.max()) + 1
+    fitted = fit_classifier(model, data, classes, steps=120, batches=1)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    batch = data.next(4)
+    with torch.no_grad():
+        states = Beginnings.of(batch, model.features(batch, batch.latents))
+        assert states.divergence(fitted) < 0.5 * states.divergence(nn.Linear(16, classes))

@@ -1,0 +1,125 @@
+"""What is taught about a latent: the head learns to denoise whatever it could be, and the backbone to know what begins.
+
+What a latent could be is known with its chances (`image/posterior.py`), so the noisy latent is drawn from that law,
+whichever way the scene went, and the head is taught the law's own posterior mean at that point instead of a single draw
+of it: the same optimum with less noise in it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+
+from polydraft.apps.train.latent.data import LatentBatch
+from polydraft.modalities.image.latent.head import LatentHead
+
+DRAWS = 2  # noisy latents a token and step
+SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `Lessons`)
+URGENT = 6.0  # what a latent that surely begins something counts more
+PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
+HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What a head is taught, a row a token: features `[N, D]`, could `[N, K, C]`, chances `[N, K]`; shares `[N, K]`,
+    how often a noisy latent is drawn from each of them; weight `[N]`, what a token counts.
+
+    A posterior mean holds wherever the noisy latent came from. So what may begin is drawn more often than it begins,
+    and where nothing can any more, what began before is drawn too: it has to come to nothing. Without a caption, and
+    before anything has begun, nobody can tell these apart, and latents are drawn as they come.
+    """
+
+    features: Tensor
+    could: Tensor
+    chances: Tensor
+    shares: Tensor
+    weight: Tensor
+
+    @staticmethod
+    def of(batch: LatentBatch, features: Tensor) -> Lessons:
+        taught, over = batch.chances.any(-1), (batch.plain & batch.begun)[..., None]
+        could = torch.where(over[..., None], began(batch), batch.could)
+        others = ((batch.chances > 0) | over).float()
+        others[..., 0] = 0
+        share = SPREAD * batch.told[:, None, None] * others.any(-1, keepdim=True)
+        shares = (1 - share) * batch.chances + share * others / others.sum(-1, keepdim=True).clamp(min=1)
+        weight = torch.where(batch.plain, PLAIN, 1 + URGENT * batch.chances[..., 1:].sum(-1))[taught]
+        return Lessons(features[taught], could[taught], batch.chances[taught], shares[taught], weight)
+
+    def some(self, rows: Tensor) -> Lessons:
+        return Lessons(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Beginnings:
+    """Where something may begin, or nothing could be: features `[N, D]`, and the law of what begins there, `[N, K]` of
+    `chances` for `firsts` (`LatentBatch`)."""
+
+    features: Tensor
+    firsts: Tensor
+    chances: Tensor
+
+    @staticmethod
+    def of(batch: LatentBatch, features: Tensor) -> Beginnings:
+        free = batch.chances.any(-1) & (batch.plain | (batch.chances[..., 0] < 1))
+        return Beginnings(features[free], batch.firsts[free], batch.chances[free])
+
+    def some(self, rows: Tensor) -> Beginnings:
+        return Beginnings(self.features[rows], self.firsts[rows], self.chances[rows])
+
+    def divergence(self, classifier: nn.Linear) -> Tensor:
+        """How far what a linear classifier of features says begins is from the law: KL in nats a latent.
+
+        Squared errors of latents hardly tell a chance of .95 from 1, which decides whether a thing comes at all.
+        """
+        with torch.autocast("cpu", torch.bfloat16):
+            said = classifier(self.features)
+        logs = said.float().log_softmax(-1)
+        wanted = torch.zeros_like(logs).scatter_add(1, self.firsts, self.chances)
+        return (wanted * (wanted.clamp(min=1e-9).log() - logs)).sum(-1).mean()
+
+
+def began(batch: LatentBatch) -> Tensor:
+    """`could`, but what follows the first of every token is what may begin somewhere in its picture, any of it."""
+    found = batch.could.clone()
+    for row, chances in enumerate(batch.chances[:, :, 1:] > 0):
+        if chances.any():
+            some = batch.could[row, :, 1:][chances]
+            found[row, :, 1:] = some[torch.randint(len(some), chances.shape)]
+    return found
+
+
+def sigmas(levels: tuple[float, ...], tokens: int, draws: int) -> Tensor:
+    """`[N, S, 1]`, even in the logarithm over the chain's levels, one in each of `draws` parts of them."""
+    low, high = math.log(HEADROOM * levels[-2]), math.log(levels[0])
+    part = (torch.arange(draws) + torch.rand(tokens, draws)) / draws
+    return (low + (high - low) * part).exp()[..., None]
+
+
+def posterior_mean(x: Tensor, sigma: Tensor, could: Tensor, chances: Tensor) -> Tensor:
+    """The mean of y given `x` = y + sigma * e, `[N, S, C]`, where y is one of `could` `[N, K, C]` with `chances`."""
+    apart = (x[:, :, None] - could[:, None]).square().sum(-1)
+    return (chances.log()[:, None] - apart / (2 * sigma.square())).softmax(-1) @ could
+
+
+def noisy(head: LatentHead, lessons: Lessons, draws: int = DRAWS) -> tuple[Tensor, Tensor, Tensor]:
+    """`draws` noisy latents a token `[N, S, C]`, their noise levels `[N, S, 1]` and the posterior means there."""
+    modes = torch.multinomial(lessons.shares, draws, replacement=True)
+    clean = lessons.could.gather(1, modes[..., None].expand(-1, -1, head.size))
+    sigma = sigmas(head.config.levels, *modes.shape)
+    x = clean + sigma * torch.randn(clean.shape)
+    return x, sigma, posterior_mean(x, sigma, lessons.could, lessons.chances)
+
+
+def denoising(head: LatentHead, lessons: Lessons) -> Tensor:
+    """`[2]`: squared error of the network's output in its own units (EDM's weighting), weighted, and without plain."""
+    x, sigma, wanted = noisy(head, lessons)
+    with torch.autocast("cpu", torch.bfloat16):
+        said = head.denoise(x, sigma, head.condition(lessons.features)[:, None])
+    error = (said.float() - wanted).square().mean(-1) * (1 + 1 / sigma.square().squeeze(-1))
+    each = error.mean(-1)
+    return torch.stack([(each * lessons.weight).sum() / lessons.weight.sum(), each[lessons.weight >= 1].mean()])

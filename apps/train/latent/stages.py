@@ -1,0 +1,114 @@
+"""What comes before the target is trained as one: its parts are fitted to each other, each for itself.
+
+First what reads latents is fitted to what the backbone read before, codes of `tiny-image`; then the head alone learns
+from states of the backbone, which are kept, and so does the classifier of what begins.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
+
+from polydraft.apps.train.image.data import GlyphCodes
+from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
+from polydraft.apps.train.latent.lessons import PLAIN, Beginnings, Lessons, denoising
+from polydraft.apps.train.latent.model import LatentModel, noised, understood
+from polydraft.apps.train.optimise import apply, descent, set_rate
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
+from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.world.words.captions import synonyms
+from polydraft.modalities.world.words.captions import vocabulary as words
+
+KEPT = 48  # batches of states that the head learns from alone
+
+
+def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: float) -> None:
+    """What the backbone reads for a latent becomes what it read for the code of the same cell."""
+    vq = VQTokenizer.from_folder(image / "tokenizer").to(torch.bfloat16)
+    codes = GlyphCodes(vq)
+    whole = LlamaForCausalLM.from_pretrained(image / "target", dtype=torch.float32)
+    offset = vocabulary.code_offset(vocabulary.build(words(), synonyms()))
+    pairs = [(torch.from_numpy(glyphs.glyphs[name]), torch.from_numpy(codes.glyphs[name])) for name in glyphs.glyphs]
+    pairs += [
+        (torch.tensor(glyphs.empty[name]), torch.tensor(codes.empty[name])) for name in glyphs.empty for _ in range(500)
+    ]
+    latents = glyphs.table[torch.cat([ids.reshape(-1) for ids, _ in pairs])]
+    with torch.no_grad():
+        wanted = whole.model.embed_tokens(torch.cat([found.reshape(-1) for _, found in pairs]) + offset)
+    optimiser = torch.optim.AdamW(head.embedding.parameters(), betas=(0.9, 0.95))
+    begun, step = time.monotonic(), 0
+    while (spent := (time.monotonic() - begun) / seconds) < 1:
+        set_rate([optimiser], 3e-3 * descent(spent, step))
+        rows = torch.randint(len(latents), (2048,))
+        with torch.autocast("cpu", torch.bfloat16):
+            read = head.embed(latents[rows] + head.noise * torch.randn(len(rows), head.size)).float()
+        loss = F.mse_loss(read, wanted[rows])
+        loss.backward()
+        apply([optimiser], head)
+        step += 1
+    print(f"embedding: {step} steps, unexplained {loss.item() / wanted.var(0).mean().item():.3f}", flush=True)
+
+
+def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int = 1536) -> None:
+    """The head alone, on kept states of the backbone; half of `seconds` goes into them at most."""
+    kept: list[Lessons] = []
+    begun = time.monotonic()
+    while len(kept) < KEPT and time.monotonic() - begun < seconds / 3:
+        batch = data.next(16, 0.3)
+        with torch.no_grad():
+            features = understood(model, batch, noised(model.head, batch))
+        kept.append(Lessons.of(batch, features))
+    lessons = Lessons(*(torch.cat([getattr(one, field.name) for one in kept]) for field in fields(Lessons)))
+    lessons = lessons.some((lessons.weight == 1) | (torch.rand(len(lessons.weight)) < PLAIN))
+    own = [weight for name, weight in model.head.named_parameters() if "embedding" not in name]
+    optimiser = torch.optim.AdamW(own, betas=(0.9, 0.95), weight_decay=0.0)
+    step, since = 0, time.monotonic()
+    while (spent := (time.monotonic() - since) / (seconds - since + begun)) < 1:
+        set_rate([optimiser], 2e-3 * descent(spent, step))
+        loss = denoising(model.head, lessons.some(torch.randint(len(lessons.weight), (rows,))))
+        loss[0].backward()
+        apply([optimiser], model.head)
+        step += 1
+        if step % 100 == 0:
+            print(f"head alone: step {step} of {len(lessons.weight)} tokens, loss {loss.tolist()}", flush=True)
+
+
+def start(runs: Path, image: Path, data: LatentBatches, minutes: float) -> LatentModel:
+    """The first two stages."""
+    whole = LlamaForCausalLM.from_pretrained(runs / "begun", dtype=torch.float32)
+    count = vocabulary.code_offset(data.text)
+    config = LlamaConfig.from_dict(whole.config.to_dict() | {"vocab_size": count, "architectures": None})
+    backbone = LlamaModel(config)
+    state = whole.model.state_dict()
+    backbone.load_state_dict(state | {"embed_tokens.weight": state["embed_tokens.weight"][:count]})
+    model = LatentModel(backbone, LatentHead(HeadConfig(size=data.glyphs.table.shape[1], hidden=config.hidden_size)))
+    fit_embedding(model.head, data.glyphs, image, minutes * 60 * 0.25)
+    fit_head(model, data, minutes * 60 * 0.75)
+    return model
+
+
+def fit_classifier(model: LatentModel, data: LatentBatches, classes: int, steps: int, batches: int = KEPT) -> nn.Linear:
+    """Of what begins, on kept states of the backbone, which would forget what it knows for one that knows nothing."""
+    kept: list[Beginnings] = []
+    for _ in range(batches):
+        batch = data.next(16)
+        with torch.no_grad():
+            kept.append(Beginnings.of(batch, understood(model, batch, noised(model.head, batch))))
+    known = Beginnings(*(torch.cat([getattr(one, field.name) for one in kept]) for field in fields(Beginnings)))
+    classifier = nn.Linear(known.features.shape[1], classes)
+    optimiser = torch.optim.AdamW(classifier.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    for step in range(steps):
+        set_rate([optimiser], 1e-2 * descent(step / steps, step))
+        loss = known.some(torch.randint(len(known.features), (4096,))).divergence(classifier)
+        loss.backward()
+        apply([optimiser], classifier)
+        if (step + 1) % 100 == 0:
+            print(f"what begins: step {step + 1}, {loss.item():.4f} nats a latent", flush=True)
+    return classifier
