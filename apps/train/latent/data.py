@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polydraft.apps.train.image.data import LONGEST_PROMPT, list_objects, packed_scene, to_pixels
 from polydraft.apps.train.image.posterior import CELLS, MOST, Codes, Floats, laws, settled
+from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.world.glyphs import KINDS, SIZES
@@ -56,7 +57,12 @@ class GlyphLatents:
         self.glyphs: dict[tuple[str, str, str], Codes] = {
             name: part.reshape(cells.shape[:2]) for (name, cells), part in zip(found.items(), parts, strict=True)
         }
-        firsts = {int(ids[ids != self.empty[name[0]]][0]) for name, ids in self.glyphs.items()}
+        seen = {name: ids[ids != self.empty[name[0]]] for name, ids in self.glyphs.items()}
+        if hidden := [kind for (_, _, kind), ids in seen.items() if not len(ids)]:
+            raise InvalidArgument(
+                f"latents of this encoder do not tell {hidden[0]!r} from the background; train it for longer."
+            )
+        firsts = {int(ids[0]) for ids in seen.values()}
         self.firsts = torch.zeros(len(self.table), dtype=torch.long)
         self.firsts[sorted(firsts)] = torch.arange(1, len(firsts) + 1)
 

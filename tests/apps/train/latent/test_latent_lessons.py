@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from polydraft.apps.train.latent.lessons import Beginnings, Lessons, denoising, 
 from polydraft.apps.train.latent.model import LatentModel, losses
 from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
 from polydraft.apps.train.latent.stages import fit_classifier
+from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.world.scene import place, random_composition
@@ -41,6 +44,13 @@ def test_pasted_latents_are_those_of_the_rendered_scene(codec: LatentAutoencoder
     with torch.no_grad():
         apart = (codec.encode(pixels.float()) - glyphs.of(scenes)).norm(dim=-1)
     assert apart.max() < NEAR + 0.01
+
+
+def test_an_encoder_that_tells_nothing_apart_is_refused(codec: LatentAutoencoder) -> None:
+    blind = copy.deepcopy(codec)
+    blind.deviation = torch.full((3,), 1e3)
+    with pytest.raises(InvalidArgument, match="train it for longer"):
+        GlyphLatents(blind)
 
 
 def test_rows_hold_what_is_there_among_what_could_be(glyphs: GlyphLatents) -> None:
