@@ -158,8 +158,7 @@ class LatentBatches:
         empty = torch.tensor([self.glyphs.empty[scene.background] for _, scene, *_ in samples])
         there = torch.from_numpy(np.stack([self.glyphs.ids(scene) for _, scene, *_ in samples])).flatten(1)
         return LatentBatch(
-            ids, begins, self.glyphs.table[there], self.glyphs.table[could], chances,
-            self.glyphs.firsts[could],
+            ids, begins, self.glyphs.table[there], self.glyphs.table[could], chances, self.glyphs.firsts[could],
             (could[..., 0] == empty[:, None]) & (chances[..., 0] == 1), (there != empty[:, None]).cumsum(1) > 0,
             torch.tensor([bool(caption) for caption, *_ in samples]), tuple(scene for _, scene, *_ in samples),
         )  # fmt: skip

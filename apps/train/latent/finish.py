@@ -4,7 +4,7 @@
 
 Until now it has seen latents of scenes with the noise of tokens. What the target draws is further off, and its errors
 are not noise: it hesitates between things that look alike, and what follows repeats the error and adds to it. Here it
-draws scenes that are known, every latent after the ones of the scene (`target.drawn`), then again after its own, as far
+draws scenes that are known, every latent after the ones of the scene (`rounds.drawn`), then again after its own, as far
 from the scene as whole pictures of its own are; the decoder, which sees all latents at once, learns what they should
 have shown. The latents of half a batch stay those of scenes, so that it does not forget how those look. The encoder
 stays as it is, and with it what the target has learnt.

@@ -8,11 +8,14 @@ of it: the same optimum with less noise in it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from polydraft.apps.train.image.target import divergence_of
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.modalities.image.latent.head import LatentHead
 
@@ -24,7 +27,19 @@ HEADROOM = 0.8  # noise below the chain's last but one level that the head is ta
 
 
 @dataclass(frozen=True)
-class Lessons:
+class Rows:
+    """Tensors `[N, …]`, a row a token."""
+
+    def some(self, rows: Tensor) -> Self:
+        return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+
+@dataclass(frozen=True)
+class Lessons(Rows):
     """What a head is taught, a row a token: features `[N, D]`, could `[N, K, C]`, chances `[N, K]`; shares `[N, K]`,
     how often a noisy latent is drawn from each of them; weight `[N]`, what a token counts.
 
@@ -50,12 +65,14 @@ class Lessons:
         weight = torch.where(batch.plain, PLAIN, 1 + URGENT * batch.chances[..., 1:].sum(-1))[taught]
         return Lessons(features[taught], could[taught], batch.chances[taught], shares[taught], weight)
 
-    def some(self, rows: Tensor) -> Lessons:
-        return Lessons(*(getattr(self, field.name)[rows] for field in fields(self)))
+    @property
+    def whole(self) -> Tensor:
+        """`[N]` bool: tokens that are not bare background for sure."""
+        return self.weight >= 1
 
 
 @dataclass(frozen=True)
-class Beginnings:
+class Beginnings(Rows):
     """Where something may begin, or nothing could be: features `[N, D]`, and the law of what begins there, `[N, K]` of
     `chances` for `firsts` (`LatentBatch`)."""
 
@@ -68,9 +85,6 @@ class Beginnings:
         free = batch.chances.any(-1) & (batch.plain | (batch.chances[..., 0] < 1))
         return Beginnings(features[free], batch.firsts[free], batch.chances[free])
 
-    def some(self, rows: Tensor) -> Beginnings:
-        return Beginnings(self.features[rows], self.firsts[rows], self.chances[rows])
-
     def divergence(self, classifier: nn.Linear) -> Tensor:
         """How far what a linear classifier of features says begins is from the law: KL in nats a latent.
 
@@ -78,9 +92,7 @@ class Beginnings:
         """
         with torch.autocast("cpu", torch.bfloat16):
             said = classifier(self.features)
-        logs = said.float().log_softmax(-1)
-        wanted = torch.zeros_like(logs).scatter_add(1, self.firsts, self.chances)
-        return (wanted * (wanted.clamp(min=1e-9).log() - logs)).sum(-1).mean()
+        return divergence_of(said.float(), self.chances, self.firsts).mean()
 
 
 def began(batch: LatentBatch) -> Tensor:
@@ -122,4 +134,4 @@ def denoising(head: LatentHead, lessons: Lessons) -> Tensor:
         said = head.denoise(x, sigma, head.condition(lessons.features)[:, None])
     error = (said.float() - wanted).square().mean(-1) * (1 + 1 / sigma.square().squeeze(-1))
     each = error.mean(-1)
-    return torch.stack([(each * lessons.weight).sum() / lessons.weight.sum(), each[lessons.weight >= 1].mean()])
+    return torch.stack([(each * lessons.weight).sum() / lessons.weight.sum(), each[lessons.whole].mean()])

@@ -7,7 +7,6 @@ from states of the backbone, which are kept, and so does the classifier of what 
 from __future__ import annotations
 
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import torch
@@ -65,8 +64,8 @@ def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int 
         with torch.no_grad():
             features = understood(model, batch, noised(model.head, batch))
         kept.append(Lessons.of(batch, features))
-    lessons = Lessons(*(torch.cat([getattr(one, field.name) for one in kept]) for field in fields(Lessons)))
-    lessons = lessons.some((lessons.weight == 1) | (torch.rand(len(lessons.weight)) < PLAIN))
+    lessons = Lessons.joined(kept)
+    lessons = lessons.some(lessons.whole | (torch.rand(len(lessons.weight)) < PLAIN))
     own = [weight for name, weight in model.head.named_parameters() if "embedding" not in name]
     optimiser = torch.optim.AdamW(own, betas=(0.9, 0.95), weight_decay=0.0)
     step, since = 0, time.monotonic()
@@ -101,7 +100,7 @@ def fit_classifier(model: LatentModel, data: LatentBatches, classes: int, steps:
         batch = data.next(16)
         with torch.no_grad():
             kept.append(Beginnings.of(batch, understood(model, batch, noised(model.head, batch))))
-    known = Beginnings(*(torch.cat([getattr(one, field.name) for one in kept]) for field in fields(Beginnings)))
+    known = Beginnings.joined(kept)
     classifier = nn.Linear(known.features.shape[1], classes)
     optimiser = torch.optim.AdamW(classifier.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(steps):

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,9 +48,8 @@ def classifier_of(model: LatentModel, data: LatentBatches, runs: Path, rank: int
     return classifier
 
 
-def keep(model: LatentModel, classifier: nn.Linear, runs: Path, image: Path, curve: checkpoint.Curve) -> None:
+def keep(model: LatentModel, runs: Path, image: Path, curve: checkpoint.Curve) -> None:
     model.save(runs / "target", runs / "head", curve)
-    save_file(classifier.state_dict(), runs / CLASSIFIER)
     shutil.copyfile(image / "target" / "tokenizer.json", runs / "target" / "tokenizer.json")
 
 
@@ -70,9 +68,10 @@ def run(
         model = LatentModel.from_folders(runs / "target", runs / "head")
     else:
         model, minutes = start(runs, image, data, first), minutes - first
-        model.save(runs / "target", runs / "head", curve)
+        keep(model, runs, image, curve)
     if minutes <= 0:
         return
+    classifier = classifier_of(model, data, runs, rank)  # before compiling: it reads batches of another size
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     model.backbone.set_attn_implementation("eager")  # compiled, its backward takes .53 s where the fused one takes .72
@@ -83,10 +82,13 @@ def run(
     def fresh(count: int) -> LatentBatch:
         return data.next(count, max(0.0, packed - (time.monotonic() - begun) / (minutes * 60)))
 
-    classifier = classifier_of(model, data, runs, rank)
+    def keep_both(curve: checkpoint.Curve) -> None:
+        keep(model, runs, image, curve)
+        save_file(classifier.state_dict(), runs / CLASSIFIER)
+
     under_way = Rounds(model, classifier, fresh, rows, rounds)
     course.run(
-        model, [classifier], under_way.losses, under_way.next, [valid], partial(keep, model, classifier, runs, image),
+        model, [classifier], under_way.losses, under_way.next, [valid], keep_both,
         weights={"loss": 1.0, "whole": 0.0, "begins": BEGINS}, minutes=minutes, rate=rate, curve=curve, rank=rank,
         judge_every=JUDGE_EVERY,
     )  # fmt: skip
