@@ -22,7 +22,9 @@ from polydraft.modalities.image.latent.head import LatentHead
 DRAWS = 2  # noisy latents a token and step
 SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `Lessons`)
 URGENT = 6.0  # what a latent that surely begins something counts more
+OVER = 4.0  # what one where no more may begin counts more, of what begins
 PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
+NOTHING = torch.tensor([0])  # of `firsts`
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
 
 
@@ -74,25 +76,40 @@ class Lessons(Rows):
 @dataclass(frozen=True)
 class Beginnings(Rows):
     """Where something may begin, or nothing could be: features `[N, D]`, and the law of what begins there, `[N, K]` of
-    `chances` for `firsts` (`LatentBatch`)."""
+    `chances` for `firsts` (`LatentBatch`), the first of them for nothing; weight `[N]`, what a latent counts.
+
+    What spoils a picture is a thing where no more may come, or none where one must. In nats the first are few, since
+    each of many latents is a little wrong, and of the second there are few; both count more.
+    """
 
     features: Tensor
     firsts: Tensor
     chances: Tensor
+    weight: Tensor
 
     @staticmethod
     def of(batch: LatentBatch, features: Tensor) -> Beginnings:
         free = batch.chances.any(-1) & (batch.plain | (batch.chances[..., 0] < 1))
-        return Beginnings(features[free], batch.firsts[free], batch.chances[free])
+        over = batch.plain & batch.begun & batch.told[:, None]
+        weight = 1 + URGENT * batch.chances[..., 1:].sum(-1) + OVER * over
+        return Beginnings(features[free], batch.firsts[free], batch.chances[free], weight[free])
 
     def divergence(self, classifier: nn.Linear) -> Tensor:
-        """How far what a linear classifier of features says begins is from the law: KL in nats a latent.
+        """`[2]`: how far what a linear classifier of features says begins is from the law, KL in nats a latent,
+        weighted; and of what it is alone, where something may begin (`divergence` of the image model's codes).
 
         Squared errors of latents hardly tell a chance of .95 from 1, which decides whether a thing comes at all.
         """
         with torch.autocast("cpu", torch.bfloat16):
-            said = classifier(self.features)
-        return divergence_of(said.float(), self.chances, self.firsts).mean()
+            logits = classifier(self.features)
+        logits = logits.float()
+        whole = divergence_of(logits, self.chances, self.firsts) * self.weight
+        may = self.chances[:, 0] < 1
+        chances, firsts = self.chances[may, 1:], self.firsts[may, 1:]
+        what = divergence_of(
+            logits[may].index_fill(1, NOTHING, -torch.inf), chances / chances.sum(1, keepdim=True), firsts
+        )
+        return torch.stack([whole.mean(), what.sum() / len(whole)])
 
 
 def began(batch: LatentBatch) -> Tensor:

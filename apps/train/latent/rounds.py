@@ -50,7 +50,7 @@ class Rounds:
         return now.batch
 
     def losses(self, batch: LatentBatch) -> Tensor:
-        """`[3]`: `denoising`, then the divergence of `Beginnings`; tokens of a batch not under way are the scenes'."""
+        """`[4]`: `denoising`, then the divergences of `Beginnings`; tokens of a batch not under way are the scenes'."""
         now = next((each for each in self.pool if each.batch is batch), None)
         tokens = noised(self.model.head, batch) if now is None else now.tokens
         features = understood(self.model, batch, tokens)
@@ -58,7 +58,7 @@ class Rounds:
             now.read = now.read + 1
             now.tokens = drawn(self.model.head, batch, features.detach(), now.read < self.rounds)
         denoised = denoising(self.model.head, Lessons.of(batch, features))
-        return torch.cat([denoised, Beginnings.of(batch, features).divergence(self.classifier)[None]])
+        return torch.cat([denoised, Beginnings.of(batch, features).divergence(self.classifier)])
 
 
 @dataclass

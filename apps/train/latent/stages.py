@@ -105,7 +105,7 @@ def fit_classifier(model: LatentModel, data: LatentBatches, classes: int, steps:
     optimiser = torch.optim.AdamW(classifier.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(steps):
         set_rate([optimiser], 1e-2 * descent(step / steps, step))
-        loss = known.some(torch.randint(len(known.features), (4096,))).divergence(classifier)
+        loss = known.some(torch.randint(len(known.features), (4096,))).divergence(classifier)[0]
         loss.backward()
         apply([optimiser], classifier)
         if (step + 1) % 100 == 0:

@@ -32,7 +32,7 @@ from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 
 JUDGE_EVERY = 100  # steps
 ROUNDS = 3  # how often a scene is read
-BEGINS = 3.0  # what a nat of `Beginnings` counts
+WEIGHTS = {"loss": 1.0, "whole": 0.0, "begins": 3.0, "what": 0.3}  # of what `Rounds` tells
 CLASSIFYING = 500  # steps of the classifier alone
 CLASSIFIER = "beginnings.safetensors"
 
@@ -89,7 +89,7 @@ def run(
     under_way = Rounds(model, classifier, fresh, rows, rounds)
     course.run(
         model, [classifier], under_way.losses, under_way.next, [valid], keep_both,
-        weights={"loss": 1.0, "whole": 0.0, "begins": BEGINS}, minutes=minutes, rate=rate, curve=curve, rank=rank,
+        weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=rank,
         judge_every=JUDGE_EVERY,
     )  # fmt: skip
 
