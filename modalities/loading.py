@@ -197,7 +197,7 @@ def with_drafter(found: ModelCard, name: str) -> ModelCard:
 
     Unless a method is named, that drafter drafts.
     """
-    from polydraft.core.drafters import published
+    from polydraft.core.drafters.network import published
     from polydraft.modalities import hub
 
     folder = Path(name)

@@ -16,14 +16,14 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.decode import Method
-from polydraft.core.drafters.above import AboveHeads
-from polydraft.core.drafters.block import BlockNetwork
-from polydraft.core.drafters.eagle import EagleNetwork
-from polydraft.core.drafters.heads import MedusaHeads
-from polydraft.core.drafters.hydra import HydraHeads
-from polydraft.core.drafters.kangaroo import KangarooAdapter
-from polydraft.core.drafters.lm import IndependentLM
-from polydraft.core.drafters.network import FeatureNetwork
+from polydraft.core.drafters.heads.above import AboveHeads
+from polydraft.core.drafters.heads.block import BlockNetwork
+from polydraft.core.drafters.heads.hydra import HydraHeads
+from polydraft.core.drafters.heads.medusa import MedusaHeads
+from polydraft.core.drafters.network.base import FeatureNetwork
+from polydraft.core.drafters.network.eagle import EagleNetwork
+from polydraft.core.drafters.network.kangaroo import KangarooAdapter
+from polydraft.core.drafters.network.lm import IndependentLM
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.methods.fit import ByRows, expected, pass_seconds

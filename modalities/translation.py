@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polydraft.core.drafters.lm import Translation
+from polydraft.core.drafters.network.lm import Translation
 from polydraft.modalities.loading import read_weights
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")

@@ -32,7 +32,7 @@ from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Outcome
-from polydraft.core.drafters.tree import TreeDrafter
+from polydraft.core.drafters.tree.drafter import TreeDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.law.noise import Noise, gumbel, row_keys
 from polydraft.core.law.sampling import Law, Sampler

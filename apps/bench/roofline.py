@@ -33,8 +33,8 @@ from polydraft.apps.commands.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.network.eagle import EagleDrafter, EagleNetwork
+from polydraft.core.drafters.tree.plans import Dynamic, Rank
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Law, Sampler, Sampling

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor
 
-from polydraft.core.drafters.above import AboveHeads
-from polydraft.core.drafters.block import BlockNetwork
-from polydraft.core.drafters.eagle import EagleNetwork
-from polydraft.core.drafters.heads import MedusaHeads
-from polydraft.core.drafters.hydra import HydraHeads
-from polydraft.core.drafters.kangaroo import KangarooAdapter
-from polydraft.core.drafters.network import FeatureNetwork
+from polydraft.core.drafters.heads.above import AboveHeads
+from polydraft.core.drafters.heads.block import BlockNetwork
+from polydraft.core.drafters.heads.hydra import HydraHeads
+from polydraft.core.drafters.heads.medusa import MedusaHeads
+from polydraft.core.drafters.network.base import FeatureNetwork
+from polydraft.core.drafters.network.eagle import EagleNetwork
+from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.methods.fit import best_shares, best_spread
 from polydraft.core.target import CausalTarget

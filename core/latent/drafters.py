@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from polydraft.core.draft import Draft, most
 from polydraft.core.drafters.base import Outcome
-from polydraft.core.drafters.jacobi import behind
-from polydraft.core.drafters.reading import NetworkReader, ReadState
+from polydraft.core.drafters.jacobi.window import behind
+from polydraft.core.drafters.network.reading import NetworkReader, ReadState
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.latent.law import LatentSampler, Walk
 from polydraft.core.latent.target import Head, LatentTarget, nothing

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from polydraft.core.drafters.base import Drafter, NoDrafter
-from polydraft.core.drafters.eagle import EagleReader
-from polydraft.core.drafters.jacobi import JacobiDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitReader, shallow
-from polydraft.core.drafters.reading import NetworkReader
+from polydraft.core.drafters.jacobi.window import JacobiDrafter
+from polydraft.core.drafters.network.eagle import EagleReader
+from polydraft.core.drafters.network.kangaroo import EarlyExitReader, shallow
+from polydraft.core.drafters.network.reading import NetworkReader
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMReader, LeftLaw
 from polydraft.core.latent.law import LatentSampler

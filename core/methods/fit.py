@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.plans import Static, chances
+from polydraft.core.drafters.tree.plans import Static, chances
 from polydraft.core.law.noise import gumbel, row_keys
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import side_by_side

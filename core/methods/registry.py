@@ -15,19 +15,19 @@ from typing import Any
 
 import torch
 
-from polydraft.core.drafters.above import AboveDrafter
 from polydraft.core.drafters.base import Drafter, NoDrafter
-from polydraft.core.drafters.eagle import EagleDrafter
-from polydraft.core.drafters.heads import MultiTokenDrafter
-from polydraft.core.drafters.hydra import HydraDrafter
-from polydraft.core.drafters.jacobi import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitDrafter, shallow
-from polydraft.core.drafters.lm import LMDrafter
+from polydraft.core.drafters.heads.above import AboveDrafter
+from polydraft.core.drafters.heads.hydra import HydraDrafter
+from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
+from polydraft.core.drafters.jacobi.rows import FILLS, RowDrafter
+from polydraft.core.drafters.jacobi.sjd import SJDDrafter
+from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
-from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
+from polydraft.core.drafters.network.eagle import EagleDrafter
+from polydraft.core.drafters.network.kangaroo import EarlyExitDrafter, shallow
+from polydraft.core.drafters.network.lm import LMDrafter
 from polydraft.core.drafters.preview import PreviewDrafter
-from polydraft.core.drafters.rows import FILLS, RowDrafter
-from polydraft.core.drafters.sjd import SJDDrafter
+from polydraft.core.drafters.tree.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.methods.fit import ByRows
 from polydraft.core.methods.method import CODES, ROWS, SMALLER, DraftPart, JudgePart, MethodContext, Parameter
 from polydraft.core.methods.naming import Registry

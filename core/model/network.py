@@ -62,9 +62,7 @@ class Network:
     rotary coordinates. context: positions that it can tell apart.
     """
 
-    def __init__(
-        self, backbone: nn.Module, config: Any, coordinates: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
+    def __init__(self, backbone: nn.Module, config: Any, coordinates: Callable[[Tensor], Tensor] | None = None) -> None:
         self.backbone, self.config, self.coordinates = backbone, config, coordinates
         self.nearness = nearness(config)
         self.context = context(config)

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polydraft.core.drafters.eagle import EagleNetwork
-from polydraft.core.drafters.network import in_front
+from polydraft.core.drafters.network.base import in_front
+from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.target import CausalTarget
 from polydraft.core.training.examples import Examples, read
 

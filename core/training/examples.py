@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.core.drafters.network import in_front
-from polydraft.core.drafters.reading import embeddings
+from polydraft.core.drafters.network.base import in_front
+from polydraft.core.drafters.network.reading import embeddings
 from polydraft.core.target import CausalTarget, Prompt
 
 

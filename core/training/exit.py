@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polydraft.core.drafters.kangaroo import KangarooAdapter
+from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.target import CausalTarget
 from polydraft.core.training.examples import Examples, read
 

@@ -82,6 +82,4 @@ def commit(ahead: Ahead, taken: Taken, run: Tensor, choices: Tensor) -> Verdict:
     kept = taken.kept[:, :two].flatten(1).gather(1, places) & (every < counts[:, None])
     path = torch.full((rows, two * width - 1), -1, device=run.device)
     end = torch.zeros_like(counts)
-    return Verdict(
-        path, tokens, kept.sum(1), counts, choices, end, in_place=True, chosen_at=columns, taken=taken
-    )
+    return Verdict(path, tokens, kept.sum(1), counts, choices, end, in_place=True, chosen_at=columns, taken=taken)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polydraft.core.drafters.lm import IndependentLM, Translation
+from polydraft.core.drafters.network.lm import IndependentLM, Translation
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.catalogue import CODES

@@ -1,6 +1,6 @@
 """Every voice at one loudness, and no tick where a sentence starts.
 
-    stream = Levelled(sound, gain(-19.5), 16_000)   # a SoundStream around another; its voice measures -19.5 LUFS
+stream = Levelled(sound, gain(-19.5), 16_000)   # a SoundStream around another; its voice measures -19.5 LUFS
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from transformers import LlamaConfig
 
 from polydraft.apps.cli import STOPPED
 from polydraft.apps.commands import doctor, outcome
-from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.network.eagle import EagleNetwork
 
 from .command_line import ENVIRONMENT, ROOT, assert_refused, run
 

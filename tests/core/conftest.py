@@ -20,20 +20,20 @@ from transformers import (
 )
 
 from polydraft.core.decode import Batch, Method, decode, start
-from polydraft.core.drafters.above import AboveDrafter, AboveHeads
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.block import BlockNetwork
-from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
-from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
-from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
-from polydraft.core.drafters.jacobi import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
-from polydraft.core.drafters.lm import LMDrafter
+from polydraft.core.drafters.heads.above import AboveDrafter, AboveHeads
+from polydraft.core.drafters.heads.block import BlockNetwork
+from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
+from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
+from polydraft.core.drafters.jacobi.rows import RowDrafter
+from polydraft.core.drafters.jacobi.sjd import REFRESHES, SJDDrafter
+from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
+from polydraft.core.drafters.network.eagle import EagleDrafter, EagleNetwork
+from polydraft.core.drafters.network.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
+from polydraft.core.drafters.network.lm import LMDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.drafters.plans import Crowded, Dynamic, Rank, Static
-from polydraft.core.drafters.rows import RowDrafter
-from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
+from polydraft.core.drafters.tree.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.law.constraints import Constraints
 from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt

@@ -28,7 +28,7 @@ from torch.autograd.grad_mode import inference_mode, no_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from polydraft.core.drafters.plans import template
+from polydraft.core.drafters.tree.plans import template
 from polydraft.core.law.noise import token_keys
 
 DEVICE, HOST = torch.device("meta"), torch.device("cpu")

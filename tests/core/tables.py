@@ -13,10 +13,10 @@ from torch import Tensor
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
-from polydraft.core.drafters.heads import MultiTokenDrafter
-from polydraft.core.drafters.network import NetworkDrafter
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import NetworkReader
+from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
+from polydraft.core.drafters.network.base import NetworkDrafter
+from polydraft.core.drafters.network.reading import NetworkReader
+from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Law, Sampler, Sampling, Settings
 from polydraft.core.rows import Departure

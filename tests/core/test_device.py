@@ -156,7 +156,7 @@ def test_a_mistake_is_seen(lab, monkeypatch):
     """A verifier's table left on the CPU raises; so does a step that reads twice fail."""
     with pytest.raises(RuntimeError, match="another device"):
         same_and_prompt(lab, lambda made, device, recorded: made.judged("cpu")["lantern ratio"], "alike", 1.0)
-    monkeypatch.setattr("polydraft.core.drafters.tree.most", lambda counts, ceiling: int(counts.max()))
+    monkeypatch.setattr("polydraft.core.drafters.tree.drafter.most", lambda counts, ceiling: int(counts.max()))
     with pytest.raises(AssertionError, match="once a pass"):
         same_and_prompt(lab, lambda made, device, recorded: (made.drafters([], device)["lm tree"], None), "alike", 1.0)
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
+from polydraft.core.drafters.jacobi.window import Initial, JacobiDrafter
 from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Sampler, Sampling, Settings
 from polydraft.core.target import CausalTarget, Prompt

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydraft.core.drafters.lm import IndependentLM
+from polydraft.core.drafters.network.lm import IndependentLM
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
 from polydraft.core.methods.fit import ByRows, best_nodes, expected, pass_seconds
 from polydraft.core.methods.method import MethodContext

@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.core.decode import Method, join, leave, start, step
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.rows import RowDrafter
+from polydraft.core.drafters.jacobi.rows import RowDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Noise

@@ -8,12 +8,12 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from polydraft.core.drafters.eagle import EagleDrafter
-from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitDrafter
-from polydraft.core.drafters.lm import LMDrafter
+from polydraft.core.drafters.jacobi.window import Initial, JacobiDrafter
+from polydraft.core.drafters.network.eagle import EagleDrafter
+from polydraft.core.drafters.network.kangaroo import EarlyExitDrafter
+from polydraft.core.drafters.network.lm import LMDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.drafters.plans import Dynamic, Rank, Static
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.target import CausalTarget
 

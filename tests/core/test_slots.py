@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from polydraft.core.decode import Method
-from polydraft.core.drafters.lm import IndependentLM
+from polydraft.core.drafters.network.lm import IndependentLM
 from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.methods.method import MethodContext
 from polydraft.core.methods.registry import build, choices

@@ -12,7 +12,7 @@ from diffusers import AutoencoderKL
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaModel
 
-from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.modalities.image.latent.autoencoder import stock
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.loading import embedded

@@ -15,8 +15,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
 
 from polydraft.core.decode import start
-from polydraft.core.drafters.eagle import PICTURES, EagleDrafter, EagleNetwork
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.network.eagle import PICTURES, EagleDrafter, EagleNetwork
+from polydraft.core.drafters.tree.plans import Dynamic, Rank
 from polydraft.core.errors import PolydraftError, WeightsError
 from polydraft.core.target import Prompt
 from polydraft.core.training.eagle import laws

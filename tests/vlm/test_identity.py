@@ -12,13 +12,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.core.decode import Method, decode, join, start, step
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.eagle import EagleDrafter, EagleNetwork
-from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
-from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
-from polydraft.core.drafters.lm import LMDrafter
+from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
+from polydraft.core.drafters.jacobi.window import Initial, JacobiDrafter
 from polydraft.core.drafters.lookup import LookupDrafter
+from polydraft.core.drafters.network.eagle import EagleDrafter, EagleNetwork
+from polydraft.core.drafters.network.lm import LMDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.drafters.plans import Dynamic, Rank, Static
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
 from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.target import Prompt
 from polydraft.core.verify.tape import TapeVerifier

@@ -231,8 +231,8 @@ def test_makers_who_decode_greedily_are_followed(folder_of, tmp_path: Path):
 
 def test_a_folder_with_a_card_brings_drafters(folder_of, tmp_path: Path):
     """A manifest names networks trained for the target; the same seed says the same with them."""
-    from polydraft.core.drafters.eagle import EagleNetwork
-    from polydraft.core.drafters.heads import MedusaHeads
+    from polydraft.core.drafters.heads.medusa import MedusaHeads
+    from polydraft.core.drafters.network.eagle import EagleNetwork
 
     folder = tmp_path / "model"
     shutil.copytree(folder_of("qwen2_5_vl"), folder / "target")

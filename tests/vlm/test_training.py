@@ -22,7 +22,7 @@ from polydraft.apps.train.samples import Samples
 from polydraft.apps.train.vlm import processor, target
 from polydraft.apps.train.vlm.data import ID, IMAGE, NOTHING, PATCHES, Conversations, covered, drawn, learn_words
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError
 from polydraft.core.training.distill import collect, shallow_copy_of
 from polydraft.core.training.examples import Examples, read

@@ -23,8 +23,8 @@ from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.timing import Contender, Run, Spread, pace, take_turns, timed
 from polydraft.core.decode import Batch, Method, start, step
-from polydraft.core.drafters.eagle import EagleDrafter
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.network.eagle import EagleDrafter
+from polydraft.core.drafters.tree.plans import Dynamic, Rank
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.model.attention import folded

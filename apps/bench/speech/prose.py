@@ -111,8 +111,9 @@ def made(name: str, rng: random.Random) -> str:
         "year": lambda: str(rng.randint(1790, 2024)),
         "early": lambda: str(rng.randint(1790, 1880)),
         "late": lambda: str(rng.randint(1881, 2024)),
-        "date": lambda: f"{rng.choice(('March', 'August', 'Oct.', 'December'))} {rng.randint(1, 28)}, "
-        f"{rng.randint(1950, 2024)}",
+        "date": lambda: (
+            f"{rng.choice(('March', 'August', 'Oct.', 'December'))} {rng.randint(1, 28)}, {rng.randint(1950, 2024)}"
+        ),
         "clock": lambda: f"{rng.randint(1, 12)}:{rng.choice((10, 15, 30, 45))} {rng.choice(('a.m.', 'p.m.'))}",
         "grams": lambda: str(rng.randrange(50, 500, 25)),
         "minutes": lambda: str(rng.randrange(10, 60, 5)),

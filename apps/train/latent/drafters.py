@@ -4,10 +4,10 @@
     python -m polydraft.apps.train.latent.drafters eagle --runs runs/tiny-latent --minutes 8
 
 `lm` is a small model of its own: two layers and a head like the target's, trained as the target is (`target.py`), on
-the laws of latents. `eagle` is one layer that continues the target's features
-(`core/drafters/eagle.py`); the target's own head has to say of its features what it says of the true ones, noisy latent
-by noisy latent (Li et al. 2024, EAGLE, arXiv 2401.15077, section 4.2, with estimates of a latent instead of laws). As
-it reads its own predictions while drafting, it is taught on them too.
+the laws of latents. `eagle` is one layer that continues the target's features (`core/drafters/network/eagle.py`); the
+target's own head has to say of its features what it says of the true ones, noisy latent by noisy latent (Li et al.
+2024, EAGLE, arXiv 2401.15077, section 4.2, with estimates of a latent instead of laws). As it reads its own predictions
+while drafting, it is taught on them too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBa
 from polydraft.apps.train.latent.lessons import Lessons, noisy
 from polydraft.apps.train.latent.model import LatentModel, losses, noised
 from polydraft.apps.train.latent.target import JUDGE_EVERY
-from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead

@@ -30,7 +30,7 @@ from polydraft.apps.train.checkpoint import Curve, known, save_pretrained, steps
 from polydraft.apps.train.speech.codes import NOTHING, Batch, Coded
 from polydraft.apps.train.speech.sound import gate
 from polydraft.apps.train.together import join
-from polydraft.core.drafters.hydra import HydraHeads
+from polydraft.core.drafters.heads.hydra import HydraHeads
 from polydraft.core.training.parallel import foresight
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.speech import vocabulary

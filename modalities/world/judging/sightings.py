@@ -141,9 +141,7 @@ def windows(planes: Field, side: int) -> Field:
     return np.lib.stride_tricks.sliding_window_view(planes, (side, side), (0, 1))
 
 
-def fitted(
-    pixels: Field, ground: Field, tint: Field, kind: str, size: str, row: int, column: int, turn: float
-) -> Seen:
+def fitted(pixels: Field, ground: Field, tint: Field, kind: str, size: str, row: int, column: int, turn: float) -> Seen:
     """The thing at its best shift near a place, then at its best turn there, in its best light."""
     step, side = FINE_GRID // COARSE, SIZES[size] // COARSE
     item = Placed(kind, size, column * FINE_GRID, row * FINE_GRID)

@@ -1,6 +1,6 @@
 """Things set into a setting: a little turned, lit from one side, with soft shadows.
 
-    stand(picture, ground, items, setting, np.random.default_rng(0))
+stand(picture, ground, items, setting, np.random.default_rng(0))
 """
 
 from __future__ import annotations
@@ -140,9 +140,7 @@ def cast(picture: Field, ground: Field, things: Things, setting: Setting, sun: f
         picture[here] *= 1 - SHADOW * (dark[part] * ground[here])[..., None]
 
 
-def stand(
-    picture: Field, ground: Field, items: Sequence[Item], setting: Setting, rng: np.random.Generator
-) -> Field:
+def stand(picture: Field, ground: Field, items: Sequence[Item], setting: Setting, rng: np.random.Generator) -> Field:
     """Draw things into a picture `[128, 128, 3]`, which is changed."""
     sun = float(rng.uniform(-1, 1))
     things = lit_things(items, setting, sun, rng)

@@ -1,7 +1,7 @@
 """What settings are painted with: smooth noise, its sum over octaves, ramps of colour. numpy and PIL, nothing learnt.
 
-    rng = np.random.default_rng(0)
-    ramp(fractal(rng, 3), (34, 84, 30), (138, 190, 84))          # [128, 128, 3] in 0..1
+rng = np.random.default_rng(0)
+ramp(fractal(rng, 3), (34, 84, 30), (138, 190, 84))          # [128, 128, 3] in 0..1
 """
 
 from __future__ import annotations

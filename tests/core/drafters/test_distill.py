@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from polydraft.core.drafters.eagle import EagleNetwork
+from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.training.distill import collect, distil, divergence, shallow_copy_of
 from polydraft.core.training.eagle import continuation

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 import torch
 
-from polydraft.core.drafters.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.network.kangaroo import EarlyExitDrafter, KangarooAdapter, shallow
+from polydraft.core.drafters.tree.plans import Dynamic, Rank
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.model.kernels import weight_of
 from polydraft.core.training.examples import Examples, read

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from polydraft.core.drafters.above import AboveDrafter, AboveHeads
-from polydraft.core.drafters.block import BlockNetwork
-from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.heads import MedusaHeads, MultiTokenDrafter
-from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
-from polydraft.core.drafters.plans import Rank, Static, tree_places
+from polydraft.core.drafters.heads.above import AboveDrafter, AboveHeads
+from polydraft.core.drafters.heads.block import BlockNetwork
+from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
+from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
+from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.plans import Rank, Static, tree_places
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.fit import best_shares

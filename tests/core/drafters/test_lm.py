@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.lm import LMDrafter, Translation
-from polydraft.core.drafters.plans import Dynamic, Rank
+from polydraft.core.drafters.network.lm import LMDrafter, Translation
+from polydraft.core.drafters.tree.plans import Dynamic, Rank
 from polydraft.core.law.sampling import Sampling
 
 from ..conftest import VOCAB, chosen, llama

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.plans import Static, tree_places
+from polydraft.core.drafters.tree.plans import Static, tree_places
 from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.network import keep_path
 from polydraft.core.verdict import EOS, GOES_ON, IMPOSSIBLE, LENGTH, Verdict, cut_at_end, in_place

@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaModel
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.eagle import EagleNetwork, EagleReader
-from polydraft.core.drafters.jacobi import JacobiDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitReader, shallow
+from polydraft.core.drafters.jacobi.window import JacobiDrafter
+from polydraft.core.drafters.network.eagle import EagleNetwork, EagleReader
+from polydraft.core.drafters.network.kangaroo import EarlyExitReader, shallow
 from polydraft.core.drafters.oracle import OracleDrafter, Replayed
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.drafters import LatentChainDrafter, LatentLMReader, LeftLaw

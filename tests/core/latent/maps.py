@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.reading import NetworkReader
+from polydraft.core.drafters.network.reading import NetworkReader
 from polydraft.core.latent.drafters import LatentChainDrafter
 from polydraft.core.latent.law import FixedNoise, LatentSampler
 from polydraft.core.latent.target import LatentPrefill, nothing

@@ -10,7 +10,7 @@ import torch
 
 from polydraft.core.decode import start
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.eagle import EagleReader
+from polydraft.core.drafters.network.eagle import EagleReader
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.latent.drafters import LatentChainDrafter
 from polydraft.core.latent.law import LatentSampler

@@ -10,8 +10,8 @@ from hypothesis import strategies as some
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.jacobi import Initial, JacobiDrafter
-from polydraft.core.drafters.sjd import SJDDrafter
+from polydraft.core.drafters.jacobi.sjd import SJDDrafter
+from polydraft.core.drafters.jacobi.window import Initial, JacobiDrafter
 from polydraft.core.law.forced import told
 from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Sampler, Sampling, Settings

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.jacobi import INITIALISATIONS, PREVIEW, Initial
-from polydraft.core.drafters.plans import Dynamic, Rank, Static
-from polydraft.core.drafters.sjd import REFRESHES, SJDDrafter
+from polydraft.core.drafters.jacobi.sjd import REFRESHES, SJDDrafter
+from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, Initial
+from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
 from polydraft.core.law.noise import Noise
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.tape import TargetOnlyVerifier

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polydraft.core.decode import Method
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.kangaroo import EarlyExitReader, shallow
+from polydraft.core.drafters.network.kangaroo import EarlyExitReader, shallow
 from polydraft.core.latent import coupled as coupling
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.latent.drafters import LatentChainDrafter

@@ -230,9 +230,7 @@ def llamagen_c2i(folder: Path) -> None:
 def llamagen_t2i(folder: Path) -> None:
     llamagen_folder("llamagen_t2i", folder)
     vocab = {word: place for place, word in enumerate(["<pad>", "</s>", "[UNK]", *WORDS])}
-    words = word_level(
-        vocab, ["<pad>", "</s>"], pre_tokenizers.WhitespaceSplit(), pad_token="<pad>", eos_token="</s>"
-    )
+    words = word_level(vocab, ["<pad>", "</s>"], pre_tokenizers.WhitespaceSplit(), pad_token="<pad>", eos_token="</s>")
     words.backend_tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 1)])
     sizes = {"vocab_size": len(vocab), "d_model": 24, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
     reader = hf.T5ForConditionalGeneration(hf.T5Config(**sizes, tie_word_embeddings=False))

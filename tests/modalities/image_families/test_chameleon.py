@@ -128,9 +128,7 @@ def test_nothing_is_shown_to_what_cannot_see(folder_of: Callable[[str], Path], l
         loaded("lumina-mgpt").run("a cat", prime=picture())
 
 
-def test_codes_of_a_picture_are_those_of_transformers_encoder(
-    folder_of: Callable[[str], Path], loaded: Loaded
-) -> None:
+def test_codes_of_a_picture_are_those_of_transformers_encoder(folder_of: Callable[[str], Path], loaded: Loaded) -> None:
     model: Any = hf.ChameleonForConditionalGeneration.from_pretrained(folder_of("anole"), dtype=torch.float64).eval()
     pixels = torch.rand(2, 3, 8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2 - 1
     with torch.no_grad():

@@ -81,9 +81,7 @@ def test_prompts_are_the_makers(loaded: Loaded) -> None:
     assert loaded("emu3").sized("16x40").prompts_to_ids(["a"])[0].budget == 5 * 3 - 1
 
 
-def test_what_does_not_fit_is_one_sentence(
-    folder_of: Callable[[str], Path], loaded: Loaded, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_one_sentence(folder_of: Callable[[str], Path], loaded: Loaded, tmp_path: Path) -> None:
     with pytest.raises(polydraft.InvalidArgument, match="8100 tokens and tiny-emu3 holds 128 positions"):
         loaded("emu3").run("a cat", size="720x720")
     folder = tmp_path / "other"

@@ -57,9 +57,7 @@ def read(folder: Path, captions: list[str]) -> Any:
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.usefixtures("published")
-def test_greedy_codes_are_those_of_the_stock_loop(
-    folder_of: Callable[[str], Path], loaded: Loaded, rows: int
-) -> None:
+def test_greedy_codes_are_those_of_the_stock_loop(folder_of: Callable[[str], Path], loaded: Loaded, rows: int) -> None:
     folder, pipe = folder_of("glm_image"), loaded("glm_image", "float64")
     inputs = read(folder, CAPTIONS[:rows])
     preview, large = 20 * 12, 5 * 3

@@ -32,9 +32,7 @@ def read(folder: Path, captions: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_greedy_codes_are_those_of_the_stock_loop(
-    folder_of: Callable[[str], Path], loaded: Loaded, rows: int
-) -> None:
+def test_greedy_codes_are_those_of_the_stock_loop(folder_of: Callable[[str], Path], loaded: Loaded, rows: int) -> None:
     folder = folder_of("janus")
     inputs = read(folder, CAPTIONS[:rows])
     wanted = own(folder).generate(**inputs, generation_mode="image", do_sample=False, guidance_scale=3.0)

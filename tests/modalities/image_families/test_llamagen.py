@@ -141,11 +141,7 @@ def expanded(patterns: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
     for pattern, size in patterns.items():
         names = [pattern]
         while any("{" in name for name in names):
-            names = [
-                re.sub(r"\{\d+-\d+\}", str(number), name, count=1)
-                for name in names
-                for number in numbers(name)
-            ]
+            names = [re.sub(r"\{\d+-\d+\}", str(number), name, count=1) for name in names for number in numbers(name)]
         for name in names:
             if name.endswith(".*"):
                 found[f"{name[:-1]}weight"], found[f"{name[:-1]}bias"] = tuple(size), tuple(size[:1])

@@ -12,7 +12,7 @@ import torch
 
 from polydraft.apps.train import drafter
 from polydraft.apps.train.samples import Samples
-from polydraft.core.drafters.heads import MedusaHeads
+from polydraft.core.drafters.heads.medusa import MedusaHeads
 from polydraft.core.methods.registry import parse
 from polydraft.core.training.distill import collect
 from polydraft.core.training.examples import read

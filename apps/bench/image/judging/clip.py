@@ -1,8 +1,8 @@
 """CLIP as a judge of pictures (Radford et al. 2021, arXiv 2103.00020): how well they fit captions, and their features.
 
-    clip = Clip("openai/clip-vit-base-patch16", device)      # a folder, or a repository of the hub
-    clip.scores(pictures, captions)                          # 0 to 100 each
-    clip(pictures)                                           # [N, 512], what CLIP-FID compares
+clip = Clip("openai/clip-vit-base-patch16", device)      # a folder, or a repository of the hub
+clip.scores(pictures, captions)                          # 0 to 100 each
+clip(pictures)                                           # [N, 512], what CLIP-FID compares
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """torchmetrics, where it is installed (`pip install 'polydraft[bench]'`), and its FID of features that come in batches.
 
-    metric = Frechet(512)
-    metric.stay(theirs); metric.feed(ours); metric.distance()
-    metric.forget(); metric.feed(others); metric.distance()
+metric = Frechet(512)
+metric.stay(theirs); metric.feed(ours); metric.distance()
+metric.forget(); metric.feed(others); metric.distance()
 """
 
 from __future__ import annotations

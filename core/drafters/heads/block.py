@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.heads import MultiTokenNetwork
-from polydraft.core.drafters.network import layers_alone, layers_like
+from polydraft.core.drafters.heads.medusa import MultiTokenNetwork
+from polydraft.core.drafters.network.base import layers_alone, layers_like
 from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.network import Network
 

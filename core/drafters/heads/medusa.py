@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.network import FeatureNetwork
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import ReadState, embeddings
-from polydraft.core.drafters.tree import TreeDrafter
+from polydraft.core.drafters.network.base import FeatureNetwork
+from polydraft.core.drafters.network.reading import ReadState, embeddings
+from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.drafter import TreeDrafter
+from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.model.cache import SlotCache
 from polydraft.core.rows import places
 from polydraft.core.state import State

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network import FeatureNetwork, NetworkDrafter, layers_alone, layers_like
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import NetworkReader, embeddings
+from polydraft.core.drafters.network.base import FeatureNetwork, NetworkDrafter, layers_alone, layers_like
+from polydraft.core.drafters.network.reading import NetworkReader, embeddings
+from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.model.network import Network
 from polydraft.core.target import CausalTarget, Prefill

@@ -21,18 +21,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters import published
-from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.network import (
+from polydraft.core.drafters.network.base import (
     FeatureNetwork,
     NetworkDrafter,
     counted,
     in_front,
     layers_alone,
     layers_like,
+    published,
 )
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import NetworkReader, Said, embeddings
+from polydraft.core.drafters.network.reading import NetworkReader, Said, embeddings
+from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.network import Network
 from polydraft.core.state import State

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from polydraft.core.draft import Draft, most
 from polydraft.core.drafters.base import Outcome
-from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import ReadState
+from polydraft.core.drafters.network.reading import ReadState
+from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler

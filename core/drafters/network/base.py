@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, GenerationMixin, PreTrainedModel
 
-from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import NetworkReader, ReadState, Said
-from polydraft.core.drafters.tree import TreeDrafter
+from polydraft.core.drafters.network.reading import NetworkReader, ReadState, Said
+from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.drafter import TreeDrafter
+from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.kernels import prepare

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Outcome, joined
-from polydraft.core.drafters.jacobi import Initial, WindowDrafter
+from polydraft.core.drafters.jacobi.window import Initial, WindowDrafter
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.hydra import HydraDrafter, HydraHeads
+from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
+from polydraft.core.drafters.tree.candidates import Tree
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.state import State
 

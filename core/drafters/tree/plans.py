@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.candidates import Level, Tree, first_places
+from polydraft.core.drafters.tree.candidates import Level, Tree, first_places
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.rows import places
 

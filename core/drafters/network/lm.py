@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.candidates import Tree
-from polydraft.core.drafters.network import NetworkDrafter, counted, in_front
-from polydraft.core.drafters.plans import Plan, Rank
-from polydraft.core.drafters.reading import NetworkReader, ReadState, Said
+from polydraft.core.drafters.network.base import NetworkDrafter, counted, in_front
+from polydraft.core.drafters.network.reading import NetworkReader, ReadState, Said
+from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 

@@ -128,9 +128,7 @@ class Fills(Protocol):
     def blank(self, seen: Prefill, window: int) -> tuple[Tensor, Tensor]:
         """Guesses `[B, window, …]` that nothing has been put into, and what laws of rows without a pass are made of."""
 
-    def fill(
-        self, state: State, guesses: Tensor, known: Tensor, edge: Tensor, sampler: Any, noise: Noise
-    ) -> Tensor:
+    def fill(self, state: State, guesses: Tensor, known: Tensor, edge: Tensor, sampler: Any, noise: Noise) -> Tensor:
         """Tokens `[B, W, …]` for every place; edge: `[B, …]`, what the law behind the deepest guess was made of."""
 
 

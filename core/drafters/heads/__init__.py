@@ -1,0 +1,1 @@
+"""Heads on the target's features that guess several places at once: Medusa, Hydra, blocks, rows above."""

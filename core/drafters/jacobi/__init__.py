@@ -1,0 +1,1 @@
+"""Jacobi decoding: the target drafts for itself, in a window that earlier passes filled."""
