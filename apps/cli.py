@@ -22,7 +22,6 @@ from typer.core import TyperGroup
 import polydraft
 from polydraft.apps.commands import (
     batch,
-    bench,
     chat,
     convert,
     doctor,
@@ -34,6 +33,7 @@ from polydraft.apps.commands import (
     train,
     ui,
 )
+from polydraft.apps.commands.bench import models as bench
 from polydraft.core.errors import PolydraftError
 
 STOPPED = 130

@@ -27,7 +27,7 @@ from polydraft.apps.bench.image.prompts import held_out, world_of
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import environment
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft

@@ -29,7 +29,7 @@ from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.shapes import CONFIGS, bytes_of
 from polydraft.apps.bench.measure.timing import Contender, Run, Spread, speedup, take_turns
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter

@@ -1,1 +1,2 @@
-"""One file per command of `polydraft`; each imports torch and the library only when it runs."""
+"""One file per command of `polydraft`; each imports torch and the library only when it runs. `shared/` is what several
+have in common, `maps/` what they show of where drafts were kept."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polydraft.apps.commands.options import Device, Dtype, Results
+from polydraft.apps.commands.shared.options import Device, Dtype, Results
 
 app = typer.Typer(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
 
@@ -56,7 +56,7 @@ def run_file(
 ) -> None:
     """Draw, say and answer what JOBS asks for."""
     from polydraft.apps.bench.measure.report import check_folder
-    from polydraft.apps.commands.terminal import note, print_json, progress
+    from polydraft.apps.commands.shared.terminal import note, print_json, progress
     from polydraft.apps.jobs import read_jobs, run_jobs
 
     crew = on_ray(ray, ray_address, workers, worker_cpus, worker_gpus)

@@ -21,10 +21,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands import request
-from polydraft.apps.commands.options import AnyModel, Compare, Device, Dtype, RepetitionPenalty, Temperature, TopK, TopP
-from polydraft.apps.commands.outcome import report, summary, tell, tell_comparison
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared import request
+from polydraft.apps.commands.shared.options import (
+    AnyModel,
+    Compare,
+    Device,
+    Dtype,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+)
+from polydraft.apps.commands.shared.outcome import report, summary, tell, tell_comparison
+from polydraft.apps.commands.shared.terminal import note
 
 if TYPE_CHECKING:
     from PIL.Image import Image

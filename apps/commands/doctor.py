@@ -15,8 +15,8 @@ from importlib import import_module, metadata
 
 import typer
 
-from polydraft.apps.commands.options import Json
-from polydraft.apps.commands.terminal import print_json, print_table
+from polydraft.apps.commands.shared.options import Json
+from polydraft.apps.commands.shared.terminal import print_json, print_table
 
 # As in pyproject.toml; a test holds the two together.
 LEAST_VERSIONS = {

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands import request
-from polydraft.apps.commands.options import Compare, Device, Dtype, Model, Statistics, Temperature, TopK, TopP
-from polydraft.apps.commands.outcome import report, summary, tell
-from polydraft.apps.commands.terminal import note, progress
+from polydraft.apps.commands.shared import request
+from polydraft.apps.commands.shared.options import Compare, Device, Dtype, Model, Statistics, Temperature, TopK, TopP
+from polydraft.apps.commands.shared.outcome import report, summary, tell
+from polydraft.apps.commands.shared.terminal import note, progress
 
 if TYPE_CHECKING:
     from polydraft.modalities.image.pipeline import ImagePipeline, ImageStep

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from polydraft.apps.commands.options import Json
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.commands.shared.options import Json
+from polydraft.apps.commands.shared.terminal import note, print_json, print_table
 
 if TYPE_CHECKING:
     from polydraft.core.methods.method import Choice, Parameter

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands.options import Json
-from polydraft.apps.commands.terminal import print_json, print_table
+from polydraft.apps.commands.shared.options import Json
+from polydraft.apps.commands.shared.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from polydraft.modalities.loading import ModelCard

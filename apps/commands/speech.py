@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands import request
-from polydraft.apps.commands.options import (
+from polydraft.apps.commands.shared import request
+from polydraft.apps.commands.shared.options import (
     AnyModel,
     Compare,
     Device,
@@ -33,8 +33,8 @@ from polydraft.apps.commands.options import (
     TopK,
     TopP,
 )
-from polydraft.apps.commands.outcome import report, summary, tell
-from polydraft.apps.commands.terminal import note, progress
+from polydraft.apps.commands.shared.outcome import report, summary, tell
+from polydraft.apps.commands.shared.terminal import note, progress
 
 if TYPE_CHECKING:
     from polydraft.core.decode import Step

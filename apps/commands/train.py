@@ -15,9 +15,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from polydraft.apps.commands.options import AnyModel, Results
-from polydraft.apps.commands.outcome import BROKEN
-from polydraft.apps.commands.terminal import note, print_json
+from polydraft.apps.commands.shared.options import AnyModel, Results
+from polydraft.apps.commands.shared.outcome import BROKEN
+from polydraft.apps.commands.shared.terminal import note, print_json
 
 app = typer.Typer(no_args_is_help=True, help="Train models and drafters.")
 

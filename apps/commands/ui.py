@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 
 NEEDED = ("gradio", "fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from polydraft.apps.ray import wire
 from polydraft.apps.server import logs
-from polydraft.apps.server.engine import Engine, Limits
+from polydraft.apps.server.engine.engine import Engine, Limits
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.apps.server.run import choices
 from polydraft.apps.server.settings import Settings
-from polydraft.apps.server.ticket import Ticket
 
 log = logging.getLogger("polydraft.ray")
 NEVER_FULL = 10**6  # prompts

@@ -56,7 +56,7 @@ def front(given: dict[str, Any]) -> Any:
     from polydraft.apps.server import logs
     from polydraft.apps.server.api.app import create_app, guarded
     from polydraft.apps.server.api.metrics import PrometheusMeter
-    from polydraft.apps.server.engine import Limits
+    from polydraft.apps.server.engine.engine import Limits
 
     chosen = Settings(**given)
     logs.configure(chosen.log_level)

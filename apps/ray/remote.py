@@ -1,4 +1,4 @@
-"""An engine whose work is done elsewhere: the interface of `apps/server/engine.py`, so routes cannot tell.
+"""An engine whose work is done elsewhere: the interface of `apps/server/engine/engine.py`, so routes cannot tell.
 
     engine = RemoteEngine(handle, Limits(rows=8, queue=32), meter, replicas=4)    # handle: of the replicas, from Serve
     await engine.attach()                            # until a replica has said what is served
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from polydraft.apps.ray import wire
-from polydraft.apps.server.engine import Engine, Limits
+from polydraft.apps.server.engine.engine import Engine, Limits
+from polydraft.apps.server.engine.meter import Meter
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.apps.server.errors import ComputeFailed, ReplicaLost, TooBusy
 from polydraft.apps.server.limits import Admission
-from polydraft.apps.server.meter import Meter
 from polydraft.apps.server.models import ModelChoice, Served
-from polydraft.apps.server.ticket import Ticket
 
 log = logging.getLogger("polydraft.ray")
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from polydraft.apps.server.api.app import create_app, create_engine, guarded
-from polydraft.apps.server.engine import Engine, ModelChoice
+from polydraft.apps.server.engine.engine import Engine, ModelChoice
 from polydraft.apps.server.listening import address
 from polydraft.apps.server.settings import Settings
 

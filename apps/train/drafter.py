@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train import card
 from polydraft.apps.train.kinds import checked
 from polydraft.apps.train.lessons import LESSONS, Lessons

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps.bench.measure.baseline import beyond
 from polydraft.apps.bench.measure.decoding import draw
+from polydraft.apps.bench.measure.peers.baseline import beyond
 from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.bench.measure.timing import Run, Spread, speedup
 from polydraft.core.target import Prompt

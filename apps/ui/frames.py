@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from polydraft.apps.server.engine import Engine
+from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.ui.views.counts import Counts
 
 PACE = 0.06  # seconds between frames

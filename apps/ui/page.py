@@ -18,7 +18,7 @@ import gradio as gr
 from fastapi import FastAPI, Response
 
 import polydraft
-from polydraft.apps.server.engine import Engine
+from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.ui.again import restored
 from polydraft.apps.ui.scenes import thumbnails
 from polydraft.apps.ui.sounds import Sounds

@@ -21,9 +21,9 @@ from polydraft.core.errors import WeightsError
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.catalogue import CODES
 from polydraft.modalities.image.families import family_of
+from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Parts, PictureFamily
 from polydraft.modalities.image.recognise import kind_of
-from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import card
 from polydraft.modalities.translation import by_words
 

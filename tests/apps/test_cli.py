@@ -17,7 +17,8 @@ from PIL import Image
 from transformers import LlamaConfig
 
 from polydraft.apps.cli import STOPPED
-from polydraft.apps.commands import doctor, outcome
+from polydraft.apps.commands import doctor
+from polydraft.apps.commands.shared import outcome
 from polydraft.core.drafters.network.eagle import EagleNetwork
 
 from .command_line import ENVIRONMENT, ROOT, assert_refused, run

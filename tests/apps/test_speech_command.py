@@ -18,7 +18,7 @@ from PIL import Image
 
 from polydraft import generate_speech
 from polydraft.apps.cli import STOPPED
-from polydraft.apps.commands import outcome
+from polydraft.apps.commands.shared import outcome
 
 from .command_line import ENVIRONMENT, ROOT, assert_refused, run
 

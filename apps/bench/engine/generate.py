@@ -23,15 +23,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.apps.bench.measure import plots, report, shapes
-from polydraft.apps.bench.measure.baseline import beyond
 from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.filled import plain, prompt_of
 from polydraft.apps.bench.measure.lists import whole_numbers, words
-from polydraft.apps.bench.measure.peers import FILLER, prefill_apart
+from polydraft.apps.bench.measure.peers.baseline import beyond
+from polydraft.apps.bench.measure.peers.generate import FILLER, prefill_apart
 from polydraft.apps.bench.measure.table import PEER, PLAIN, Block
 from polydraft.apps.bench.measure.timing import Contender, Run, pace, speedup, take_turns
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.errors import InvalidArgument

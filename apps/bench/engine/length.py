@@ -24,7 +24,7 @@ from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.filled import filled, passes, plain
 from polydraft.apps.bench.measure.lists import whole_numbers
 from polydraft.apps.bench.measure.timing import Contender, Run, pace, take_turns, timed
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument

@@ -26,7 +26,7 @@ from polydraft.apps.bench.measure import plots, report, shapes
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.filled import filled, passes, plain, prompt_of
 from polydraft.apps.bench.measure.timing import Spread, timed
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.decode import Batch, join, leave
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt

@@ -21,7 +21,7 @@ from PIL import Image
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import draw
 from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.methods.fit import pass_seconds

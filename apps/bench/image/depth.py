@@ -21,7 +21,7 @@ from polydraft.apps.bench.measure import plots, report, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.timing import Contender, Run, speedup, take_turns
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import load

@@ -29,7 +29,7 @@ from polydraft.apps.bench.image.prompts import OTHERS, held_out, settings, world
 from polydraft.apps.bench.measure import plots, report, shares, table
 from polydraft.apps.bench.measure.decoding import draw, split
 from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.naming import pieces
 from polydraft.core.methods.naming import split as name_of

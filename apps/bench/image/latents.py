@@ -24,7 +24,7 @@ from polydraft.apps.bench.image.prompts import held_out, settings
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import environment
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.latent.coupled import beside

@@ -28,7 +28,7 @@ from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import draw
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.measure.table import PLAIN
-from polydraft.apps.commands.terminal import progress
+from polydraft.apps.commands.shared.terminal import progress
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
 from polydraft.modalities.world.judging.matcher import fidelity

@@ -19,12 +19,13 @@ from typing import Any
 
 from polydraft.apps.bench.image.judging.quality import CHANCE, NOTHING, Quality, Wanted
 from polydraft.apps.bench.image.prompts import settings, texts_of
-from polydraft.apps.bench.measure import latent_peer, report, table
+from polydraft.apps.bench.measure import report, table
 from polydraft.apps.bench.measure.decoding import asked_for, draw
 from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.peers import generate, untouched
+from polydraft.apps.bench.measure.peers import latents as latent_peer
+from polydraft.apps.bench.measure.peers.generate import generate, untouched
 from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.modalities.image.base import PicturePipeline
 from polydraft.modalities.image.families.tiny import TinyImage
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import polydraft
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 
 BUSY = 0.5  # load a core beyond which figures are not to be trusted
 

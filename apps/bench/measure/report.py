@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 
 from polydraft.apps.bench.measure import plots, table
-from polydraft.apps.commands.terminal import note, print_json, print_table
+from polydraft.apps.commands.shared.terminal import note, print_json, print_table
 from polydraft.core.errors import OutputUnwritable
 from polydraft.modalities.image.result import write_picture
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, Glm4Config, LlamaConfig, MistralConfig, PreTrainedModel
 
-from polydraft.apps.bench.measure.peers import untouched
+from polydraft.apps.bench.measure.peers.generate import untouched
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.loading import DTYPES, load, models

@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from polydraft.apps.bench.measure import report, table
-from polydraft.apps.commands.terminal import print_json, print_table
+from polydraft.apps.commands.shared.terminal import print_json, print_table
 
 HEADERS = ["part", "share right"]
 TOGETHER = 8  # asked for in one batch

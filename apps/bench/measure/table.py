@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.apps.bench.measure.baseline import beyond, fastest
+from polydraft.apps.bench.measure.peers.baseline import beyond, fastest
 from polydraft.apps.bench.measure.timing import Run, Spread, seconds, speedup
 
 PLAIN, PEER = "ar", "transformers generate"

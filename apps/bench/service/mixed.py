@@ -13,7 +13,7 @@ import httpx
 from polydraft.apps.bench.service.asking import PATHS, ask
 from polydraft.apps.bench.service.load import Asked, Quantiles, load
 from polydraft.apps.bench.service.process import Server
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 
 PERIOD = 0.1  # seconds between looks at /health
 SEEDS = 4  # different requests of each modality

@@ -27,7 +27,7 @@ from polydraft.apps.bench.service.asking import PATHS
 from polydraft.apps.bench.service.load import load
 from polydraft.apps.bench.service.mixed import mixed
 from polydraft.apps.bench.service.process import Server, started
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 
 HEADERS = ["modality", "clients", "way", "requests/s", "of one", "pays", "first p50", "first p99", "p50", "p99"]
 MIXED = ["modality", "requests", "requests/s", "first p50", "first p99", "p50", "p99", "refused"]

@@ -20,7 +20,7 @@ from polydraft.apps.bench.speech.likeness import Sound, Voices, log_mel_distance
 from polydraft.apps.bench.speech.stages import CODEC, VOCODER, stages
 from polydraft.apps.bench.speech.torchaudio_judges import Squim, Wav2Vec2
 from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.text.reading import read

@@ -23,9 +23,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from polydraft.apps.bench.measure import plots, report, table
-from polydraft.apps.bench.measure.baseline import beyond
 from polydraft.apps.bench.measure.decoding import asked_for
 from polydraft.apps.bench.measure.environment import timed_on
+from polydraft.apps.bench.measure.peers.baseline import beyond
 from polydraft.apps.bench.speech import intelligibility, product, speed
 from polydraft.apps.bench.speech.prose import passages
 from polydraft.modalities.loading import load

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from polydraft.apps.bench.measure import table
-from polydraft.apps.bench.measure.peers import generate, untouched
+from polydraft.apps.bench.measure.peers.generate import generate, untouched
 from polydraft.apps.bench.measure.timing import Contender, Run, Spread, take_turns
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from polydraft.apps.bench.speech.likeness import Sound
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.modalities.speech.codecs import vocoder
 from polydraft.modalities.speech.families.tiny import TinySpeech
 from polydraft.modalities.speech.family import SpeechFamily

@@ -12,7 +12,7 @@ from PIL import Image
 from polydraft.apps.bench.measure import report, shares
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.modalities.loading import load
 from polydraft.modalities.world.words.told import Told, judged
 

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from polydraft.apps import journal
 from polydraft.apps.bench.measure import report
-from polydraft.apps.bench.measure.baseline import beyond
 from polydraft.apps.bench.measure.decoding import split
 from polydraft.apps.bench.measure.environment import environment, warning
+from polydraft.apps.bench.measure.peers.baseline import beyond
 from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.bench.vlm import data, summary
 from polydraft.apps.bench.vlm.registry import wanted
 from polydraft.apps.bench.vlm.task import Row, Sample, Task, pictures
-from polydraft.apps.commands.terminal import note, print_json, print_table, progress
+from polydraft.apps.commands.shared.terminal import note, print_json, print_table, progress
 from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError, PromptError
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import load

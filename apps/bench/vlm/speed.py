@@ -17,10 +17,10 @@ from typing import Any
 from polydraft.apps.bench.measure import report, table
 from polydraft.apps.bench.measure.decoding import asked_for, draw
 from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.peers import generate, untouched
+from polydraft.apps.bench.measure.peers.generate import generate, untouched
 from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load

@@ -18,7 +18,7 @@ from polydraft.apps.server.api.metrics import PrometheusMeter
 from polydraft.apps.server.api.page import mount_page
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.routes import chat, images, service, speech
-from polydraft.apps.server.engine import Engine, Limits
+from polydraft.apps.server.engine.engine import Engine, Limits
 from polydraft.apps.server.settings import Settings
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from polydraft.apps.server.engine import Engine
-from polydraft.apps.server.meter import Meter
-from polydraft.apps.server.ticket import Ticket
+from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.engine.meter import Meter
+from polydraft.apps.server.engine.ticket import Ticket
 
 PREFIX = "polydraft:"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from fastapi import FastAPI
 
-from polydraft.apps.server.engine import Engine
+from polydraft.apps.server.engine.engine import Engine
 
 log = logging.getLogger("polydraft.server")
 PAGE = "polydraft.apps.ui.page"  # has mount(app, engine)

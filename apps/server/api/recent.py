@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from polydraft.apps.server.api.schemas.common import metrics
 from polydraft.apps.server.api.schemas.service import RequestInfo
-from polydraft.apps.server.ticket import Ticket
+from polydraft.apps.server.engine.ticket import Ticket
 
 KEPT = 1000
 

@@ -12,8 +12,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from polydraft.apps.server.api import envelope
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.apps.server.errors import Cancelled
-from polydraft.apps.server.ticket import Ticket
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train.own import forms
 from polydraft.apps.train.own.rows import PICTURES, TEXTS, Row, rows
 from polydraft.apps.train.samples import TOGETHER

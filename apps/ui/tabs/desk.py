@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from polydraft.apps.server.engine import Engine
+from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.ui.frames import Frame, frames
 from polydraft.apps.ui.sounds import Sounds
 from polydraft.modalities.loading import ModelCard

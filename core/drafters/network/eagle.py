@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from polydraft.core.drafters.network import published
 from polydraft.core.drafters.network.base import (
     FeatureNetwork,
     NetworkDrafter,
@@ -28,7 +29,6 @@ from polydraft.core.drafters.network.base import (
     in_front,
     layers_alone,
     layers_like,
-    published,
 )
 from polydraft.core.drafters.network.reading import NetworkReader, Said, embeddings
 from polydraft.core.drafters.tree.candidates import Tree

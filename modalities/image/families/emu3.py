@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.image.families.rows import EndedRows
+from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily, rows_of
-from polydraft.modalities.image.rows import EndedRows
 from polydraft.modalities.image.run import Asked
-from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import DeviceMap, ModelCard, pretrained
 
 BOS, BOI, IMAGE, END_OF_ROW = "<|extra_203|>", "<|image start|>", "<|image token|>", "<|extra_200|>"

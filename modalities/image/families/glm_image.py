@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument, WeightsError
+from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
 from polydraft.modalities.image.run import Asked
-from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import DeviceMap, ModelCard, pretrained, read_weights
 
 MARKS = ("grid_bos", "grid_eos", "bos")  # around the size of a grid, and what begins an image

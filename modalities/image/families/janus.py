@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
 from polydraft.modalities.image.run import Asked
-from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import DeviceMap, ModelCard, pretrained
 
 BOI = "<begin_of_image>"

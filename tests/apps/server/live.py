@@ -13,7 +13,7 @@ import openai
 import uvicorn
 
 from polydraft.apps.server.api.app import create_app, create_engine, guarded
-from polydraft.apps.server.engine import ModelChoice
+from polydraft.apps.server.engine.engine import ModelChoice
 from polydraft.apps.server.limits import Admission
 from polydraft.apps.server.listening import bound
 from polydraft.apps.server.settings import Settings

@@ -13,9 +13,9 @@ import httpx
 import openai
 import pytest
 
+from polydraft.apps.server.engine.group import Group
+from polydraft.apps.server.engine.worker import KEPT
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed
-from polydraft.apps.server.group import Group
-from polydraft.apps.server.worker import KEPT
 from polydraft.modalities import run as runs
 from polydraft.modalities.speech.result import pcm
 

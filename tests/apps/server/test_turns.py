@@ -7,10 +7,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from polydraft.apps.server.compute import Compute
+from polydraft.apps.server.engine.compute import Compute
+from polydraft.apps.server.engine.turns import Turns
 from polydraft.apps.server.errors import TooBusy
 from polydraft.apps.server.limits import Admission
-from polydraft.apps.server.turns import Turns
 
 LONG = 60
 

@@ -9,8 +9,8 @@ import torch
 
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.methods.registry import parse
+from polydraft.modalities.image.families.rows import EndedRows
 from polydraft.modalities.image.pipeline import ImagePipeline
-from polydraft.modalities.image.rows import EndedRows
 
 from ...decoding import run
 from .conftest import Loaded

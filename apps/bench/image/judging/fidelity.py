@@ -15,7 +15,7 @@ from polydraft.apps.bench.image.judging.texture import TextureBench
 from polydraft.apps.bench.image.prompts import held_out, world_of
 from polydraft.apps.bench.measure import report, shares
 from polydraft.apps.bench.measure.environment import environment
-from polydraft.apps.commands.terminal import note
+from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.loading import load
 from polydraft.modalities.world.judging.matcher import Verdict

@@ -32,7 +32,7 @@ from polydraft.apps.bench.image.judging.metrics import Features, Frechet
 from polydraft.apps.bench.image.prompts import OTHERS
 from polydraft.apps.bench.measure.report import Sheet
 from polydraft.apps.bench.measure.table import PLAIN
-from polydraft.apps.commands.terminal import progress
+from polydraft.apps.commands.shared.terminal import progress
 from polydraft.apps.train.own.forms import shown
 from polydraft.apps.train.own.lessons import seen
 from polydraft.apps.train.own.rows import PICTURES, Row, rows

@@ -25,7 +25,7 @@ from polydraft.apps.server.api.schemas.chat import (
     Message,
 )
 from polydraft.apps.server.api.schemas.common import metrics
-from polydraft.apps.server.ticket import Ticket
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.run import ChatNews

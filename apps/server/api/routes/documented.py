@@ -8,9 +8,9 @@ from fastapi import Depends, Request
 
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.schemas.common import ErrorBody
-from polydraft.apps.server.engine import Engine
+from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.apps.server.settings import Settings
-from polydraft.apps.server.ticket import Ticket
 
 REASONS = {
     400: "The request is not possible; the message says what is.", 401: "The key is missing or wrong.",

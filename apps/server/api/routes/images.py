@@ -22,7 +22,7 @@ from polydraft.apps.server.api.schemas.images import (
     PartialImage,
     Picture,
 )
-from polydraft.apps.server.ticket import Ticket
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import ImageNews

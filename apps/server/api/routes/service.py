@@ -13,7 +13,7 @@ from polydraft.apps.server.api.metrics import PrometheusMeter
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.routes.documented import TheEngine, refusals
 from polydraft.apps.server.api.schemas.service import ModelInfo, ModelList, RequestInfo, Status, Version
-from polydraft.apps.server.engine import Served
+from polydraft.apps.server.engine.engine import Served
 from polydraft.core.errors import UnknownModel
 
 router = APIRouter(tags=["service"])

@@ -20,8 +20,8 @@ from polydraft.apps.server.api.schemas.speech import (
     VoiceInfo,
     Voices,
 )
-from polydraft.apps.server.engine import Served
-from polydraft.apps.server.ticket import Ticket
+from polydraft.apps.server.engine.engine import Served
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.result import SpeechResult, pcm
 from polydraft.modalities.speech.run import SpeechNews

@@ -16,8 +16,8 @@ import torch
 
 from polydraft.core.errors import InvalidArgument, WeightsError
 from polydraft.modalities.image.families.chameleon.model import Chameleon
+from polydraft.modalities.image.families.rows import EndedRows
 from polydraft.modalities.image.family import Branches, Parts
-from polydraft.modalities.image.rows import EndedRows
 from polydraft.modalities.loading import DeviceMap, ModelCard
 
 END_OF_ROW, SIZE = "<reserved08799>", "<reserved{:05d}>"

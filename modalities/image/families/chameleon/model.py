@@ -17,9 +17,9 @@ from transformers import ChameleonForConditionalGeneration
 
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.image.families.chameleon import vq
+from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Parts, PictureFamily, rows_of
 from polydraft.modalities.image.run import Asked
-from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import DeviceMap, ModelCard, pretrained
 
 DIGITS = str.maketrans("0123456789", "ABCDEFGHIJ")  # as words of codes are written

@@ -23,9 +23,9 @@ from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
 from polydraft.modalities.image.families.llamagen.network import load
+from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
 from polydraft.modalities.image.run import Asked
-from polydraft.modalities.image.text import Words
 from polydraft.modalities.loading import DeviceMap, ModelCard, pretrained, read_weights
 
 log = logging.getLogger("polydraft.models")

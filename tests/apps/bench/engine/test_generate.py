@@ -11,7 +11,8 @@ from transformers import LlamaConfig
 
 from polydraft.apps.bench.engine import generate
 from polydraft.apps.bench.engine.generate import acceptance, agreed
-from polydraft.apps.bench.measure import baseline, shapes
+from polydraft.apps.bench.measure import shapes
+from polydraft.apps.bench.measure.peers.generate import baseline
 
 from ...command_line import assert_refused, run
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from polydraft.apps.bench.measure.peers import padded_left
+from polydraft.apps.bench.measure.peers.generate import padded_left
 from polydraft.apps.bench.measure.timing import Run, settle
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.latent.head import LatentHead

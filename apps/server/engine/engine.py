@@ -44,12 +44,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from polydraft.apps.server.engine.meter import Meter
+from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.engine.worker import Worker
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed, Draining, Loading, TooBusy
 from polydraft.apps.server.limits import Admission
-from polydraft.apps.server.meter import Meter
 from polydraft.apps.server.models import ModelChoice, Served, read, warm_up
-from polydraft.apps.server.ticket import Ticket
-from polydraft.apps.server.worker import Worker
 from polydraft.core.errors import InvalidArgument, UnknownModel
 from polydraft.core.stats import DecodeStats
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.apps.server.errors import ComputeFailed
-from polydraft.apps.server.ticket import Ticket
 from polydraft.core.decode import Method
 from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats

@@ -15,7 +15,7 @@ polydraft bench latents --method eagle
 polydraft bench moments --method eagle+coupled --prompts 200
 polydraft bench serve --clients 1,2,4,8
 
-Those of the engine itself are in `bench_engine.py`.
+Those of the engine itself are in `engine.py`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from polydraft.apps.commands import bench_engine
-from polydraft.apps.commands.bench_engine import Output, Repeats
-from polydraft.apps.commands.options import Device, Dtype, Method, Model, Results, Temperature, TopK, TopP
+from polydraft.apps.commands.bench import engine
+from polydraft.apps.commands.bench.engine import Output, Repeats
+from polydraft.apps.commands.shared.options import Device, Dtype, Method, Model, Results, Temperature, TopK, TopP
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
-app.add_typer(bench_engine.app)
+app.add_typer(engine.app)
 
 DEPTH = 5  # of the chains that are drafted at a published shape
 Choices = Literal["flat", "textured", "settings"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
-from polydraft.apps.commands.terminal import note, print_json
+from polydraft.apps.commands.shared.terminal import note, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path

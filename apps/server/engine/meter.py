@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from polydraft.apps.server.ticket import Ticket
+from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.core.stats import DecodeStats
 
 

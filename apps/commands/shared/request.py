@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from polydraft.apps.commands.terminal import busy
+from polydraft.apps.commands.shared.terminal import busy
 
 PLAIN = "ar"
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""`polydraft bench …` of the engine itself, whatever it generates; `apps/commands/bench.py` has those of models.
+"""`polydraft bench …` of the engine itself, whatever it generates; `apps/commands/bench/models.py` has those of models.
 
 polydraft bench generate --shape smolvlm --prompts 80,800,3000 --dtypes bfloat16,float32
 polydraft bench length --shape smolvlm --lengths 512,2048,8192,16384
@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from polydraft.apps.commands.options import Device, Dtype, Model, Results
+from polydraft.apps.commands.shared.options import Device, Dtype, Model, Results
 
 app = typer.Typer()
 

@@ -11,10 +11,10 @@ import logging
 import time
 from typing import Any
 
-from polydraft.apps.server.compute import Compute
-from polydraft.apps.server.group import Ended, Group, Job, told
-from polydraft.apps.server.ticket import Ticket
-from polydraft.apps.server.turns import Turns
+from polydraft.apps.server.engine.compute import Compute
+from polydraft.apps.server.engine.group import Ended, Group, Job, told
+from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.engine.turns import Turns
 from polydraft.core.decode import Method
 
 log = logging.getLogger("polydraft.server")
