@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from polydraft.apps.bench.measure.peers.generate import baseline
+from polydraft.apps.bench.measure.peers import baseline
 
 
 @pytest.fixture(autouse=True)
