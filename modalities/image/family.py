@@ -1,7 +1,7 @@
 """What a family of models that draw codes has of its own. The pipeline knows nothing else about a model.
 
 A family is one file in `families/`, a row of `FAMILIES` there and of `CODES` in `catalogue.py`, and a tiny folder in
-`tests/modalities/image_families/`. It says
+`tests/modalities/image/families/`. It says
 
 - how its weights are loaded (`load`; usually a class of transformers) and what it lets go of;
 - how a caption becomes branches of guidance (`prompt`): ids of the text, and where the model reads something else than

@@ -15,8 +15,8 @@ from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
 from polydraft.modalities.loading import load
 
-from ...modalities.captions import CAPTIONS
-from ...modalities.latent_folder import HEAD, write
+from ...modalities.image.captions import CAPTIONS
+from ...modalities.image.latent_folder import HEAD, write
 
 
 def test_a_draft_counts_as_far_as_its_first_coordinates_agree() -> None:

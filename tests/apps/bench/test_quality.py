@@ -22,7 +22,7 @@ from polydraft.apps.bench.image.judging.metrics import Frechet, pixels
 from polydraft.apps.bench.image.judging.quality import CHANCE, Quality, Wanted
 from polydraft.modalities.world.judging.likeness import frechet
 
-from ...modalities.image_families.folders import FOLDERS
+from ...modalities.image.families.folders import FOLDERS
 from ..command_line import assert_refused, run
 from .clip_folder import LONGEST, SIDE, WIDTH, write
 

@@ -109,7 +109,7 @@ def test_scores_by_hand(task: str, gold: Any, answer: str, points: int) -> None:
 
 def test_every_set_has_ten_cases_by_hand() -> None:
     hand = {task for task in TASKS if sum(case[0] == task for case in CASES) >= 10}
-    assert hand == set(TASKS) - {"emoji-qa"}  # those of emoji-qa are in tests/world/test_questions.py
+    assert hand == set(TASKS) - {"emoji-qa"}  # those of emoji-qa are in tests/modalities/world/test_questions.py
 
 
 def test_edits_are_counted() -> None:

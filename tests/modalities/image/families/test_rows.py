@@ -12,7 +12,7 @@ from polydraft.core.methods.registry import parse
 from polydraft.modalities.image.families.rows import EndedRows
 from polydraft.modalities.image.pipeline import ImagePipeline
 
-from ...decoding import run
+from ....decoding import run
 from .conftest import Loaded
 
 ROWED = {"emu3": ("32x24", "16x40"), "lumina-mgpt": ("12x8", "4x16")}  # what each draws, two widths of rows

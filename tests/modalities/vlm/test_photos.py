@@ -1,7 +1,7 @@
 """A phone's photo of 4032×3024 at the preprocessor settings that the checkpoints are published with.
 
 The Qwens look at every pixel of it, which takes a minute each: they get max_pixels here, and
-`POLYDRAFT_EVERY=1 python -m pytest tests/vlm/test_photos.py` shows them the whole of it.
+`POLYDRAFT_EVERY=1 python -m pytest tests/modalities/vlm/test_photos.py` shows them the whole of it.
 """
 
 from __future__ import annotations

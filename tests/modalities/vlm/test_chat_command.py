@@ -15,7 +15,7 @@ from polydraft.apps.cli import app
 from polydraft.apps.commands.maps.drawing import COLOURS
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
-from ..apps.command_line import assert_refused, run
+from ...apps.command_line import assert_refused, run
 from .conftest import picture
 
 

@@ -19,7 +19,7 @@ from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
-from ..apps.command_line import run as command
+from ...apps.command_line import run as command
 from .conftest import run
 
 LONGEST = 120

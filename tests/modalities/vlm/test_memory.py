@@ -65,7 +65,7 @@ def test_a_head_trains_in_less_memory_than_its_targets_features_take(wide: Path,
     arguments = [str(wide), str(tmp_path), str(tmp_path / "out"), str(CAP), str(GROUPS), "20"]
     done = subprocess.run(
         [sys.executable, "-c", TRAIN, *arguments], capture_output=True, text=True, timeout=600,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3] / "src")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads(done.stdout)

@@ -24,7 +24,7 @@ from polydraft.core.training.examples import Examples
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
-from ..decoding import Watched
+from ...decoding import Watched
 from .conftest import TEXT, WIDTH, asked, method, picture, run
 
 QUESTION = "Where is it, and what?"

@@ -24,7 +24,7 @@ from polydraft.modalities.image.families.glm_image import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import card, load
 
-from ...decoding import run, same
+from ....decoding import run, same
 from .conftest import Loaded
 from .folders import GLM_CODES, GLM_SCORED
 

@@ -18,8 +18,8 @@ import polydraft
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-from ...apps.command_line import assert_refused, run
-from ...covering import every_pair
+from ....apps.command_line import assert_refused, run
+from ....covering import every_pair
 from .folders import SIZES, louder
 
 CAPTIONS = ["a red cat", "owls reading late at night", "a"]

@@ -18,7 +18,7 @@ from polydraft.core.training.distill import collect
 from polydraft.core.training.examples import read
 from polydraft.modalities.loading import load
 
-from ...apps.command_line import assert_refused, run
+from ....apps.command_line import assert_refused, run
 from .conftest import Loaded
 from .folders import SIZES
 

@@ -19,8 +19,8 @@ from polydraft.core.target import Prompt
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-from ..covering import every_pair
-from ..decoding import run, same
+from ...covering import every_pair
+from ...decoding import run, same
 from .captions import CAPTIONS
 
 TOKENS = 16

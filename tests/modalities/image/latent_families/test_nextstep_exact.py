@@ -26,7 +26,7 @@ from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.image.families.nextstep.law import Law
 from polydraft.modalities.image.families.nextstep.model import NextStep
 
-from ...decoding import run
+from ....decoding import run
 from .nextstep_folder import SMALL, save_model
 
 TOKENS, DEPTH = 2, 2

@@ -14,7 +14,7 @@ import transformers as hf
 from PIL import Image, ImageChops
 from safetensors.torch import load_file
 
-from ...apps.command_line import assert_refused, run
+from ....apps.command_line import assert_refused, run
 from .folders import IMAGEGPT_SIDE
 
 FolderOf = Callable[[str], Path]

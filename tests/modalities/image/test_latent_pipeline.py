@@ -19,8 +19,8 @@ from polydraft.core.target import Prompt
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
 from polydraft.modalities.loading import card, load
 
-from ..covering import every_pair
-from ..decoding import run, same
+from ...covering import every_pair
+from ...decoding import run, same
 from .captions import CAPTIONS
 from .latent_folder import write
 

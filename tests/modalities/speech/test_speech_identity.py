@@ -19,8 +19,8 @@ from polydraft.modalities.loading import load
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
-from ..covering import every_pair
-from ..decoding import run, same
+from ...covering import every_pair
+from ...decoding import run, same
 
 TEXTS = [
     "Yes.", "Thank you very much for coming today.", "Would you like another cup of coffee?",

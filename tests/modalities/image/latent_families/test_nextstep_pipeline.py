@@ -20,8 +20,8 @@ from polydraft.modalities.image.families.nextstep.pipeline import NextStepPipeli
 from polydraft.modalities.image.families.patches import unpatchify
 from polydraft.modalities.loading import card, load
 
-from ...covering import every_pair
-from ...decoding import run
+from ....covering import every_pair
+from ....decoding import run
 from .nextstep_folder import SMALL, SMALL_1, save_model, vae, write
 
 SIZE = "64x48"

@@ -11,7 +11,7 @@ from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.registry import build
 from polydraft.modalities.vlm.conversation import conversations
 
-from ..decoding import Watched
+from ...decoding import Watched
 from .conftest import method, picture, run
 
 

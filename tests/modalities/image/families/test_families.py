@@ -20,8 +20,8 @@ from polydraft.modalities.image.catalogue import CODES, PUBLISHED
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import card, load
 
-from ...covering import every_pair
-from ...decoding import run, same
+from ....covering import every_pair
+from ....decoding import run, same
 from .conftest import Loaded
 from .folders import FOLDERS
 
