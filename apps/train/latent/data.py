@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.apps.train.image.data import LONGEST_PROMPT, list_objects, packed_scene, to_pixels
-from polydraft.apps.train.image.posterior import CELLS, MOST, Codes, Floats, laws, settled
+from polydraft.apps.train.image.posterior import CELLS, MOST, Bools, Codes, Floats, laws, settled
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
@@ -95,7 +95,8 @@ class LatentBatch:
     latents: `[B, CELLS, C]` without noise. could: `[B, CELLS, K, C]`, what every latent could have been given those
     before it, and chances `[B, CELLS, K]`, which are 0 where there is nothing to learn; firsts `[B, CELLS, K]`: what
     would begin with it, 0 for nothing. plain: `[B, CELLS]`, bare background for sure. begun: `[B, CELLS]`, something
-    stands there or before. told: `[B]`, the caption is there. scenes: what the latents are of.
+    stands there or before. whole: `[B, CELLS]`, something may begin there and its chances are of all that the model
+    does not see (`posterior.laws`). told: `[B]`, the caption is there. scenes: what the latents are of.
     """
 
     ids: Tensor
@@ -106,6 +107,7 @@ class LatentBatch:
     firsts: Tensor
     plain: Tensor
     begun: Tensor
+    whole: Tensor
     told: Tensor
     scenes: tuple[Scene, ...]
 
@@ -126,23 +128,23 @@ class LatentBatches:
         self.text = vocabulary.build(words(), synonyms())
         self.rng = np.random.default_rng(seed)
 
-    def captioned(self) -> tuple[str, Scene, Codes, Floats]:
+    def captioned(self) -> tuple[str, Scene, Codes, Floats, Bools]:
         """A composition from the grammar: its caption, and the law of every latent (`posterior.py`)."""
         composition = random_composition(self.rng, self.held_out)
         scene = place(composition, self.rng)
         empty = self.glyphs.empty[scene.background]
         caption = "" if self.rng.random() < self.drop else describe(composition, self.rng)
-        could, chances, _ = laws(composition, scene, self.glyphs.ids(scene), empty, int(self.rng.integers(6)))
-        return caption, scene, could, chances
+        return caption, scene, *laws(composition, scene, self.glyphs.ids(scene), empty, int(self.rng.integers(6)))
 
-    def packed(self) -> tuple[str, Scene, Codes, Floats]:
+    def packed(self) -> tuple[str, Scene, Codes, Floats, Bools]:
         """Many objects at once; only what the latents before settle counts."""
         scene = packed_scene(self.rng)
         ids = self.glyphs.ids(scene)
         chances = np.zeros((CELLS, 1 + MOST), np.float32)
         for item in scene.objects:
             chances[settled(ids, item, self.glyphs.empty[scene.background]), 0] = 1
-        return list_objects(scene, self.rng), scene, np.repeat(ids.reshape(-1, 1), 1 + MOST, 1), chances
+        could = np.repeat(ids.reshape(-1, 1), 1 + MOST, 1)
+        return list_objects(scene, self.rng), scene, could, chances, np.zeros(CELLS, bool)
 
     def next(self, rows: int, packed: float = 0.0) -> LatentBatch:
         """The next batch, a share `packed` of it packed scenes."""
@@ -153,12 +155,12 @@ class LatentBatches:
             prompt = vocabulary.prompt_ids(self.text, caption)
             begins[row] = len(prompt)
             ids[row, : len(prompt)] = torch.tensor(prompt)
-        could = torch.from_numpy(np.stack([could for _, _, could, _ in samples]))
-        chances = torch.from_numpy(np.stack([chances for *_, chances in samples]))
+        by_cell = zip(*[law for _, _, *law in samples], strict=True)
+        could, chances, whole = (torch.from_numpy(np.stack(law)) for law in by_cell)
         empty = torch.tensor([self.glyphs.empty[scene.background] for _, scene, *_ in samples])
         there = torch.from_numpy(np.stack([self.glyphs.ids(scene) for _, scene, *_ in samples])).flatten(1)
         return LatentBatch(
             ids, begins, self.glyphs.table[there], self.glyphs.table[could], chances, self.glyphs.firsts[could],
             (could[..., 0] == empty[:, None]) & (chances[..., 0] == 1), (there != empty[:, None]).cumsum(1) > 0,
-            torch.tensor([bool(caption) for caption, *_ in samples]), tuple(scene for _, scene, *_ in samples),
+            whole, torch.tensor([bool(caption) for caption, *_ in samples]), tuple(scene for _, scene, *_ in samples),
         )  # fmt: skip

@@ -21,7 +21,7 @@ from polydraft.modalities.image.latent.head import LatentHead
 
 DRAWS = 2  # noisy latents a token and step
 SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `Lessons`)
-URGENT = 6.0  # what a latent that surely begins something counts more
+URGENT = 6.0  # what a latent that surely begins something counts more (`urgency`)
 OVER = 4.0  # what one where no more may begin counts more, of what begins
 PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
 NOTHING = torch.tensor([0])  # of `firsts`
@@ -64,7 +64,7 @@ class Lessons(Rows):
         others[..., 0] = 0
         share = SPREAD * batch.told[:, None, None] * others.any(-1, keepdim=True)
         shares = (1 - share) * batch.chances + share * others / others.sum(-1, keepdim=True).clamp(min=1)
-        weight = torch.where(batch.plain, PLAIN, 1 + URGENT * batch.chances[..., 1:].sum(-1))[taught]
+        weight = torch.where(batch.plain, PLAIN, urgency(batch))[taught]
         return Lessons(features[taught], could[taught], batch.chances[taught], shares[taught], weight)
 
     @property
@@ -91,7 +91,7 @@ class Beginnings(Rows):
     def of(batch: LatentBatch, features: Tensor) -> Beginnings:
         free = batch.chances.any(-1) & (batch.plain | (batch.chances[..., 0] < 1))
         over = batch.plain & batch.begun & batch.told[:, None]
-        weight = 1 + URGENT * batch.chances[..., 1:].sum(-1) + OVER * over
+        weight = urgency(batch) + OVER * over
         return Beginnings(features[free], batch.firsts[free], batch.chances[free], weight[free])
 
     def divergence(self, classifier: nn.Linear) -> Tensor:
@@ -110,6 +110,15 @@ class Beginnings(Rows):
             logits[may].index_fill(1, NOTHING, -torch.inf), chances / chances.sum(1, keepdim=True), firsts
         )
         return torch.stack([whole.mean(), what.sum() / len(whole)])
+
+
+def urgency(batch: LatentBatch) -> Tensor:
+    """`[B, CELLS]`: what latents count by their chance that something begins.
+
+    Only where the law is whole: where one of three objects is held, the law is right in the mean over scenes, and a
+    weight that goes with it would have things begin too early.
+    """
+    return 1 + URGENT * batch.chances[..., 1:].sum(-1) * batch.whole
 
 
 def began(batch: LatentBatch) -> Tensor:

@@ -30,9 +30,9 @@ def batch() -> LatentBatch:
     ids, begins = torch.zeros(2, CELLS + 4, dtype=torch.long), torch.tensor([4, 2])
     could = torch.randn(2, CELLS, 4, 3)
     chances = torch.tensor([0.7, 0.3, 0.0, 0.0]).expand(2, CELLS, -1)
-    none = torch.zeros(2, CELLS, dtype=torch.bool)
+    none, told = torch.zeros(2, CELLS, dtype=torch.bool), torch.ones(2).bool()
     firsts = torch.arange(4).expand(2, CELLS, -1)
-    return LatentBatch(ids, begins, could[:, :, 0], could, chances, firsts, none, ~none, torch.ones(2).bool(), ())
+    return LatentBatch(ids, begins, could[:, :, 0], could, chances, firsts, none, ~none, ~none, told, ())
 
 
 def test_eagle_comes_nearer_to_the_estimates_of_the_target(target: LatentModel) -> None:
