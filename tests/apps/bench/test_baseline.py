@@ -12,7 +12,7 @@ import torch
 from polydraft.apps.bench.image import speed as image
 from polydraft.apps.bench.measure import report, table
 from polydraft.apps.bench.measure.peers import baseline
-from polydraft.apps.bench.measure.peers.generate import generate as peers
+from polydraft.apps.bench.measure.peers import generate as peers
 from polydraft.apps.bench.measure.table import PEER, Block, markdown
 from polydraft.apps.bench.measure.timing import Run
 from polydraft.apps.bench.speech import run as speech
