@@ -49,15 +49,20 @@ def divergence(model: LlamaForCausalLM, batch: Batch) -> Tensor:
         logits = model.lm_head(hidden[wanted]).float()
     whole = divergence_of(logits, chances, choices)
     starts = batch.starts[:, 1:][wanted]
-    begun = logits[starts].scatter(1, choices[starts, :1], -torch.inf)
-    what = chances[starts, 1:] / chances[starts, 1:].sum(1, keepdim=True)
-    return torch.stack([whole.mean(), divergence_of(begun, what, choices[starts, 1:]).sum() / len(whole)])
+    what = divergence_begun(logits[starts], chances[starts], choices[starts])
+    return torch.stack([whole.mean(), what.sum() / len(whole)])
 
 
 def divergence_of(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor:
     """KL in nats of every row: logits `[N, V]`; chances and choices `[N, K]`."""
     said = logits.log_softmax(-1).gather(1, choices)
     return -(torch.where(chances > 0, chances * said, 0) + torch.special.entr(chances)).sum(-1)
+
+
+def divergence_begun(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor:
+    """`divergence_of` given that something begins: the first choice, for nothing, is left out."""
+    begun = logits.scatter(1, choices[:, :1], -torch.inf)
+    return divergence_of(begun, chances[:, 1:] / chances[:, 1:].sum(1, keepdim=True), choices[:, 1:])
 
 
 def rope_base(row: int, head: int, pair: int = 3) -> float:

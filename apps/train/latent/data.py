@@ -111,6 +111,11 @@ class LatentBatch:
     told: Tensor
     scenes: tuple[Scene, ...]
 
+    @property
+    def over(self) -> Tensor:
+        """`[B, CELLS]`: bare background for sure after something has begun, so that no more may begin there."""
+        return self.plain & self.begun
+
     def replaced(self, rows: Sequence[int], others: LatentBatch) -> LatentBatch:
         """This batch with `rows` of it those of `others`, in order."""
         at = torch.tensor(rows)

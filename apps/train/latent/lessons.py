@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from polydraft.apps.train.image.target import divergence_of
+from polydraft.apps.train.image.target import divergence_begun, divergence_of
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.modalities.image.latent.head import LatentHead
 
@@ -24,7 +24,6 @@ SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `L
 URGENT = 6.0  # what a latent that surely begins something counts more (`urgency`)
 OVER = 4.0  # what one where no more may begin counts more, of what begins
 PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
-NOTHING = torch.tensor([0])  # of `firsts`
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
 
 
@@ -58,7 +57,7 @@ class Lessons(Rows):
 
     @staticmethod
     def of(batch: LatentBatch, features: Tensor) -> Lessons:
-        taught, over = batch.chances.any(-1), (batch.plain & batch.begun)[..., None]
+        taught, over = batch.chances.any(-1), batch.over[..., None]
         could = torch.where(over[..., None], began(batch), batch.could)
         others = ((batch.chances > 0) | over).float()
         others[..., 0] = 0
@@ -90,8 +89,7 @@ class Beginnings(Rows):
     @staticmethod
     def of(batch: LatentBatch, features: Tensor) -> Beginnings:
         free = batch.chances.any(-1) & (batch.plain | (batch.chances[..., 0] < 1))
-        over = batch.plain & batch.begun & batch.told[:, None]
-        weight = urgency(batch) + OVER * over
+        weight = urgency(batch) + OVER * (batch.over & batch.told[:, None])
         return Beginnings(features[free], batch.firsts[free], batch.chances[free], weight[free])
 
     def divergence(self, classifier: nn.Linear) -> Tensor:
@@ -105,10 +103,7 @@ class Beginnings(Rows):
         logits = logits.float()
         whole = divergence_of(logits, self.chances, self.firsts) * self.weight
         may = self.chances[:, 0] < 1
-        chances, firsts = self.chances[may, 1:], self.firsts[may, 1:]
-        what = divergence_of(
-            logits[may].index_fill(1, NOTHING, -torch.inf), chances / chances.sum(1, keepdim=True), firsts
-        )
+        what = divergence_begun(logits[may], self.chances[may], self.firsts[may])
         return torch.stack([whole.mean(), what.sum() / len(whole)])
 
 
