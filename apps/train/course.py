@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.apps.train.checkpoint import Curve, steps
-from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
+from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, same, set_rate
 from polydraft.apps.train.together import average
 
 TELL_EVERY, JUDGE_EVERY = 50, 500  # steps
@@ -28,17 +28,18 @@ def run(
     model: nn.Module, beside: Sequence[nn.Module], losses: Callable[[Any], Tensor], next_batch: Callable[[], Any],
     valid: Sequence[Any], keep: Callable[[Curve], None], *, weights: dict[str, float], minutes: float, rate: float,
     curve: Curve, rank: int, judge_every: int = JUDGE_EVERY, decay: float = 0.01, spent: float = 0.0,
+    factor: Callable[[str], float] = same,
 ) -> None:  # fmt: skip
     """Train `model`, and what is only there to help it `beside`, for `minutes`.
 
     losses: of a batch, a value a name in `weights`, the first of them the one that counts. curve: of earlier runs.
     decay: of hidden matrices. spent: seconds of the minutes that a run which was stopped has had; the rate goes on from
-    there.
+    there. factor: of the rate, by the name of a weight of `model`.
     """
     past = curve[-1]["seconds"] if curve else 0
     before = steps(curve)
     helpers = [weight for module in beside for weight in module.parameters()]
-    optimisers = muon_and_adamw(model, decay)
+    optimisers = muon_and_adamw(model, decay, factor)
     if helpers:
         optimisers.append(torch.optim.AdamW(helpers, lr=1.0, betas=(0.9, 0.95)))
     share = torch.tensor(list(weights.values()))

@@ -6,20 +6,38 @@ set_rate(optimisers, rate * descent(elapsed / budget, step))
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 WARM_UP = 100  # steps
 
 
-def muon_and_adamw(model: torch.nn.Module, decay: float = 0.01) -> list[torch.optim.Optimizer]:
-    """Hidden matrices for Muon, whose weights decay; embeddings, heads and norms for AdamW."""
-    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    hidden = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name and "lm_head" not in name]
-    rest = [weight for _, weight in named if not any(weight is other for other in hidden)]
+def same(name: str) -> float:
+    """Every weight at the same rate."""
+    return 1.0
+
+
+def muon_and_adamw(
+    model: torch.nn.Module, decay: float = 0.01, factor: Callable[[str], float] = same
+) -> list[torch.optim.Optimizer]:
+    """Hidden matrices for Muon, whose weights decay; embeddings, heads and norms for AdamW. factor: of the rate, by a
+    weight's name."""
+    hidden: dict[float, list[torch.nn.Parameter]] = {}
+    rest: dict[float, list[torch.nn.Parameter]] = {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            matrix = weight.ndim == 2 and "embed" not in name and "lm_head" not in name
+            (hidden if matrix else rest).setdefault(factor(name), []).append(weight)
     return [
-        torch.optim.Muon(hidden, lr=1.0, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(grouped(hidden), lr=1.0, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(grouped(rest), lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
     ]
+
+
+def grouped(weights: dict[float, list[torch.nn.Parameter]]) -> list[dict[str, Any]]:
+    return [{"params": some, "factor": factor} for factor, some in weights.items()]
 
 
 def descent(spent: float, step: int) -> float:
@@ -30,7 +48,8 @@ def descent(spent: float, step: int) -> float:
 
 def set_rate(optimisers: list[torch.optim.Optimizer], rate: float) -> None:
     for optimiser in optimisers:
-        optimiser.param_groups[0]["lr"] = rate
+        for group in optimiser.param_groups:
+            group["lr"] = rate * group.get("factor", 1.0)
 
 
 def apply(optimisers: list[torch.optim.Optimizer], model: torch.nn.Module) -> None:

@@ -24,6 +24,7 @@ SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `L
 URGENT = 6.0  # what a latent that surely begins something counts more (`urgency`)
 OVER = 4.0  # what one where no more may begin counts more, of what begins
 PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
+TINY = 1e-9  # chances below it are none
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
 
 
@@ -84,27 +85,46 @@ class Beginnings(Rows):
     features: Tensor
     firsts: Tensor
     chances: Tensor
+    latents: Tensor
     weight: Tensor
 
     @staticmethod
     def of(batch: LatentBatch, features: Tensor) -> Beginnings:
         free = batch.chances.any(-1) & (batch.plain | (batch.chances[..., 0] < 1))
         weight = urgency(batch) + OVER * (batch.over & batch.told[:, None])
-        return Beginnings(features[free], batch.firsts[free], batch.chances[free], weight[free])
+        chances, begun = batch.chances[free], batch.chances[free, 1:]
+        latents = (begun / begun.sum(1, keepdim=True).clamp(min=TINY))[:, None] @ batch.could[free, 1:]
+        return Beginnings(features[free], batch.firsts[free], chances, latents[:, 0], weight[free])
 
-    def divergence(self, classifier: nn.Linear) -> Tensor:
-        """`[2]`: how far what a linear classifier of features says begins is from the law, KL in nats a latent,
-        weighted; and of what it is alone, where something may begin (`divergence` of the image model's codes).
+    def told(self, probe: Probe) -> Tensor:
+        """`[3]`: how far what the probe says begins is from the law, KL in nats a latent, weighted; of what it is
+        alone, where something may begin (`divergence` of the image model's codes); and there, the squared error of the
+        latent.
 
         Squared errors of latents hardly tell a chance of .95 from 1, which decides whether a thing comes at all.
         """
         with torch.autocast("cpu", torch.bfloat16):
-            logits = classifier(self.features)
-        logits = logits.float()
+            logits, latents = probe(self.features)
+        logits, may = logits.float(), self.chances[:, 0] < 1
         whole = divergence_of(logits, self.chances, self.firsts) * self.weight
-        may = self.chances[:, 0] < 1
         what = divergence_begun(logits[may], self.chances[may], self.firsts[may])
-        return torch.stack([whole.mean(), what.sum() / len(whole)])
+        apart = (latents[may].float() - self.latents[may]).square().mean()
+        return torch.stack([whole.mean(), what.sum() / len(whole), apart])
+
+
+class Probe(nn.Module):
+    """What features `[…, D]` tell of what begins by linear maps: scores `[…, N]` of all that may, the first for
+    nothing; and the latent `[…, C]`.
+
+    It helps to train the backbone and is left behind: what features have in this form the head need not untangle.
+    """
+
+    def __init__(self, width: int, classes: int, size: int) -> None:
+        super().__init__()
+        self.scores, self.latents = nn.Linear(width, classes), nn.Linear(width, size)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self.scores(features), self.latents(features)
 
 
 def urgency(batch: LatentBatch) -> Tensor:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.apps.train.latent.draw import chain
-from polydraft.apps.train.latent.lessons import Beginnings, Lessons, denoising
+from polydraft.apps.train.latent.lessons import Beginnings, Lessons, Probe, denoising
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
 from polydraft.modalities.image.latent.head import LatentHead
 
@@ -32,9 +32,9 @@ class Rounds:
     """
 
     def __init__(
-        self, model: LatentModel, classifier: nn.Linear, fresh: Callable[[int], LatentBatch], rows: int, rounds: int
+        self, model: LatentModel, probe: Probe, fresh: Callable[[int], LatentBatch], rows: int, rounds: int
     ) -> None:
-        self.model, self.classifier, self.fresh, self.rounds = model, classifier, fresh, rounds
+        self.model, self.probe, self.fresh, self.rounds = model, probe, fresh, rounds
         self.step = 0
         batches = [fresh(rows) for _ in range(POOL)]
         self.pool = [Reading(batch, noised(model.head, batch), torch.arange(rows) % rounds) for batch in batches]
@@ -50,7 +50,7 @@ class Rounds:
         return now.batch
 
     def losses(self, batch: LatentBatch) -> Tensor:
-        """`[4]`: `denoising`, then the divergences of `Beginnings`; tokens of a batch not under way are the scenes'."""
+        """`[5]`: `denoising`, then what `Beginnings` tell; tokens of a batch not under way are the scenes'."""
         now = next((each for each in self.pool if each.batch is batch), None)
         tokens = noised(self.model.head, batch) if now is None else now.tokens
         features = understood(self.model, batch, tokens)
@@ -58,7 +58,7 @@ class Rounds:
             now.read = now.read + 1
             now.tokens = drawn(self.model.head, batch, features.detach(), now.read < self.rounds)
         denoised = denoising(self.model.head, Lessons.of(batch, features))
-        return torch.cat([denoised, Beginnings.of(batch, features).divergence(self.classifier)])
+        return torch.cat([denoised, Beginnings.of(batch, features).told(self.probe)])
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What comes before the target is trained as one: its parts are fitted to each other, each for itself.
 
 First what reads latents is fitted to what the backbone read before, codes of `tiny-image`; then the head alone learns
-from states of the backbone, which are kept, and so does the classifier of what begins.
+from states of the backbone, which are kept, and so does the probe of what begins.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from polydraft.apps.train.image.data import GlyphCodes
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.lessons import PLAIN, Beginnings, Lessons, denoising
+from polydraft.apps.train.latent.lessons import PLAIN, Beginnings, Lessons, Probe, denoising
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
 from polydraft.apps.train.optimise import apply, descent, set_rate
 from polydraft.modalities.image import vocabulary
@@ -93,21 +92,19 @@ def start(runs: Path, image: Path, data: LatentBatches, minutes: float) -> Laten
     return model
 
 
-def fit_classifier(model: LatentModel, data: LatentBatches, classes: int, steps: int, batches: int = KEPT) -> nn.Linear:
-    """Of what begins, on kept states of the backbone, which would forget what it knows for one that knows nothing."""
+def fit_probe(model: LatentModel, data: LatentBatches, probe: Probe, steps: int, batches: int = KEPT) -> None:
+    """On kept states of the backbone, which would forget what it knows for a probe that knows nothing."""
     kept: list[Beginnings] = []
     for _ in range(batches):
         batch = data.next(16)
         with torch.no_grad():
             kept.append(Beginnings.of(batch, understood(model, batch, noised(model.head, batch))))
     known = Beginnings.joined(kept)
-    classifier = nn.Linear(known.features.shape[1], classes)
-    optimiser = torch.optim.AdamW(classifier.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    optimiser = torch.optim.AdamW(probe.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(steps):
         set_rate([optimiser], 1e-2 * descent(step / steps, step))
-        loss = known.some(torch.randint(len(known.features), (4096,))).divergence(classifier)[0]
-        loss.backward()
-        apply([optimiser], classifier)
+        begins, _, apart = known.some(torch.randint(len(known.features), (4096,))).told(probe)
+        (begins + apart).backward()
+        apply([optimiser], probe)
         if (step + 1) % 100 == 0:
-            print(f"what begins: step {step + 1}, {loss.item():.4f} nats a latent", flush=True)
-    return classifier
+            print(f"what begins: step {step + 1}, {begins:.4f} nats a latent, apart {apart:.4f}", flush=True)

@@ -7,7 +7,7 @@
 
 Tokens are latents with fresh noise. First the parts are fitted to each other (`stages.py`), then everything is trained
 at once: the head to denoise whatever the next latent could be, the backbone also to know what begins there, told by a
-linear classifier that is left behind (`lessons.py`), on scenes that are read as they are and as the model drew them
+linear probe that is left behind (`lessons.py`), on scenes that are read as they are and as the model drew them
 (`rounds.py`).
 """
 
@@ -20,32 +20,39 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from polydraft.apps.train import checkpoint, course
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
+from polydraft.apps.train.latent.lessons import Probe
 from polydraft.apps.train.latent.model import LatentModel
 from polydraft.apps.train.latent.rounds import Rounds
-from polydraft.apps.train.latent.stages import fit_classifier, start
+from polydraft.apps.train.latent.stages import fit_probe, start
 from polydraft.apps.train.together import join, meet
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 
 JUDGE_EVERY = 100  # steps
 ROUNDS = 3  # how often a scene is read
-WEIGHTS = {"loss": 1.0, "whole": 0.0, "begins": 3.0, "what": 0.3}  # of what `Rounds` tells
-CLASSIFYING = 500  # steps of the classifier alone
-CLASSIFIER = "beginnings.safetensors"
+WEIGHTS = {"loss": 1.0, "whole": 0.0, "begins": 3.0, "what": 0.3, "apart": 0.5}  # of what `Rounds` tells
+QUICK = 4.0  # how much higher the head's rate is
+PROBING = 500  # steps of the probe alone
+PROBE = "beginnings.safetensors"
 
 
-def classifier_of(model: LatentModel, data: LatentBatches, runs: Path, rank: int) -> nn.Linear:
-    """What begins, of features: the one that an earlier run left, or one that the first process fits."""
-    width, classes = model.head.config.hidden, int(data.glyphs.firsts.max()) + 1
-    if rank == 0 and not (runs / CLASSIFIER).exists():
-        save_file(fit_classifier(model, data, classes, CLASSIFYING).state_dict(), runs / CLASSIFIER)
+def probe_of(model: LatentModel, data: LatentBatches, runs: Path, rank: int) -> Probe:
+    """The probe that an earlier run left, or one that the first process fits."""
+    classes = int(data.glyphs.firsts.max()) + 1
+    probe = Probe(model.head.config.hidden, classes, model.head.size)
+    if rank == 0 and not (runs / PROBE).exists():
+        fit_probe(model, data, probe, PROBING)
+        save_file(probe.state_dict(), runs / PROBE)
     meet()
-    classifier = nn.Linear(width, classes)
-    classifier.load_state_dict(load_file(runs / CLASSIFIER))
-    return classifier
+    probe.load_state_dict(load_file(runs / PROBE))
+    return probe
+
+
+def factor(name: str) -> float:
+    """Of the rate: the head has more to learn than the backbone, which forgets what it knows at higher rates."""
+    return QUICK if name.startswith("head.") and "embedding" not in name else 1.0
 
 
 def keep(model: LatentModel, runs: Path, image: Path, curve: checkpoint.Curve) -> None:
@@ -71,7 +78,7 @@ def run(
         keep(model, runs, image, curve)
     if minutes <= 0:
         return
-    classifier = classifier_of(model, data, runs, rank)  # before compiling: it reads batches of another size
+    probe = probe_of(model, data, runs, rank)  # before compiling: it reads batches of another size
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     model.backbone.set_attn_implementation("eager")  # compiled, its backward takes .53 s where the fused one takes .72
@@ -84,13 +91,13 @@ def run(
 
     def keep_both(curve: checkpoint.Curve) -> None:
         keep(model, runs, image, curve)
-        save_file(classifier.state_dict(), runs / CLASSIFIER)
+        save_file(probe.state_dict(), runs / PROBE)
 
-    under_way = Rounds(model, classifier, fresh, rows, rounds)
+    under_way = Rounds(model, probe, fresh, rows, rounds)
     course.run(
-        model, [classifier], under_way.losses, under_way.next, [valid], keep_both,
+        model, [probe], under_way.losses, under_way.next, [valid], keep_both,
         weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=rank,
-        judge_every=JUDGE_EVERY,
+        judge_every=JUDGE_EVERY, factor=factor,
     )  # fmt: skip
 
 

@@ -45,13 +45,13 @@ PREPOSITIONS = listed("""
     of in on at by for with from to into over under about after before between through during within without against
     among around behind beside beyond near toward towards upon
 """)
-LEANING = listed("""
+FUNCTION_WORDS = listed("""
     a an the this these those my your his her its our their every each no some any very too not is are was were be been
     am has have had will would can could shall should may might must do does did don't didn't isn't wasn't can't won't
     i you he she it we they i'm he's she's it's we're they're i'll i've
     plus minus number numbers page pages chapter volume figure room extension
 """)
-LEANERS = CONJUNCTIONS | PREPOSITIONS | LEANING
+LEANERS = CONJUNCTIONS | PREPOSITIONS | FUNCTION_WORDS
 LOOSE = (CONJUNCTIONS | PREPOSITIONS) - {"of", "to", "by"}  # after a number these begin something else
 TITLES = listed("""
     mister missus miz miss doctor professor saint general governor colonel reverend senator president captain sergeant

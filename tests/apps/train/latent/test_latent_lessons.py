@@ -7,15 +7,15 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.lessons import OVER, Beginnings, Lessons, denoising, posterior_mean, sigmas
+from polydraft.apps.train.latent.lessons import OVER, Beginnings, Lessons, Probe, denoising, posterior_mean, sigmas
 from polydraft.apps.train.latent.model import LatentModel, losses
 from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
-from polydraft.apps.train.latent.stages import fit_classifier
+from polydraft.apps.train.latent.stages import fit_probe
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
@@ -141,7 +141,7 @@ def test_later_rounds_read_what_the_model_drew(glyphs: GlyphLatents) -> None:
         LlamaConfig(vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
     )
     model, data = LatentModel(backbone, LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
-    rounds = Rounds(model, nn.Linear(16, 9000), data.next, 2, 2)
+    rounds = Rounds(model, Probe(16, 9000, 3), data.next, 2, 2)
     first = rounds.next()
     now = rounds.pool[0]
     assert now.read.tolist() == [0, 1]  # rows of one batch are in different rounds
@@ -168,7 +168,7 @@ def test_later_rounds_read_what_the_model_drew(glyphs: GlyphLatents) -> None:
     assert parts.requires_grad and not now.tokens.requires_grad
 
 
-def test_what_begins_is_classified_as_the_law_has_it(glyphs: GlyphLatents) -> None:
+def test_what_begins_is_told_as_the_law_has_it(glyphs: GlyphLatents) -> None:
     """Saying the law costs nothing; saying that a thing may not come yet when it must costs nats, and so does saying
     that one comes where no more may. What comes is judged apart, whatever is said of whether one does."""
     batch = LatentBatches(glyphs, seed=4, drop=0.0).next(4)
@@ -176,40 +176,50 @@ def test_what_begins_is_classified_as_the_law_has_it(glyphs: GlyphLatents) -> No
     classes = int(glyphs.firsts.max()) + 1
     free = Beginnings.of(batch, torch.zeros(4, CELLS, 1))
     law = torch.zeros(len(free.chances), classes).scatter_add(1, free.firsts, free.chances)
-    telling = nn.Linear(classes, classes, bias=False)
+    probe = Probe(classes + 3, classes, 3)
 
     @torch.no_grad()
-    def divergence(said: Tensor) -> list[float]:
-        features = said.clamp(min=1e-9).log()
-        return Beginnings(features, free.firsts, free.chances, free.weight).divergence(telling).tolist()
+    def told(said: Tensor, latents: Tensor = free.latents) -> list[float]:
+        features = torch.cat([said.clamp(min=1e-9).log(), latents], 1)
+        return Beginnings(features, free.firsts, free.chances, free.latents, free.weight).told(probe).tolist()
 
     with torch.no_grad():
-        telling.weight.copy_(torch.eye(classes))
-    assert divergence(law) == pytest.approx([0, 0], abs=3e-3)
+        for part in (probe.scores, probe.latents):
+            part.bias.zero_()
+        probe.scores.weight.copy_(torch.eye(classes, classes + 3))
+        probe.latents.weight.copy_(torch.eye(classes + 3)[classes:])
+    assert told(law) == pytest.approx([0, 0, 0], abs=3e-3)
     surely = 1 - law[:, 0] > 0.5
     waiting = law.clone()
     waiting[surely, 0] = 1e4 * law[surely, 1:].sum(1)
-    wrong, what = divergence(waiting)
+    wrong, what, _ = told(waiting)
     assert surely.any() and wrong > 5 * surely.float().mean() and what == pytest.approx(0, abs=3e-3)
     late = free.weight == 1 + OVER
     more = law.clone()
     more[late, 1] = 0.1
-    assert late.any() and divergence(more)[0] == pytest.approx((1 + OVER) * 0.095 * late.float().mean().item(), rel=0.1)
+    assert late.any() and told(more)[0] == pytest.approx((1 + OVER) * 0.095 * late.float().mean().item(), rel=0.1)
     begins = law[:, 0] < 1
-    assert begins.any() and divergence(torch.where(begins[:, None], law.roll(1, 1), law))[1] > begins.float().mean()
+    assert begins.any() and told(torch.where(begins[:, None], law.roll(1, 1), law))[1] > begins.float().mean()
+    apart = torch.where(begins[:, None], free.latents + 2, torch.randn_like(free.latents))
+    assert told(law, apart)[2] == pytest.approx(4, abs=0.1)  # whatever is said where nothing may begin
+    alone = begins & ((free.chances > 0).sum(1) == 2)
+    kind = free.firsts.gather(1, free.chances[:, 1:].argmax(1, keepdim=True) + 1)[:, 0]
+    assert torch.equal(glyphs.firsts[torch.cdist(free.latents[alone], glyphs.table).argmin(1)], kind[alone])
 
 
-def test_a_classifier_is_fitted_to_states_that_stay(glyphs: GlyphLatents) -> None:
+def test_a_probe_is_fitted_to_states_that_stay(glyphs: GlyphLatents) -> None:
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
     )  # fmt: skip
     model, data = LatentModel(LlamaModel(shape), LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    classes = int(glyphs.firsts.max()) + 1
-    fitted = fit_classifier(model, data, classes, steps=120, batches=1)
+    unfitted = Probe(16, int(glyphs.firsts.max()) + 1, 3)
+    fitted = copy.deepcopy(unfitted)
+    fit_probe(model, data, fitted, steps=120, batches=1)
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     batch = data.next(4)
     with torch.no_grad():
         states = Beginnings.of(batch, model.features(batch, batch.latents))
-        assert states.divergence(fitted)[0] < 0.5 * states.divergence(nn.Linear(16, classes))[0]
+        (begins, _, apart), (begins_before, _, apart_before) = states.told(fitted), states.told(unfitted)
+    assert begins < 0.5 * begins_before and apart < apart_before
