@@ -2,7 +2,7 @@
 
     python -m polydraft.apps.train.latent.autoencoder encoder --out runs/tiny-latent/vae --minutes 8
     python -m polydraft.apps.train.latent.autoencoder decoder --out runs/tiny-latent/vae --minutes 18
-    python -m polydraft.apps.train.latent.finish --runs runs/tiny-latent --minutes 12   # after the target
+    python -m polydraft.apps.train.latent.finish decoder --runs runs/tiny-latent --minutes 12  # after the target
 
 Both learn from latents with the noise that tokens have. The encoder sees single cells anyway, so a small network that
 reads single cells stands in for the decoder, at a sixth of the time; running statistics of the latents keep their

@@ -1,13 +1,16 @@
-"""The last lesson of the decoder of `tiny-latent`: latents as the trained target draws them.
+"""The last lessons of `tiny-latent`: the head on states that stay, the decoder on latents as the target draws them.
 
-    python -m polydraft.apps.train.latent.finish --runs runs/tiny-latent --minutes 12
+    python -m polydraft.apps.train.latent.finish head --runs runs/tiny-latent --minutes 8
+    python -m polydraft.apps.train.latent.finish decoder --runs runs/tiny-latent --minutes 12
 
-Until now it has seen latents of scenes with the noise of tokens. What the target draws is further off, and its errors
-are not noise: it hesitates between things that look alike, and what follows repeats the error and adds to it. Here it
-draws scenes that are known, every latent after the ones of the scene (`rounds.drawn`), then again after its own, as far
-from the scene as whole pictures of its own are; the decoder, which sees all latents at once, learns what they should
-have shown. The latents of half a batch stay those of scenes, so that it does not forget how those look. The encoder
-stays as it is, and with it what the target has learnt.
+What backbone and head were taught together has kept moving under the head; now it learns alone (`stages.fit_head`).
+
+The decoder, until now, has seen latents of scenes with the noise of tokens. What the target draws is further off, and
+its errors are not noise: it hesitates between things that look alike, and what follows repeats the error and adds to
+it. Here it draws scenes that are known, every latent after the ones of the scene (`rounds.drawn`), then again after its
+own, as far from the scene as whole pictures of its own are; the decoder, which sees all latents at once, learns what
+they should have shown. The latents of half a batch stay those of scenes, so that it does not forget how those look. The
+encoder stays as it is, and with it what the target has learnt.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from polydraft.apps.train.latent.autoencoder import ROWS, learn_to_decode
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
 from polydraft.apps.train.latent.rounds import drawn
+from polydraft.apps.train.latent.stages import fit_head
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.world.scene import Scene
 
@@ -53,7 +57,16 @@ def draw_scenes(model: LatentModel, data: LatentBatches, seconds: float) -> tupl
     return torch.cat(latents), scenes
 
 
-def run(runs: Path, minutes: float, seed: int = 0) -> None:
+def settle_head(runs: Path, minutes: float, seed: int = 0) -> None:
+    """Train `runs/head` on what `runs/target` says of scenes, and of what both draw of them."""
+    torch.manual_seed(seed)
+    glyphs = GlyphLatents(LatentAutoencoder.from_folder(runs / "vae").float())
+    model = LatentModel.from_folders(runs / "target", runs / "head")
+    fit_head(model, LatentBatches(glyphs, seed + 5), minutes * 60, rounds=2, packed=0.0)
+    model.head.save_pretrained(runs / "head")
+
+
+def settle_decoder(runs: Path, minutes: float, seed: int = 0) -> None:
     """Train the decoder in `runs/vae` on what `runs/target` and `runs/head` draw."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -71,9 +84,13 @@ def run(runs: Path, minutes: float, seed: int = 0) -> None:
     learn_to_decode(codec, runs / "vae", some, minutes * (1 - SHARE), RATE)
 
 
+STAGES = {"head": settle_head, "decoder": settle_decoder}
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stage", choices=STAGES)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=12.0)
+    parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    run(**vars(parser.parse_args()))
+    arguments = vars(parser.parse_args())
+    STAGES[arguments.pop("stage")](**arguments)

@@ -17,14 +17,17 @@ from polydraft.apps.train.image.data import GlyphCodes
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
 from polydraft.apps.train.latent.lessons import PLAIN, Beginnings, Lessons, Probe, denoising
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
-from polydraft.apps.train.optimise import apply, descent, set_rate
+from polydraft.apps.train.latent.rounds import drawn
+from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.words.captions import vocabulary as words
 
-KEPT = 48  # batches of states that the head learns from alone
+KEPT = 160  # batches of states that the head learns from alone
+FEWER = 48  # that the probe does
+TOKENS = 3072  # a step of the head
 
 
 def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: float) -> None:
@@ -54,25 +57,29 @@ def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: 
     print(f"embedding: {step} steps, unexplained {loss.item() / wanted.var(0).mean().item():.3f}", flush=True)
 
 
-def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rows: int = 1536) -> None:
-    """The head alone, on kept states of the backbone; half of `seconds` goes into them at most."""
+def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rounds: int = 1, packed: float = 0.3) -> None:
+    """The head alone, on kept states of the backbone, that has read scenes and, after the first of `rounds`, what the
+    model drew of them (`rounds.drawn`); a third of `seconds` goes into them at most."""
     kept: list[Lessons] = []
     begun = time.monotonic()
-    while len(kept) < KEPT and time.monotonic() - begun < seconds / 3:
-        batch = data.next(16, 0.3)
+    while len(kept) < KEPT * rounds and time.monotonic() - begun < seconds / 3:
+        batch = data.next(16, packed)
         with torch.no_grad():
-            features = understood(model, batch, noised(model.head, batch))
-        kept.append(Lessons.of(batch, features))
+            tokens = noised(model.head, batch)
+            for number in range(rounds):
+                features = understood(model, batch, tokens)
+                kept.append(Lessons.of(batch, features))
+                if number + 1 < rounds:
+                    tokens = drawn(model.head, batch, features)
     lessons = Lessons.joined(kept)
     lessons = lessons.some(lessons.whole | (torch.rand(len(lessons.weight)) < PLAIN))
-    own = [weight for name, weight in model.head.named_parameters() if "embedding" not in name]
-    optimiser = torch.optim.AdamW(own, betas=(0.9, 0.95), weight_decay=0.0)
+    optimisers = muon_and_adamw(model.head, 0.0, lambda name: 0.0 if "embedding" in name else 1.0)
     step, since = 0, time.monotonic()
     while (spent := (time.monotonic() - since) / (seconds - since + begun)) < 1:
-        set_rate([optimiser], 2e-3 * descent(spent, step))
-        loss = denoising(model.head, lessons.some(torch.randint(len(lessons.weight), (rows,))))
+        set_rate(optimisers, 2e-3 * descent(spent, step))
+        loss = denoising(model.head, lessons.some(torch.randint(len(lessons.weight), (TOKENS,))))
         loss[0].backward()
-        apply([optimiser], model.head)
+        apply(optimisers, model.head)
         step += 1
         if step % 100 == 0:
             print(f"head alone: step {step} of {len(lessons.weight)} tokens, loss {loss.tolist()}", flush=True)
@@ -92,7 +99,7 @@ def start(runs: Path, image: Path, data: LatentBatches, minutes: float) -> Laten
     return model
 
 
-def fit_probe(model: LatentModel, data: LatentBatches, probe: Probe, steps: int, batches: int = KEPT) -> None:
+def fit_probe(model: LatentModel, data: LatentBatches, probe: Probe, steps: int, batches: int = FEWER) -> None:
     """On kept states of the backbone, which would forget what it knows for a probe that knows nothing."""
     kept: list[Beginnings] = []
     for _ in range(batches):

@@ -32,8 +32,8 @@ from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 
 JUDGE_EVERY = 100  # steps
 ROUNDS = 3  # how often a scene is read
-WEIGHTS = {"loss": 1.0, "whole": 0.0, "begins": 3.0, "what": 0.3, "apart": 0.5}  # of what `Rounds` tells
-QUICK = 4.0  # how much higher the head's rate is
+WEIGHTS = {"loss": 1.0, "whole": 0.0, "begins": 3.0, "what": 0.3, "apart": 0.2}  # of what `Rounds` tells
+QUICK = 3.0  # how much higher the head's rate is
 PROBING = 500  # steps of the probe alone
 PROBE = "beginnings.safetensors"
 

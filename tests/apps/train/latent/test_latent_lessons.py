@@ -15,7 +15,7 @@ from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches
 from polydraft.apps.train.latent.lessons import OVER, Beginnings, Lessons, Probe, denoising, posterior_mean, sigmas
 from polydraft.apps.train.latent.model import LatentModel, losses
 from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
-from polydraft.apps.train.latent.stages import fit_probe
+from polydraft.apps.train.latent.stages import fit_head, fit_probe
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
@@ -223,3 +223,22 @@ def test_a_probe_is_fitted_to_states_that_stay(glyphs: GlyphLatents) -> None:
         states = Beginnings.of(batch, model.features(batch, batch.latents))
         (begins, _, apart), (begins_before, _, apart_before) = states.told(fitted), states.told(unfitted)
     assert begins < 0.5 * begins_before and apart < apart_before
+
+
+def test_a_head_is_fitted_to_a_backbone_that_stays(glyphs: GlyphLatents) -> None:
+    """Also to its features of latents that the model drew; what reads latents is the backbone's, so it stays too."""
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )  # fmt: skip
+    model, data = LatentModel(LlamaModel(shape), LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    batch = LatentBatches(glyphs, seed=2).next(4)
+    with torch.no_grad():
+        error = losses(model, batch)[0]
+    fit_head(model, data, 4.0, rounds=2)
+    with torch.no_grad():
+        assert losses(model, batch)[0] < error
+    stays = [name for name in before if name.startswith("backbone") or "embedding" in name]
+    assert len(stays) > 5 and all(torch.equal(model.state_dict()[name], before[name]) for name in stays)
+    assert all(weight.requires_grad for weight in model.parameters())
