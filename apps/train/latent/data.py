@@ -16,7 +16,16 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, GRID, Placed, Scene, place, random_composition
+from polydraft.modalities.world.scene import (
+    BACKGROUNDS,
+    CANVAS,
+    GRID,
+    Composition,
+    Placed,
+    Scene,
+    place,
+    random_composition,
+)
 from polydraft.modalities.world.words.captions import describe, synonyms
 from polydraft.modalities.world.words.captions import vocabulary as words
 
@@ -26,6 +35,8 @@ Latents = NDArray[np.float32]
 # noise of tokens, at a multiple of it that is seldom mistaken, and nobody misses so faint an edge in a picture.
 NEAR = 0.7
 DIGITS = 3  # of latents that are told apart
+LATE = 0.4  # share of scenes of one or two things that stand as late as in the latest of `PLACES`
+PLACES = 60
 
 
 class GlyphLatents:
@@ -125,8 +136,17 @@ class LatentBatch:
         return replace(self, **mixed, scenes=tuple(scenes.values()))
 
 
+def last_begun(scene: Scene) -> int:
+    """The cell that a scene's last thing stands on first."""
+    return max(item.y // GRID * (CANVAS // GRID) + item.x // GRID for item in scene.objects)
+
+
 class LatentBatches:
-    """Scenes with the laws of their latents; one caption in `drop` is left out for guidance."""
+    """Scenes with the laws of their latents; one caption in `drop` is left out for guidance.
+
+    Where things have to come since there is hardly room left, all that follows hangs on it, but few scenes get there.
+    So there are more of these than there would be; what could follow is the same, given what is seen and the sizes.
+    """
 
     def __init__(self, glyphs: GlyphLatents, seed: int, held_out: bool = False, drop: float = 0.1) -> None:
         self.glyphs, self.held_out, self.drop = glyphs, held_out, drop
@@ -136,10 +156,15 @@ class LatentBatches:
     def captioned(self) -> tuple[str, Scene, Codes, Floats, Bools]:
         """A composition from the grammar: its caption, and the law of every latent (`posterior.py`)."""
         composition = random_composition(self.rng, self.held_out)
-        scene = place(composition, self.rng)
+        scene = max((place(composition, self.rng) for _ in range(self.places(composition))), key=last_begun)
         empty = self.glyphs.empty[scene.background]
         caption = "" if self.rng.random() < self.drop else describe(composition, self.rng)
         return caption, scene, *laws(composition, scene, self.glyphs.ids(scene), empty, int(self.rng.integers(6)))
+
+    def places(self, composition: Composition) -> int:
+        """How often things are placed, of which the latest is taken; not of three, where one of them is held."""
+        whole = sum(group.count for group in composition.groups) < MOST
+        return PLACES if whole and self.rng.random() < LATE and not self.held_out else 1
 
     def packed(self) -> tuple[str, Scene, Codes, Floats, Bools]:
         """Many objects at once; only what the latents before settle counts."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train.image.posterior import CELLS
-from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches
+from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches, last_begun
 from polydraft.apps.train.latent.lessons import OVER, Beginnings, Lessons, Probe, denoising, posterior_mean, sigmas
 from polydraft.apps.train.latent.model import LatentModel, losses
 from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
@@ -19,7 +19,7 @@ from polydraft.apps.train.latent.stages import fit_head, fit_probe
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
-from polydraft.modalities.world.scene import place, random_composition
+from polydraft.modalities.world.scene import Composition, Group, place, random_composition
 
 HEAD = HeadConfig(size=3, hidden=16, width=16, blocks=1, embedding=8, time=8)
 
@@ -242,3 +242,18 @@ def test_a_head_is_fitted_to_a_backbone_that_stays(glyphs: GlyphLatents) -> None
     stays = [name for name in before if name.startswith("backbone") or "embedding" in name]
     assert len(stays) > 5 and all(torch.equal(model.state_dict()[name], before[name]) for name in stays)
     assert all(weight.requires_grad for weight in model.parameters())
+
+
+def test_more_scenes_come_late_but_for_three_things(glyphs: GlyphLatents) -> None:
+    """Of three, one is held and the law right in the mean over scenes as they come; of fewer it is whole in each."""
+    last: dict[bool, list[int]] = {True: [], False: []}
+    for held_out in (False, True):
+        data = LatentBatches(glyphs, seed=6, held_out=held_out)
+        for _ in range(400):
+            scene = data.captioned()[1]
+            if len(scene.objects) == 3:
+                assert held_out or data.places(Composition("blue", (Group("frog", 3, None),))) == 1
+            else:
+                last[held_out].append(last_begun(scene))
+    late = {held_out: sum(begun >= 0.6 * CELLS for begun in found) for held_out, found in last.items()}
+    assert late[False] / len(last[False]) > 1.5 * late[True] / len(last[True])  # those that judge come as they are
