@@ -17,24 +17,11 @@ from polydraft.apps.train.latent.model import LatentModel, losses
 from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
 from polydraft.apps.train.latent.stages import fit_head, fit_probe
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
+from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.world.scene import Composition, Group, place, random_composition
 
 HEAD = HeadConfig(size=3, hidden=16, width=16, blocks=1, embedding=8, time=8)
-
-
-@pytest.fixture(scope="module")
-def codec() -> LatentAutoencoder:
-    torch.manual_seed(0)
-    codec = LatentAutoencoder(stock(channels=3, widths=(8, 16), norm_groups=4)).eval()
-    codec.deviation = torch.full((3,), 0.02)  # an untrained encoder hardly tells cells apart
-    return codec
-
-
-@pytest.fixture(scope="module")
-def glyphs(codec: LatentAutoencoder) -> GlyphLatents:
-    return GlyphLatents(codec)
 
 
 def test_pasted_latents_are_those_of_the_rendered_scene(codec: LatentAutoencoder, glyphs: GlyphLatents) -> None:
