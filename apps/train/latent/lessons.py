@@ -23,7 +23,7 @@ DRAWS = 2  # noisy latents a token and step
 SPREAD = 0.3  # of them drawn evenly from what may begin, or no more may (see `Lessons`)
 URGENT = 6.0  # what a latent that surely begins something counts more (`urgency`)
 OVER = 4.0  # what one where no more may begin counts more, of what begins
-PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible
+PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible nor tempting
 TINY = 1e-9  # chances below it are none
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
 
@@ -64,12 +64,13 @@ class Lessons(Rows):
         others[..., 0] = 0
         share = SPREAD * batch.told[:, None, None] * others.any(-1, keepdim=True)
         shares = (1 - share) * batch.chances + share * others / others.sum(-1, keepdim=True).clamp(min=1)
-        weight = torch.where(batch.plain, PLAIN, urgency(batch))[taught]
+        nothing = batch.plain & ~(batch.over & batch.told[:, None])
+        weight = torch.where(nothing, PLAIN, urgency(batch))[taught]
         return Lessons(features[taught], could[taught], batch.chances[taught], shares[taught], weight)
 
     @property
     def whole(self) -> Tensor:
-        """`[N]` bool: tokens that are not bare background for sure."""
+        """`[N]` bool: tokens that are not bare background for sure, or since no more may begin."""
         return self.weight >= 1
 
 

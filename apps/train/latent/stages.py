@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from polydraft.apps.train.image.data import GlyphCodes
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.lessons import PLAIN, Beginnings, Lessons, Probe, denoising
+from polydraft.apps.train.latent.lessons import Beginnings, Lessons, Probe, denoising
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
 from polydraft.apps.train.latent.rounds import drawn
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
@@ -72,7 +72,6 @@ def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rounds: in
                 if number + 1 < rounds:
                     tokens = drawn(model.head, batch, features)
     lessons = Lessons.joined(kept)
-    lessons = lessons.some(lessons.whole | (torch.rand(len(lessons.weight)) < PLAIN))
     optimisers = muon_and_adamw(model.head, 0.0, lambda name: 0.0 if "embedding" in name else 1.0)
     step, since = 0, time.monotonic()
     while (spent := (time.monotonic() - since) / (seconds - since + begun)) < 1:

@@ -12,7 +12,16 @@ from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches, last_begun
-from polydraft.apps.train.latent.lessons import OVER, Beginnings, Lessons, Probe, denoising, posterior_mean, sigmas
+from polydraft.apps.train.latent.lessons import (
+    OVER,
+    PLAIN,
+    Beginnings,
+    Lessons,
+    Probe,
+    denoising,
+    posterior_mean,
+    sigmas,
+)
 from polydraft.apps.train.latent.model import LatentModel, losses
 from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
 from polydraft.apps.train.latent.stages import fit_head, fit_probe
@@ -114,6 +123,7 @@ def test_what_can_no_more_begin_is_drawn_where_the_caption_is_there(glyphs: Glyp
     assert torch.equal(lessons.shares[~told], lessons.chances[~told])
     tempted = lessons.could[plain & told], lessons.shares[plain & told]
     assert (tempted[1][:, 1:] > 0).all() and (tempted[1][:, 0] > 0.5).all()
+    assert (lessons.weight[plain & told] == 1).all() and (lessons.weight[plain & ~told] == PLAIN).all()
     x = tempted[0][:, 1:] + 0.1 * torch.randn_like(tempted[0][:, 1:])
     wanted = posterior_mean(x, torch.full((*x.shape[:2], 1), 0.1), tempted[0], lessons.chances[plain & told])
     assert torch.allclose(wanted, tempted[0][:, :1].expand_as(wanted))  # the background, whatever it looked like
