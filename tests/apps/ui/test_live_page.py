@@ -144,7 +144,8 @@ def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -
     before = box.input_value()
     if kind != "Picture":  # chosen when the page opens
         page.locator("#compare-kind").get_by_text(kind, exact=True).click()
-        page.wait_for_function("(was) => document.querySelector('#compare-prompt textarea')?.value !== was", arg=before)
+        shown = "document.querySelector('#compare-prompt textarea')"  # there is none while it is drawn anew
+        page.wait_for_function(f"(was) => {shown} && {shown}.value !== was", arg=before)
     box.fill(prompt)
     page.get_by_role("button", name="Race", exact=True).click()
     verdict = page.locator("#compare-stage .verdict")
