@@ -9,7 +9,7 @@ is how many pictures show what held-out captions ask for (`modalities/world/judg
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +36,22 @@ def chain(
 ) -> Tensor:  # fmt: skip
     """Latents `[B, K, C]` drawn by the head's own chain. condition: `[B, R, K, W]`; scale: `[B]`, of guidance."""
     size = (condition.shape[0], condition.shape[2], head.size)
+
+    def mean(x: Tensor, step: int) -> Tensor:
+        return head.mean(x, step, condition, scale)
+
+    return chain_of(head, mean, size, generator, temperature)
+
+
+def chain_of(
+    head: LatentHead, mean: Callable[[Tensor, int], Tensor], size: tuple[int, ...],
+    generator: torch.Generator | None = None, temperature: float = 1.0,
+) -> Tensor:  # fmt: skip
+    """Latents of `size`, drawn with the head's noise around any `mean` of x and a step."""
     x = head.start * torch.randn(size, generator=generator)
     for step, deviation in enumerate(head.deviations):
         noise = torch.randn(size, generator=generator)
-        x = head.mean(x, step, condition, scale) + temperature * deviation * noise
+        x = mean(x, step) + temperature * deviation * noise
     return x
 
 

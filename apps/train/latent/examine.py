@@ -3,8 +3,8 @@
     python -m polydraft.apps.train.latent.examine --runs assets/models/tiny-latent --scenes 64
 
 The folder has `target/`, `head/` and `vae/`. Told are places by the chance that something begins there: how many draws
-are no background, and how many of these are nothing that could begin. The law draws by the same chain, so that a few of
-its draws are off as well: the noise that a token keeps is that large. Guidance is not used.
+are no background, and how many of these are nothing that could begin. The law draws by the same chain; what it begins
+with a faint edge counts as background for both. Guidance is not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polydraft.apps.bench.measure.table import sheet_of
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
-from polydraft.apps.train.latent.draw import chain
+from polydraft.apps.train.latent.draw import chain, chain_of
 from polydraft.apps.train.latent.lessons import Rows, posterior_mean
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
@@ -70,12 +70,12 @@ def by_head(head: LatentHead, there: Places) -> Tensor:
 
 def by_law(head: LatentHead, there: Places) -> Tensor:
     """`[N, DRAWS, C]`, by the chain of a head that says the law's posterior mean."""
-    x = head.start * torch.randn(len(there.could), DRAWS, head.size)
-    for step, deviation in enumerate(head.deviations):
+
+    def mean(x: Tensor, step: int) -> Tensor:
         sigma = torch.tensor([head.config.levels[step]])
-        mean = head.towards(x, step, posterior_mean(x, sigma, there.could, there.chances))
-        x = mean + deviation * torch.randn(x.shape)
-    return x
+        return head.towards(x, step, posterior_mean(x, sigma, there.could, there.chances))
+
+    return chain_of(head, mean, (len(there.could), DRAWS, head.size))
 
 
 def judged(head: LatentHead, there: Places, drawn: Tensor) -> tuple[int, int]:

@@ -33,6 +33,15 @@ from polydraft.modalities.world.scene import Composition, Group, place, random_c
 HEAD = HeadConfig(size=3, hidden=16, width=16, blocks=1, embedding=8, time=8)
 
 
+def untrained() -> LatentModel:
+    """A tiny model of random weights, the same ones every time."""
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )  # fmt: skip
+    return LatentModel(LlamaModel(shape), LatentHead(HEAD))
+
+
 def test_pasted_latents_are_those_of_the_rendered_scene(codec: LatentAutoencoder, glyphs: GlyphLatents) -> None:
     rng = np.random.default_rng(5)
     scenes = [place(random_composition(rng), rng) for _ in range(3)]
@@ -133,11 +142,7 @@ def test_what_can_no_more_begin_is_drawn_where_the_caption_is_there(glyphs: Glyp
 
 def test_later_rounds_read_what_the_model_drew(glyphs: GlyphLatents) -> None:
     """Where those before settle a latent; scenes leave after the last round; any other batch is read as it is."""
-    torch.manual_seed(0)
-    backbone = LlamaModel(
-        LlamaConfig(vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-    )
-    model, data = LatentModel(backbone, LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
+    model, data = untrained(), LatentBatches(glyphs, seed=1)
     rounds = Rounds(model, Probe(16, 9000, 3), data.next, 2, 2)
     first = rounds.next()
     now = rounds.pool[0]
@@ -205,11 +210,7 @@ def test_what_begins_is_told_as_the_law_has_it(glyphs: GlyphLatents) -> None:
 
 
 def test_a_probe_is_fitted_to_states_that_stay(glyphs: GlyphLatents) -> None:
-    torch.manual_seed(0)
-    shape = LlamaConfig(
-        vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )  # fmt: skip
-    model, data = LatentModel(LlamaModel(shape), LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
+    model, data = untrained(), LatentBatches(glyphs, seed=1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     unfitted = Probe(16, int(glyphs.firsts.max()) + 1, 3)
     fitted = copy.deepcopy(unfitted)
@@ -224,11 +225,7 @@ def test_a_probe_is_fitted_to_states_that_stay(glyphs: GlyphLatents) -> None:
 
 def test_a_head_is_fitted_to_a_backbone_that_stays(glyphs: GlyphLatents) -> None:
     """Also to its features of latents that the model drew; what reads latents is the backbone's, so it stays too."""
-    torch.manual_seed(0)
-    shape = LlamaConfig(
-        vocab_size=192, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )  # fmt: skip
-    model, data = LatentModel(LlamaModel(shape), LatentHead(HEAD)), LatentBatches(glyphs, seed=1)
+    model, data = untrained(), LatentBatches(glyphs, seed=1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     batch = LatentBatches(glyphs, seed=2).next(4)
     with torch.no_grad():
