@@ -148,8 +148,9 @@ def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -
         page.wait_for_function(f"(was) => {shown} && {shown}.value !== was", arg=before)
     box.fill(prompt)
     page.get_by_role("button", name="Race", exact=True).click()
+    page.locator("#compare-stage").locator(".verdict, .failure").wait_for()
     verdict = page.locator("#compare-stage .verdict")
-    verdict.wait_for()
+    assert verdict.count() == 1, page.locator("#compare-stage").inner_text()
     assert "The same tokens" in verdict.inner_text()
     assert page.locator("#compare-stage .lane .flag").all_inner_texts() == ["first"]  # whose it is, the clock decides
     names, values = verdict.locator("dt").all_inner_texts(), verdict.locator("dd:not(.why)").all_inner_texts()

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from ..command_line import ENVIRONMENT, assert_refused, run
-
-PATIENCE = 240  # seconds
+from .conftest import PATIENCE
 
 
 def test_other_machines_are_let_in_only_when_told() -> None:
