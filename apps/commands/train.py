@@ -50,7 +50,7 @@ def tiny_image(
 @app.command("tiny-latent")
 def tiny_latent(
     out: Out,
-    minutes: Minutes = 120.0,
+    minutes: Minutes = 600.0,
     seed: Seed = 0,
 ) -> None:
     """Autoencoder, target and drafters of tiny-latent; the target begins as tiny-image's."""

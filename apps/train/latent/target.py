@@ -33,7 +33,6 @@ from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 JUDGE_EVERY = 100  # steps
 ROUNDS = 3  # how often a scene is read
 WEIGHTS = {"loss": 1.0, "whole": 0.0, "begins": 3.0, "what": 0.3, "apart": 0.2}  # of what `Rounds` tells
-QUICK = 3.0  # how much higher the head's rate is
 PROBING = 500  # steps of the probe alone
 PROBE = "beginnings.safetensors"
 
@@ -50,9 +49,9 @@ def probe_of(model: LatentModel, data: LatentBatches, runs: Path, rank: int) -> 
     return probe
 
 
-def factor(name: str) -> float:
-    """Of the rate: the head has more to learn than the backbone, which forgets what it knows at higher rates."""
-    return QUICK if name.startswith("head.") and "embedding" not in name else 1.0
+def of_head(name: str) -> bool:
+    """Parameters that denoise: those that read latents learn with the backbone."""
+    return name.startswith("head.") and "embedding" not in name
 
 
 def keep(model: LatentModel, runs: Path, image: Path, curve: checkpoint.Curve) -> None:
@@ -62,10 +61,11 @@ def keep(model: LatentModel, runs: Path, image: Path, curve: checkpoint.Curve) -
 
 def run(
     runs: Path, image: Path, minutes: float, seed: int = 0, rows: int = 16, rate: float = 1.5e-3, packed: float = 0.4,
-    first: float = 5.0, eager: bool = False, rounds: int = ROUNDS,
+    first: float = 5.0, eager: bool = False, rounds: int = ROUNDS, quick: float = 1.0,
 ) -> None:  # fmt: skip
     """Train for `minutes`. Where nothing is there yet, `first` of them go into the stages before the last; that is one
-    process's work. rows: of each process."""
+    process's work. rows: of each process. quick: how many times the backbone's rate the head has; in the end it has
+    more to learn than the backbone, which forgets what it knows at higher rates."""
     curve, rank = checkpoint.known(runs / "target"), join()
     torch.manual_seed(seed + checkpoint.steps(curve) + 10_000 * rank)
     glyphs = GlyphLatents(LatentAutoencoder.from_folder(runs / "vae").float())
@@ -97,7 +97,7 @@ def run(
     course.run(
         model, [probe], under_way.losses, under_way.next, [valid], keep_both,
         weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=rank,
-        judge_every=JUDGE_EVERY, factor=factor,
+        judge_every=JUDGE_EVERY, factor=lambda name: quick if of_head(name) else 1.0,
     )  # fmt: skip
 
 
@@ -110,6 +110,7 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=1.5e-3, help="highest learning rate")
+    parser.add_argument("--quick", type=float, default=1.0, help="times the rate that the head has")
     parser.add_argument("--packed", type=float, default=0.4, help="share of packed scenes at first")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often a scene is read")
     parser.add_argument("--eager", action="store_true", help="do not compile")
