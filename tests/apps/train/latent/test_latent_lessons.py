@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train.image.posterior import CELLS
+from polydraft.apps.train.latent import stages
 from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches, last_begun
 from polydraft.apps.train.latent.lessons import (
     OVER,
@@ -24,7 +27,6 @@ from polydraft.apps.train.latent.lessons import (
 )
 from polydraft.apps.train.latent.model import LatentModel, losses
 from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
-from polydraft.apps.train.latent.stages import fit_head, fit_probe
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
@@ -214,7 +216,7 @@ def test_a_probe_is_fitted_to_states_that_stay(glyphs: GlyphLatents) -> None:
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     unfitted = Probe(16, int(glyphs.firsts.max()) + 1, 3)
     fitted = copy.deepcopy(unfitted)
-    fit_probe(model, data, fitted, steps=120, batches=1)
+    stages.fit_probe(model, data, fitted, steps=120, batches=1)
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     batch = data.next(4)
     with torch.no_grad():
@@ -223,14 +225,18 @@ def test_a_probe_is_fitted_to_states_that_stay(glyphs: GlyphLatents) -> None:
     assert begins < 0.5 * begins_before and apart < apart_before
 
 
-def test_a_head_is_fitted_to_a_backbone_that_stays(glyphs: GlyphLatents) -> None:
+def test_a_head_is_fitted_to_a_backbone_that_stays(glyphs: GlyphLatents, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also to its features of latents that the model drew; what reads latents is the backbone's, so it stays too."""
+    ticks = itertools.count()  # a second for a batch or a step, on any machine
+    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    monkeypatch.setattr(stages, "KEPT", 2)
+    monkeypatch.setattr(stages, "TOKENS", 512)
     model, data = untrained(), LatentBatches(glyphs, seed=1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     batch = LatentBatches(glyphs, seed=2).next(4)
     with torch.no_grad():
         error = losses(model, batch)[0]
-    fit_head(model, data, 4.0, rounds=2)
+    stages.fit_head(model, data, 200, rounds=2)
     with torch.no_grad():
         assert losses(model, batch)[0] < error
     stays = [name for name in before if name.startswith("backbone") or "embedding" in name]
