@@ -20,7 +20,8 @@ from polydraft.apps.bench.measure.table import sheet_of
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
 from polydraft.apps.train.latent.draw import chain, chain_of
 from polydraft.apps.train.latent.lessons import Rows, posterior_mean
-from polydraft.apps.train.latent.model import LatentModel, noised, understood
+from polydraft.apps.train.latent.model import LatentModel
+from polydraft.apps.train.latent.stages import read
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import LatentHead
 
@@ -48,16 +49,6 @@ class Places(Rows):
     def begins(self) -> Tensor:
         """`[N]`, the chance that something does."""
         return self.chances[:, 1:].sum(1)
-
-
-@torch.no_grad()
-def places(model: LatentModel, data: LatentBatches, scenes: int) -> Places:
-    """Of so many scenes, as the backbone understands them."""
-    found = []
-    for begun in range(0, scenes, 16):
-        batch = data.next(min(16, scenes - begun))
-        found.append(Places.of(batch, understood(model, batch, noised(model.head, batch))))
-    return Places.joined(found)
 
 
 @torch.no_grad()
@@ -91,7 +82,7 @@ def run(runs: Path, scenes: int, seed: int = 99) -> list[list[str]]:
     torch.manual_seed(seed)
     glyphs = GlyphLatents(LatentAutoencoder.from_folder(runs / "vae").float())
     model = LatentModel.from_folders(runs / "target", runs / "head").eval()
-    everywhere = places(model, LatentBatches(glyphs, seed, held_out=True, drop=0.0), scenes)
+    everywhere = read(Places.of, model, LatentBatches(glyphs, seed, held_out=True, drop=0.0), scenes)
     rows = []
     for name, (low, high) in RANGES.items():
         there = everywhere.some((everywhere.begins > low) & (everywhere.begins <= high))

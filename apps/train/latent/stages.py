@@ -7,15 +7,18 @@ from states of the backbone, which are kept, and so does the probe of what begin
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from polydraft.apps.train.image.data import GlyphCodes
-from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
-from polydraft.apps.train.latent.lessons import Beginnings, Lessons, Probe, denoising
+from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
+from polydraft.apps.train.latent.lessons import Beginnings, Lessons, Probe, Rows, denoising
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
 from polydraft.apps.train.latent.rounds import drawn
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
@@ -28,6 +31,8 @@ from polydraft.modalities.world.words.captions import vocabulary as words
 KEPT = 160  # batches of states that the head learns from alone
 FEWER = 48  # that the probe does
 TOKENS = 3072  # a step of the head
+ROWS = 16  # scenes that the backbone reads at once
+R = TypeVar("R", bound=Rows)
 
 
 def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: float) -> None:
@@ -63,7 +68,7 @@ def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rounds: in
     kept: list[Lessons] = []
     begun = time.monotonic()
     while len(kept) < KEPT * rounds and time.monotonic() - begun < seconds / 3:
-        batch = data.next(16, packed)
+        batch = data.next(ROWS, packed)
         with torch.no_grad():
             tokens = noised(model.head, batch)
             for number in range(rounds):
@@ -98,14 +103,19 @@ def start(runs: Path, image: Path, data: LatentBatches, minutes: float) -> Laten
     return model
 
 
+@torch.no_grad()
+def read(of: Callable[[LatentBatch, Tensor], R], model: LatentModel, data: LatentBatches, scenes: int) -> R:
+    """What `of` makes of so many scenes and the features that the backbone has of them, given all before."""
+    found = []
+    for begun in range(0, scenes, ROWS):
+        batch = data.next(min(ROWS, scenes - begun))
+        found.append(of(batch, understood(model, batch, noised(model.head, batch))))
+    return type(found[0]).joined(found)
+
+
 def fit_probe(model: LatentModel, data: LatentBatches, probe: Probe, steps: int, batches: int = FEWER) -> None:
     """On kept states of the backbone, which would forget what it knows for a probe that knows nothing."""
-    kept: list[Beginnings] = []
-    for _ in range(batches):
-        batch = data.next(16)
-        with torch.no_grad():
-            kept.append(Beginnings.of(batch, understood(model, batch, noised(model.head, batch))))
-    known = Beginnings.joined(kept)
+    known = read(Beginnings.of, model, data, batches * ROWS)
     optimiser = torch.optim.AdamW(probe.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(steps):
         set_rate([optimiser], 1e-2 * descent(step / steps, step))
