@@ -32,6 +32,7 @@ KEPT = 160  # batches of states that the head learns from alone
 FEWER = 48  # that the probe does
 TOKENS = 3072  # a step of the head
 ROWS = 16  # scenes that the backbone reads at once
+READING = 512  # width of what the head makes of a state before it modulates with it
 R = TypeVar("R", bound=Rows)
 
 
@@ -97,7 +98,8 @@ def start(runs: Path, image: Path, data: LatentBatches, minutes: float) -> Laten
     backbone = LlamaModel(config)
     state = whole.model.state_dict()
     backbone.load_state_dict(state | {"embed_tokens.weight": state["embed_tokens.weight"][:count]})
-    model = LatentModel(backbone, LatentHead(HeadConfig(size=data.glyphs.table.shape[1], hidden=config.hidden_size)))
+    head = HeadConfig(size=data.glyphs.table.shape[1], hidden=config.hidden_size, reading=READING)
+    model = LatentModel(backbone, LatentHead(head))
     fit_embedding(model.head, data.glyphs, image, minutes * 60 * 0.25)
     fit_head(model, data, minutes * 60 * 0.75)
     return model

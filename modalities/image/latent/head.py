@@ -39,11 +39,13 @@ WAVES = 8  # frequencies of log sigma that the network sees
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """size: numbers a latent; hidden: the backbone's width; width, blocks: the network's; embedding: the width of what
-    makes latents readable; time: of what makes sigma so. levels: sigma_T to sigma_0, a step between two of them."""
+    """size: numbers a latent; hidden: the backbone's width; reading: the width of `Reading`, 0 for none; width, blocks:
+    the network's; embedding: the width of what makes latents readable; time: of what makes sigma so. levels: sigma_T to
+    sigma_0, a step between two of them."""
 
     size: int = 6
     hidden: int = 256
+    reading: int = 0
     width: int = 192
     blocks: int = 3
     embedding: int = 512
@@ -79,6 +81,22 @@ class Step:
         )
 
 
+class Reading(nn.Module):
+    """What the head makes of the backbone's state before it modulates with it, `[..., D]` to `[..., D]`.
+
+    Modulation is linear in what it is given. This is not, and costs the steps of the chain nothing: once a token.
+    """
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(hidden, width), nn.Linear(width, hidden)
+        nn.init.zeros_(self.second.weight)
+        nn.init.zeros_(self.second.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.second(F.silu(self.first(hidden)))
+
+
 class Block(nn.Module):
     """A residual block, modulated where it is widest."""
 
@@ -102,6 +120,7 @@ class LatentHead(FixedNoise, nn.Module):
         self.embedding = nn.Sequential(
             nn.Linear(config.size, config.embedding), nn.SiLU(), nn.Linear(config.embedding, config.hidden)
         )
+        self.reading = Reading(config.hidden, config.reading) if config.reading else nn.Identity()
         self.conditioning = nn.Linear(config.hidden, modulation)
         self.time = nn.Sequential(nn.Linear(2 * WAVES, config.time), nn.SiLU(), nn.Linear(config.time, modulation))
         self.enter, self.leave = nn.Linear(config.size, width), nn.Linear(width, config.size)
@@ -172,7 +191,7 @@ class LatentHead(FixedNoise, nn.Module):
 
     def condition(self, hidden: Tensor) -> Tensor:
         """What the network needs of the backbone's state, `[..., D]` to `[..., W]`."""
-        said: Tensor = self.conditioning(hidden.to(self.dtype))
+        said: Tensor = self.conditioning(self.reading(hidden.to(self.dtype)))
         return said
 
     def mean(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> Tensor:

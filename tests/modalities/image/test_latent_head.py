@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from torch import Tensor
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 
-SMALL = HeadConfig(size=3, hidden=8, width=16, blocks=2, embedding=16, time=8)
+SMALL = HeadConfig(size=3, hidden=8, reading=12, width=16, blocks=2, embedding=16, time=8)
 
 
 @pytest.fixture
@@ -101,6 +101,18 @@ def test_steps_are_forgotten_when_levels_or_weights_change(head: LatentHead) -> 
     assert not torch.allclose(head.eval().mean(x, 0, condition, one), before)
     after = head.to(torch.bfloat16).mean(x, 0, head.condition(torch.randn(1, 1, 2, 8)), one)
     assert after.dtype == torch.float32
+
+
+def test_a_reading_begins_as_nothing_and_then_bends_what_is_read() -> None:
+    """A head without one goes on as a head with one: the same condition until the reading has learnt something."""
+    plain, reading = LatentHead(replace(SMALL, reading=0)), LatentHead(SMALL)
+    reading.load_state_dict(reading.state_dict() | plain.state_dict())
+    one, other = torch.randn(2, 5, 8)
+    assert torch.equal(reading.condition(one), plain.condition(one))
+    with torch.no_grad():
+        reading.reading.second.weight.add_(torch.randn(8, 12))
+    middle = reading.condition((one + other) / 2)
+    assert not torch.allclose(middle, (reading.condition(one) + reading.condition(other)) / 2, atol=1e-3)
 
 
 def test_a_folder_keeps_it(head: LatentHead, tmp_path: Path) -> None:
