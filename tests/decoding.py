@@ -1,10 +1,12 @@
-"""What identity tests share: decoding to the end, whether two runs say the same, and what was drafted."""
+"""What identity tests share: decoding to the end, whether two runs say the same, what was drafted, and one thread."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 from polydraft.core.decode import Method, decode, start
@@ -45,3 +47,12 @@ class Watched:
 
     def observe(self, state: State, own: Any, outcome: Outcome) -> None:
         self.drafter.observe(state, own, outcome)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """For every test of a folder whose conftest imports it. Tiny tensors: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

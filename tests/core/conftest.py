@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +44,8 @@ from polydraft.core.verify.neighbours import groups, nearest
 from polydraft.core.verify.rows import RowVerifier
 from polydraft.core.verify.tape import TapeVerifier, TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
+
+from ..decoding import one_thread as one_thread
 
 VOCAB = 61
 SIZES: dict[str, Any] = {
@@ -201,15 +203,6 @@ def finish(method: Method, batch: Batch) -> Outcome:
     rows = batch.stats.values()
     tau = sum(row.tokens for row in rows) / max(1, sum(row.target_passes for row in rows))
     return Outcome(batch.outputs(), batch.finish_reasons(), tau, batch)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline
+
+from ...decoding import one_thread as one_thread
 
 WIDTH = 32
 TEXT: dict[str, Any] = {
@@ -269,12 +271,3 @@ def generated(pipe: VLMPipeline, prompt: Prompt) -> list[int]:
         min_new_tokens=prompt.budget, suppress_tokens=pipe.placeholders, eos_token_id=None, pad_token_id=0,
     )  # fmt: skip
     return output[0, ids.shape[1] :].tolist()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
