@@ -20,12 +20,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from safetensors import SafetensorError
 
-from polydraft.core.errors import DeviceUnavailable, InvalidArgument, PolydraftError, UnknownModel, WeightsError
+from polydraft.core.errors import (
+    DeviceUnavailable,
+    InvalidArgument,
+    PolydraftError,
+    UnknownModel,
+    UnsupportedMethod,
+    WeightsError,
+)
 from polydraft.modalities.hub import refuse_pickles, said
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from polydraft.core.methods.method import Choice
     from polydraft.core.methods.naming import Registry
     from polydraft.modalities.world.worlds import World
 
@@ -116,6 +124,19 @@ class ModelCard:
     def methods(self) -> list[str]:
         """Names of the methods this model can use."""
         return self.registry.available(self.manifest["drafters"], self.has)
+
+    def parsed(self, method: str) -> Choice:
+        """The method of this name; one for another kind of token is refused with what fits."""
+        from polydraft.core.methods.kinds import REGISTRIES
+        from polydraft.core.methods.naming import listed
+
+        knowing = [registry for registry in REGISTRIES if registry.knows(method)]
+        if not knowing or self.registry.knows(method):
+            return self.registry.parse(method)
+        raise UnsupportedMethod(
+            f"method {method!r} is for {knowing[0].tokens} and {self.name} generates {self.registry.tokens}; use one "
+            f"of {listed(self.methods)}."
+        )
 
     @property
     def has(self) -> frozenset[str]:

@@ -24,12 +24,11 @@ from polydraft.core.drafters.network.base import FeatureNetwork
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.drafters.network.lm import IndependentLM
-from polydraft.core.errors import InvalidArgument, UnsupportedMethod
+from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.methods.fit import ByRows, expected, pass_seconds
-from polydraft.core.methods.kinds import REGISTRIES
 from polydraft.core.methods.method import Choice, MethodContext, defaults
-from polydraft.core.methods.naming import Registry, listed
+from polydraft.core.methods.naming import Registry
 from polydraft.core.model.network import context as positions
 from polydraft.core.model.proof import COVERED, check, label
 from polydraft.core.target import CausalTarget, Prompt
@@ -131,14 +130,8 @@ class Pipeline(ABC):
         return choice
 
     def parsed(self, method: str) -> Choice:
-        """The method of this name; one for another kind of token is refused with what fits."""
-        knowing = [registry for registry in REGISTRIES if registry.knows(method)]
-        if not knowing or self.registry.knows(method):
-            return self.registry.parse(method)
-        raise UnsupportedMethod(
-            f"method {method!r} is for {knowing[0].tokens} and {self.card.name} generates {self.registry.tokens}; "
-            f"use one of {listed(self.card.methods)}."
-        )
+        """See `ModelCard.parsed`."""
+        return self.card.parsed(method)
 
     def chosen(self, speculative: bool, method: str | None) -> Choice:
         """The method to use; plain decoding when `speculative` is off."""

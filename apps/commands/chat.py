@@ -80,7 +80,7 @@ def chat(
     for name, given in (("--json", as_json), ("--map", map_file)):
         if turns and given:
             raise InvalidArgument(f"--turns is a conversation and {name} tells of one answer; leave one out.")
-    request.check(map_file, compare, speculative, method)
+    request.check(model, "vlm", map_file, compare, speculative, method)
     files, question = (about, None) if turns else (about[:-1], about[-1])
     pictures = shown(files, question)
     pipe = request.loaded(model, "vlm", drafter=drafter, device=device, dtype=dtype)

@@ -63,7 +63,7 @@ def image(
     """Draw PROMPTs into one picture file."""
     seeds = read_seeds(seed)
     check_files(output, map_file)
-    request.check(map_file, compare, speculative, method)
+    request.check(model, "image", map_file, compare, speculative, method, codec)
     shown = opened(prime)
     pipe = request.loaded(model, "image", codec=codec, drafter=drafter, device=device, dtype=dtype)
     options: dict[str, Any] = {

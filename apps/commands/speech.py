@@ -80,7 +80,7 @@ def speech(
     """Say TEXT into a sound file."""
     path = output or Path(f"out.{file_format}")
     check_sound(path, file_format, stream, compare or map_file is not None)
-    request.check(map_file, compare, speculative, method)
+    request.check(model, "speech", map_file, compare, speculative, method, codec)
 
     from polydraft.core.errors import OutputUnwritable
 

@@ -141,6 +141,8 @@ BAD = {
     "unknown parameter": ([PROMPT, "--method", "jacobi(windoow=3)"], "windoow"),
     "unknown rule parameter": ([PROMPT, "--method", "jacobi+lantern(gamma=1)"], "gamma"),
     "more neighbours than codes": ([PROMPT, "--method", "lantern(k=50000)"], "k=50000"),
+    "a method for latents": ([PROMPT, "--method", "coupled"], "generates ids"),
+    "a rule for ids": ([PROMPT, "--model", "tiny-latent", "--method", "eagle+sps"], "generates latents"),
     "a rule without its q": ([PROMPT, "--method", "pld+lenience"], "lenience"),
     "plain and drafted": ([PROMPT, "--no-speculative", "--method", "jacobi"], "jacobi"),
     "compare plain": ([PROMPT, "--compare", "--method", "ar"], "--compare"),
@@ -199,6 +201,12 @@ def test_unwritable_output_is_refused_before_the_model_loads(
     other = ["--output", tmp_path / "fine.png"] if option == "--map" else []
     assert_refused(run("image", PROMPT, option, tmp_path / place, *other), place)
     assert os.listdir(tmp_path) == ["folder.png"]
+
+
+def test_a_method_is_refused_before_the_model_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polydraft.modalities.loading.load", lambda *_, **__: pytest.fail("the model was loaded"))
+    for method in ("warp", "coupled", "pld+lenience"):
+        assert_refused(run("image", PROMPT, "--method", method, "-o", tmp_path / "x.png"), method.split("+")[-1])
 
 
 def test_map_and_picture_need_two_names(tmp_path: Path) -> None:

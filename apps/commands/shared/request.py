@@ -1,6 +1,6 @@
 """How commands ask for a result: with a method and, where they compare, once more plainly.
 
-check(map_file, compare, speculative, method)
+check("tiny-image", "image", map_file, compare, speculative, method)
 pipe = loaded("tiny-image", "image", device="auto", dtype="auto")
 request = Request({"seed": 7}, speculative, method, compare)
 request.warm_up(pipe.stream)
@@ -52,15 +52,19 @@ class Request:
         return make(**self.chosen), make_plainly(**self.plain) if self.compare else None
 
 
-def check(map_file: Path | None, compare: bool, speculative: bool, method: str | None) -> None:
-    """Refuse a map that cannot be written, and to set plain decoding beside itself."""
+def check(
+    model: str, modality: str, map_file: Path | None, compare: bool, speculative: bool, method: str | None,
+    codec: str | None = None,
+) -> None:  # fmt: skip
+    """Refuse, before weights are read, a map that cannot be written, a method for other tokens, and to set plain
+    decoding beside itself."""
     from polydraft.core.errors import InvalidArgument
-    from polydraft.core.methods.kinds import parse
     from polydraft.modalities.image.result import check_output
+    from polydraft.modalities.loading import card
 
     if map_file is not None:
         check_output(map_file)
-    name = None if method is None else parse(method).drafter.name
+    name = None if method is None else card(model, codec, modality).parsed(method).drafter.name
     if compare and (name == PLAIN or not speculative):
         raise InvalidArgument("--compare sets a drafting method beside plain decoding; leave out the plain method.")
 

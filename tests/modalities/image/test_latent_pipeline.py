@@ -107,6 +107,7 @@ def test_the_model_says_what_it_can(folder: str) -> None:
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"method": "lantern"}, polydraft.UnsupportedMethod, "use one of ar, jacobi, draft, eagle"),
     ({"method": "eagle2"}, polydraft.UnsupportedMethod, "is for ids and model generates latents"),
+    ({"method": "eagle+sps"}, polydraft.UnsupportedMethod, "is for ids and model generates latents"),
     ({"method": "jacobi+coupled"}, polydraft.UnsupportedMethod, "use one of tape"),
     ({"method": "jacobi(init=left)"}, polydraft.UnknownMethod, "its parameters are window"),
     ({"method": "warp"}, polydraft.UnknownMethod, "is unknown"),
