@@ -9,7 +9,6 @@ batches now and then and in the end, and saves every few minutes.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.apps.train.checkpoint import Curve, steps
+from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, same, set_rate
 from polydraft.apps.train.together import average
 
@@ -43,14 +43,14 @@ def run(
     if helpers:
         optimisers.append(torch.optim.AdamW(helpers, lr=1.0, betas=(0.9, 0.95)))
     share = torch.tensor(list(weights.values()))
-    begun, step, budget = time.monotonic(), 0, minutes * 60 - spent
+    clock, step, budget = Clock(), 0, minutes * 60 - spent
     elapsed = saved = 0.0
     model.train()
     while elapsed < budget:
         set_rate(optimisers, rate * descent((spent + elapsed) / (minutes * 60), step))
         parts = losses(next_batch())
         (parts @ share).backward()
-        elapsed = average([*model.parameters(), *helpers], time.monotonic() - begun)
+        elapsed = average([*model.parameters(), *helpers], clock.spent())
         apply(optimisers, model)
         step += 1
         if rank:

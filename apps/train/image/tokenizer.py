@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.apps.train.checkpoint import save
+from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.image.appearance import THINGS, Critic, balance, bands_apart
 from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
@@ -229,12 +229,12 @@ def run(
         task.go_on(out / "run.pt")
     scenes = Scenes(among, (seed, task.step))
     print(f"{sum(p.numel() for p in task.model.parameters()) / 1e6:.2f}M parameters, step {task.step}", flush=True)
-    begun, past, budget = time.monotonic(), task.seconds, minutes * 60
+    clock, budget = Clock(task.seconds), minutes * 60
     while task.seconds < budget:
         drawn = scenes.draw(rows)
         weight = boxes(drawn, THINGS) if among.settings else torch.ones(1)
         told = task.train(to_pixels([scene.render() for scene in drawn]), weight, task.seconds / budget)
-        task.seconds = past + time.monotonic() - begun
+        task.seconds = clock.spent()
         if task.step % TELL_EVERY == 0:
             whole, inside = psnr(task.model, validation)
             figures = " ".join(f"{name} {value:.4g}" for name, value in told.items())

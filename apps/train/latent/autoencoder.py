@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import torch
 from diffusers import AutoencoderKL
 from torch import Tensor, nn
 
+from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.apps.train.latent.data import GlyphLatents
 from polydraft.apps.train.optimise import apply, set_rate
@@ -101,8 +101,8 @@ def train_encoder(out: Path, minutes: float, seed: int = 0, rows: int = 1024, ra
     )  # fmt: skip
     cells, weight = every_cell(), torch.ones(1, 1, CELL, CELL)
     optimiser = torch.optim.AdamW([*codec.vae.encoder.parameters(), *reader.parameters()], betas=(0.9, 0.95))
-    begun, step = time.monotonic(), 0
-    while (spent := (time.monotonic() - begun) / (minutes * 60)) < 1:
+    clock, step = Clock(), 0
+    while (spent := clock.spent() / (minutes * 60)) < 1:
         set_rate([optimiser], rate * annealed(spent, step))
         pixels = cells[torch.randint(len(cells), (rows,))]
         with torch.autocast("cpu", torch.bfloat16):
@@ -159,8 +159,8 @@ def learn_to_decode(
     validation = [place(random_composition(held_out, True), held_out) for _ in range(100)]
     codec.vae.to(memory_format=torch.channels_last)
     optimiser = torch.optim.AdamW(codec.vae.decoder.parameters(), betas=(0.9, 0.95), weight_decay=1e-4)
-    begun, step = time.monotonic(), 0
-    while (spent := (time.monotonic() - begun) / (minutes * 60)) < 1:
+    clock, step = Clock(), 0
+    while (spent := clock.spent() / (minutes * 60)) < 1:
         set_rate([optimiser], rate * annealed(spent, step))
         latents, scenes = some(step)
         pixels = to_pixels([scene.render() for scene in scenes])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.apps.train.checkpoint import Curve, known, save, steps
+from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
 from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.apps.train.speech.sound.measured import Measured, Piece
@@ -147,7 +147,7 @@ def run(
     size, spoken = sum(p.numel() for p in codec.parameters()) / 1e6, data.counts.sum() / 50 / 60
     print(f"{size:.2f}M parameters, {spoken:.0f} minutes of speech, {spent / 60:.0f} minutes trained", flush=True)
     optimisers = [*muon_and_adamw(codec), torch.optim.AdamW(phonetician.parameters(), lr=1.0)]
-    begun, step, before, elapsed = time.monotonic(), 0, steps(curve), spent
+    clock, step, before, elapsed = Clock(spent), 0, steps(curve), spent
     parts: dict[str, Tensor] = {}
     while elapsed < budget:
         set_rate(optimisers, RATE * descent(elapsed / budget, step))
@@ -155,7 +155,7 @@ def run(
         loss = weighted(parts)
         loss.backward()
         apply(optimisers, codec)
-        step, elapsed = step + 1, spent + time.monotonic() - begun
+        step, elapsed = step + 1, clock.spent()
         if step % JUDGE_EVERY == 0 or elapsed >= budget:
             told = judge(codec, phonetician, data, held, weights)
             place = {"seconds": round(elapsed, 1), "step": before + step, "train": loss.item()}

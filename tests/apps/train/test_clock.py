@@ -1,0 +1,17 @@
+"""The clock of a training counts its steps, long ones too, and not the time for which it was stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+from polydraft.apps.train.clock import LONGEST, Clock
+
+
+def test_a_stop_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    clock, spent = Clock(before=7.0), []
+    for passed in (0.0, 2.0, LONGEST - 1, 1700.0, 3.0):
+        now[0] += passed
+        spent.append(clock.spent())
+    assert spent == [7.0, 9.0, 8.0 + LONGEST, 8.0 + LONGEST, 11.0 + LONGEST]
