@@ -23,7 +23,7 @@ from polydraft.apps.ui.again import restored
 from polydraft.apps.ui.scenes import thumbnails
 from polydraft.apps.ui.sounds import Sounds
 from polydraft.apps.ui.tabs import ask, compare, draw, models, speak
-from polydraft.apps.ui.tabs.desk import PRIVATE, Desk, Offer, html
+from polydraft.apps.ui.tabs.desk import AT_ONCE, Desk, Offer, html
 from polydraft.apps.ui.theme import theme
 from polydraft.apps.ui.upload import uploads_only
 from polydraft.apps.ui.views import chrome
@@ -71,7 +71,7 @@ def opened(page: gr.Blocks, tabs: gr.Tabs, at: Desk) -> None:
         mine = [gr.update(value=values[name]) if of == tab and name in values else gr.skip() for of, name, _ in boxes]
         return [gr.Tabs(selected=tab), *mine]
 
-    page.load(restore, None, [tabs, *(box for _, _, box in boxes)], api_visibility=PRIVATE, show_progress="hidden")
+    page.load(restore, None, [tabs, *(box for _, _, box in boxes)], **AT_ONCE)
 
 
 def mount(app: FastAPI, engine: Engine, path: str = "/ui") -> FastAPI:

@@ -12,7 +12,7 @@ from polydraft.apps.ui.again import changed, link, python
 from polydraft.apps.ui.frames import Frame
 from polydraft.apps.ui.scenes import SCENES, scene
 from polydraft.apps.ui.tabs import desk
-from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
+from polydraft.apps.ui.tabs.desk import AT_ONCE, Desk
 from polydraft.apps.ui.upload import opened, upload
 from polydraft.apps.ui.views import chrome, counts, stage
 from polydraft.apps.ui.views.answer import answer
@@ -82,9 +82,9 @@ def tab(at: Desk) -> None:
         return stage.stage(stage.empty("answer", HINT)), []
 
     for event in (again.click, image.change):
-        event(fresh, None, [view, turns], api_visibility=PRIVATE, show_progress="hidden")
+        event(fresh, None, [view, turns], **AT_ONCE)
     for name, thumb in thumbs.items():
-        thumb.click(lambda name=name: scene(name), None, image, api_visibility=PRIVATE, show_progress="hidden")
+        thumb.click(lambda name=name: scene(name), None, image, **AT_ONCE)
     at.links["ask"] = {"question": question, "seed": seed, "method": method, "runs": runs, **fine}
 
 

@@ -15,7 +15,7 @@ from polydraft.apps.ui.again import link
 from polydraft.apps.ui.frames import PACE, Frame
 from polydraft.apps.ui.scenes import SCENES, scene
 from polydraft.apps.ui.tabs import desk
-from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
+from polydraft.apps.ui.tabs.desk import AT_ONCE, Desk
 from polydraft.apps.ui.tabs.speak import Drawing
 from polydraft.apps.ui.upload import opened, upload
 from polydraft.apps.ui.views import chrome, race, stage
@@ -90,15 +90,13 @@ def tab(at: Desk) -> None:
         methods = gr.update(choices=desk.method_names(offer), value=offer.method)
         return EXAMPLES[kind][0], gr.update(visible=kind == "vlm"), methods
 
-    kind.input(chosen, kind, [prompt, image, method], api_visibility=PRIVATE, show_progress="hidden")
+    kind.input(chosen, kind, [prompt, image, method], **AT_ONCE)
     at.links["compare"] = {"kind": kind, "prompt": prompt, "seed": seed, "method": method, "runs": runs}
 
 
 def at_change(kind: gr.Radio, mine: str, row: gr.Column) -> None:
     """Examples of `mine` are shown while it is chosen."""
-    kind.change(
-        lambda chosen: gr.update(visible=chosen == mine), kind, row, api_visibility=PRIVATE, show_progress="hidden"
-    )
+    kind.change(lambda chosen: gr.update(visible=chosen == mine), kind, row, **AT_ONCE)
 
 
 @dataclass

@@ -7,7 +7,7 @@ import gradio as gr
 from polydraft.apps.commands.methods import all_methods
 from polydraft.apps.commands.models import describe as described_model
 from polydraft.apps.ui.tabs import desk
-from polydraft.apps.ui.tabs.desk import PRIVATE, Desk
+from polydraft.apps.ui.tabs.desk import AT_ONCE, Desk
 from polydraft.apps.ui.views import chrome
 from polydraft.apps.ui.views.tables import methods_table, model_cards
 from polydraft.modalities.loading import ModelCard
@@ -37,7 +37,7 @@ def tab(at: Desk) -> None:
     def filtered(promise: str) -> str:
         return methods_table([method for method in found if promise in ("all", method["guarantee"])], users)
 
-    promise.change(filtered, promise, table, api_visibility=PRIVATE, show_progress="hidden")
+    promise.change(filtered, promise, table, **AT_ONCE)
 
 
 def megabytes(card: ModelCard) -> float:

@@ -32,6 +32,14 @@ def test_endpoints_are_the_four_that_make_something(client: Any) -> None:
     assert set(client.view_api(return_format="dict")["named_endpoints"]) == {"/draw", "/speak", "/ask", "/compare"}
 
 
+def test_only_what_makes_something_waits_in_the_queue(live: Live) -> None:
+    """Else a run that follows a change of controls at once may never be heard of (`desk.AT_ONCE`)."""
+    with urllib.request.urlopen(live.address + "config", timeout=PATIENCE) as answer:
+        events = [event for event in json.load(answer)["dependencies"] if event["backend_fn"]]
+    queued = [event["targets"] for event in events if event["queue"] is not False and not event["types"]["generator"]]
+    assert queued == [] and sum(event["types"]["generator"] for event in events) >= 4
+
+
 def test_draw(client: Any) -> None:
     shown, known = last(client, "two cats on a pink background", 3, "eagle2", 0.7, 4, 1, 1.3, api_name="/draw")
     assert "Save PNG" in shown
