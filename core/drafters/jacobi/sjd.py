@@ -64,7 +64,7 @@ class SJDDrafter(WindowDrafter[Initial]):
         fresh = torch.arange(self.window, device=guesses.device) >= own.known
         filled = self.initial.fill(state, guesses, own.known, own.edge, sampler, noise)
         ids = torch.where(fresh, filled, guesses)
-        laws = torch.where(fresh[..., None], self.initial.law(state, filled, own.known, own.edge), own.laws)
+        laws = torch.where(fresh[..., None], self.initial.law(state, filled, own.edge), own.laws)
         return Draft.of_chain(ids, q=torch.nn.functional.pad(laws, (0, 0, 0, 1)) if noise.sampled else None)
 
     def refreshed(self, own: Guesses, noise: Noise) -> Tensor:

@@ -66,7 +66,7 @@ class Initial:
     ) -> Tensor:
         """Ids `[B, W]` for every place; guesses `[B, W]` hold in the first `known` `[B, 1]`.
 
-        edge: `[B, V]` scores behind the deepest guess; rows without any (known is 0) have had no pass yet.
+        edge: `[B, V]` scores behind the deepest guess, or behind the root where all of the last window was right.
         """
         t = self.positions(state, guesses)
         if self.name == "above":
@@ -78,13 +78,13 @@ class Initial:
             filled = behind(edge, sampler, state, guesses.shape[1], noise)
         else:
             filled = torch.cat([state.roots(), guesses], 1).gather(1, known).expand_as(guesses)
-        filled = torch.where(known > 0, self.permitted(filled), first)
+        filled = torch.where(begun(state), self.permitted(filled), first)
         if self.name != PREVIEW:
             return filled
         origins = self.shown(t)
         return torch.where(origins < 0, filled, self.permitted(self.copied(state, guesses, known, origins)))
 
-    def law(self, state: State, filled: Tensor, known: Tensor, edge: Tensor) -> Tensor:
+    def law(self, state: State, filled: Tensor, edge: Tensor) -> Tensor:
         """Log of the law that `fill` drew `filled` `[B, W]` from, `[B, W, V]`: one-hot for copies."""
         flat = self.flat.expand(*filled.shape, -1)
         if self.name == "random":
@@ -93,7 +93,7 @@ class Initial:
         if self.name == "above":
             return copied
         own = copied if self.name == "left" else edge.log_softmax(-1)[:, None].expand_as(flat)
-        drawn = torch.where(known[..., None] > 0, own, flat)
+        drawn = torch.where(begun(state)[..., None], own, flat)
         if self.name != PREVIEW:
             return drawn
         return torch.where(self.shown(self.positions(state, filled))[..., None] < 0, drawn, copied)
@@ -120,6 +120,11 @@ class Initial:
     def permitted(self, ids: Tensor) -> Tensor:
         """Ids the mask allows; anything else (a prompt word in the first column) becomes the first allowed one."""
         return torch.where(among(ids, self.allowed), ids, self.choices[0])
+
+
+def begun(state: State) -> Tensor:
+    """`[B, 1]` bool: rows of which a pass has said something."""
+    return state.generated[:, None] > 0
 
 
 class Fills(Protocol):
