@@ -77,12 +77,11 @@ class Tree:
     @property
     def valid(self) -> Tensor:
         """`[B, M]` bool: what can be drawn, in rows that had not stopped."""
-        possible = [level.chances > -torch.inf for level in self.levels]
-        return (
-            torch.cat([found & going for found, going in zip(possible, self.stopped, strict=True)], 1)
-            if (self.stopped)
-            else torch.cat(possible, 1)
-        )
+        possible = torch.cat([level.chances for level in self.levels], 1) > -torch.inf
+        if not self.stopped:
+            return possible
+        going = (row.expand(-1, level.ids.shape[1]) for row, level in zip(self.stopped, self.levels, strict=True))
+        return possible & torch.cat(list(going), 1)
 
     @property
     def depth(self) -> Tensor:

@@ -45,14 +45,13 @@ class Stem:
         seen = places <= own.waiting[:, None]
         return Stem(own.tokens.gather(1, from_root), seen, own.waiting)
 
-    def positions(self, state: State, tree: Tree) -> Tensor:
-        """`[B, 1]`: that the children of the live nodes of `tree` have."""
-        return (state.generated + self.waiting)[:, None] + len(tree.levels)
+    def positions(self, state: State, levels: int) -> Tensor:
+        """`[B, levels]`: that nodes of every level have."""
+        return (state.generated + self.waiting)[:, None] + torch.arange(levels, device=self.waiting.device)
 
-    def history(self, state: State, tree: Tree) -> History:
-        """Of the live nodes of `tree`."""
+    def history(self, state: State, tree: Tree, t: Tensor) -> History:
+        """Of the live nodes of `tree`; t: `[B, 1]`, the position of their children."""
         read, lineage = tree.lineage()
-        t = self.positions(state, tree)
         seen = self.seen[:, None].expand(-1, tree.width, -1)
         return History(
             state.tokens, state.valid(), torch.cat([self.ids, read], 1), torch.cat([seen, lineage], 2),
@@ -99,14 +98,16 @@ class TreeDrafter(ABC):
         new = most(own.counts, own.tokens.shape[1])
         said = self.read(state, own, own.tokens[:, :new], own.features[:, :, :new])
         plan, stem = self.plan.among(len(state)), Stem.of(own, self.plan.depth)
-        levels = torch.arange(plan.depth, device=own.tokens.device)
-        window = noise.window((state.generated + stem.waiting)[:, None] + levels) if noise.sampled else None
+        positions = stem.positions(state, plan.depth)
+        window = noise.window(positions) if noise.sampled else None
         law_of = sampler.proposal if noise.on_tape else sampler
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
-            history = stem.history(state, tree) if sampler.remembers(state.settings) else None
-            laws.append(law_of(self.logits(said, state, tree, stem.positions(state, tree)), state.settings, history))
-            drawn = None if window is None else window[:, len(tree.levels), None]
+            level = len(tree.levels)
+            t = positions[:, level : level + 1]
+            history = stem.history(state, tree, t) if sampler.remembers(state.settings) else None
+            laws.append(law_of(self.logits(said, state, tree, t), state.settings, history))
+            drawn = None if window is None else window[:, level, None]
             growing = plan.grow(tree, laws[-1].scores, drawn, self.rank)
             if growing:
                 said = self.onward(said, own, tree)

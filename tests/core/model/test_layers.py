@@ -18,6 +18,7 @@ from transformers import (
     Qwen3Config,
     SmolLM3Config,
 )
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from polydraft.core.model import layers
 from polydraft.core.model.layers import Layers
@@ -62,13 +63,26 @@ def test_the_twin_shows_what_is_wrong(planted, monkeypatch):
     """A norm's eps, the sign of rotation, and values read as keys: each is seen."""
     monkeypatch.setattr(layers, "tried", {})
     if planted == "eps":
-        monkeypatch.setattr(layers, "norm_of", lambda norm: lambda x: F.rms_norm(x, x.shape[-1:], norm.weight, 1e-5))
+        other = lambda norm: lambda x: F.rms_norm(x, x.shape[-1:], norm.weight, 1e-5)  # noqa: E731
+        monkeypatch.setattr(layers, "faithful_norm", other)
     if planted == "sign":
         monkeypatch.setattr(layers, "turned", lambda cos, sin: (cos[:, :, None], sin[:, :, None]))
     if planted == "order":
         own = layers.Unkept.update
         monkeypatch.setattr(layers.Unkept, "update", lambda *args: own(*args)[::-1])
     assert Layers.of(AutoModel.from_config(LlamaConfig(**SIZES))) is None
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 300.0])
+def test_the_quick_norm_is_the_faithful_one_but_for_last_bits(size):
+    """Also of numbers so small that what keeps norms finite counts."""
+    norm = LlamaRMSNorm(48, eps=1e-6)
+    torch.nn.init.normal_(norm.weight)
+    hidden = size * torch.randn(2, 3, 48, generator=torch.Generator().manual_seed(0))
+    for dtype, apart in ((torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 0)):
+        module, given = norm.to(dtype), hidden.to(dtype)
+        wanted = layers.faithful_norm(module)(given)
+        torch.testing.assert_close(layers.quick_norm(module)(given), wanted, rtol=apart, atol=apart)
 
 
 @pytest.mark.parametrize("config", [TAKEN[1], TAKEN[3], TAKEN[5]], ids=named)
