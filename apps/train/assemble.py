@@ -104,7 +104,7 @@ FORMS = (
             "defaults": {"method": "pld", "temperature": 0.0},
             "fitted": {
                 "draft": {"stop": 0.4}, "medusa": {"depth": 6}, "hydra": {"depth": 8},
-                **dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 16, "width": 2, "total": 18, "stop": 0.4}),
+                **dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 8, "width": 1}),
             },
         },
         lambda runs, target: shutil.copytree(runs / "processor", target, dirs_exist_ok=True),

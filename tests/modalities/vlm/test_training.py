@@ -285,7 +285,7 @@ def test_drafters_become_part_of_the_model(runs: Path, tmp_path: Path):
     (whole / "drafter-eagle" / "fitted.json").write_text('{"spread": 0.5}')
     assemble(whole, tmp_path / "model")
     manifest = json.loads((tmp_path / "model" / "polydraft.json").read_text())
-    chosen = {"depth": 16, "width": 2, "total": 18, "stop": 0.4}
+    chosen = {"depth": 8, "width": 1}
     assert manifest["defaults"]["method"] == "eagle2" and manifest["fitted"]["eagle2"] == chosen | {"spread": 0.5}
     assert manifest["fitted"]["eagle2-published"] == chosen
     assert load(str(tmp_path / "model")).default_method.name == "eagle2"
