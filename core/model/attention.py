@@ -6,16 +6,23 @@ views are whole blocks of KEYS (below that SHORT or twice SHORT, where the machi
 never holds too few (with few, the more the larger heads are, and with other widths the kernel sums in another order).
 `core.model.proof` measures whether that holds on the machine at hand.
 
-    config._attn_implementation = NAME
+There are two kernels, and a model keeps the one it has: torch's fused one, and for long rows of wide models in bf16,
+on CPUs with bf16 products but without AMX, two batched products with a softmax in between. There the fused kernel
+computes at a fifth of what oneDNN's products do: 39 queries over 3,072 keys of 3 heads take it 0.78 ms and these 0.31.
+Their sums depend neither on the batch nor on queries beside (from two on) nor on the width of the view, so that views
+need no blocks; they want keys end to end.
+
+    config._attn_implementation = chosen(context, wide, size, dtype, device)
     mask = folded(visible, dtype, heads)         # once a pass
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -27,17 +34,19 @@ from transformers.masking_utils import sdpa_mask
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.rows import places
 
-NAME = "polydraft"
+NAME, PRODUCTS = "polydraft", "polydraft-products"  # of the kernels, in configurations
 KEYS, SHORT, QUERIES = 512, 128, 32
+WIDE = 512  # numbers of a position's queries below which the time of a kernel is its start
 UNKNOWN = ("softcap", "s_aux", "head_mask")  # what some families pass that is not done here
 
 
 @dataclass(frozen=True)
 class Heads:
-    """groups: query heads that share keys; size: numbers a head."""
+    """groups: query heads that share keys; size: numbers a head; kernel: what reads them."""
 
     groups: int
     size: int
+    kernel: str = NAME
 
     @staticmethod
     def of(config: Any) -> Heads:
@@ -47,8 +56,8 @@ class Heads:
 
     def shortest_view(self, dtype: torch.dtype, device: torch.device) -> int:
         """Keys that a view has at least; its other sizes are twice as many, and so on up to whole blocks of KEYS."""
-        # weights that are kept packed alone are on no device, and only CPUs pack them
-        return SHORT if device.type in ("cpu", "meta") and views_alike(dtype, self.size, (SHORT, 2 * SHORT)) else KEYS
+        short = on_cpu(device) and views_alike(dtype, self.size, (SHORT, 2 * SHORT), self.kernel)
+        return SHORT if short else KEYS
 
     def lines(self, values: Tensor, further: int) -> Tensor:
         """`[rows, groups * W + padding]`: values `[rows, W]` of all folded queries, `further` more in every group; any
@@ -65,22 +74,70 @@ class Heads:
         return max(0, max(4, self.size // 16) - ((queries - 1) % QUERIES + 1))
 
 
+def fused(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+    """torch's own kernel, as it is."""
+    return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
+
+
+def products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+    """Scores of all keys at once, and what they weigh, summed by blocks of keys; keys end to end are not copied."""
+    scores = queries @ keys.contiguous().transpose(-1, -2)
+    scores = scores.mul_(queries.shape[-1] ** -0.5 if scale is None else scale).add_(mask)
+    weights, values = scores.softmax(-1), values.contiguous()
+    if values.shape[2] <= KEYS:
+        return weights @ values
+    if short := -values.shape[2] % KEYS:
+        weights, values = F.pad(weights, (0, short)), F.pad(values, (0, 0, 0, short))
+    # a longer sum is cut where its length says
+    blocks = weights.unflatten(3, (-1, KEYS)).transpose(2, 3) @ values.unflatten(2, (-1, KEYS))
+    return blocks.sum(2)
+
+
+Kernel: TypeAlias = Callable[..., Tensor]  # of queries `[rows, heads, Q, D]`, keys, values, mask, scale
+KERNELS: dict[str, Kernel] = {NAME: fused, PRODUCTS: products}
+
+
+def kernel_of(config: Any) -> Kernel:
+    """The kernel that a configuration names."""
+    return KERNELS.get(config._attn_implementation, fused)
+
+
+def chosen(context: int, wide: int, size: int, dtype: torch.dtype, device: torch.device) -> str:
+    """The kernel of a model whose rows have up to `context` positions and queries `wide` numbers, `size` a head.
+
+    The same on every run of a machine. The fused kernel begins sooner, and small models stay with it.
+    """
+    slow = on_cpu(device) and dtype == torch.bfloat16 and products_are_faster()
+    large = context > KEYS and wide >= WIDE
+    return PRODUCTS if slow and large and views_alike(dtype, size, (16, SHORT, KEYS + 64), PRODUCTS) else NAME
+
+
+def products_are_faster() -> bool:
+    """Whether this CPU multiplies bf16 without AMX, for which alone the fused kernel is made."""
+    has = torch.cpu
+    return has._is_avx512_bf16_supported() and not has._is_amx_tile_supported()
+
+
+def on_cpu(device: torch.device) -> bool:
+    # weights that are kept packed alone are on no device, and only CPUs pack them
+    return device.type in ("cpu", "meta")
+
+
 @lru_cache(maxsize=64)
-def views_alike(dtype: torch.dtype, size: int, widths: tuple[int, ...] = (KEYS,)) -> bool:
+def views_alike(dtype: torch.dtype, size: int, widths: tuple[int, ...] = (KEYS,), kernel: str = NAME) -> bool:
     """Whether a query has the same bits in views of `widths` keys as in one of two blocks, whatever queries are beside
     it: tried on random numbers on this machine's CPU."""
-    generator, heads = torch.Generator().manual_seed(0), Heads(1, size)
+    generator, heads, read = torch.Generator().manual_seed(0), Heads(1, size), KERNELS[kernel]
     for width, share in itertools.product(widths, (0.15, 0.6, 0.95, 1)):
         drawn = torch.randn(3, 2, 2 * KEYS, size, generator=generator).to(dtype)
         hidden = torch.arange(int(share * width), 2 * KEYS)
         mask = padded(torch.zeros(1, 70, 2 * KEYS, dtype=dtype).index_fill_(2, hidden, -torch.inf), heads)
         queries, keys, values = 2 * drawn[0, None, :, : mask.shape[2]], drawn[1, None], drawn[2, None]
-        whole = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        whole = read(queries, keys, values, mask)
         for few in (1, 2, 13, 33, 64):
             count = few + heads.padding(few)
-            seen, part = (keys[:, :, :width], values[:, :, :width]), mask[:, :, :count, :width]
-            read = F.scaled_dot_product_attention(queries[:, :, :count], *seen, attn_mask=part)
-            if not torch.equal(read[:, :, :few], whole[:, :, :few]):
+            said = read(queries[:, :, :count], keys[:, :, :width], values[:, :, :width], mask[:, :, :count, :width])
+            if not torch.equal(said[:, :, :few], whole[:, :, :few]):
                 return False
     return True
 
@@ -110,7 +167,7 @@ def tree_mask(cached: Tensor, lineage: Tensor, width: int, dtype: torch.dtype, h
 
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    scaling: float | None = None, **others: Any,
+    scaling: float | None = None, kernel: Kernel = fused, **others: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """`[rows, C, heads, D]` of query `[rows, heads, C, D]` over key and value `[rows, heads / groups, K, D]`.
 
@@ -120,21 +177,30 @@ def attend(
         raise UnsupportedModel(
             f"this model's attention uses {found[0]}, which polydraft does not compute; use another."
         )
-    if attention_mask is None or attention_mask.shape[2] == query.shape[2]:
+    if attention_mask is None or not is_folded(attention_mask, query, key):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
-    return read(query, key, value, attention_mask, scaling), None
+    return read(query, key, value, attention_mask, scaling, kernel), None
 
 
-def read(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None = None) -> Tensor:
+def is_folded(mask: Tensor, query: Tensor, key: Tensor) -> bool:
+    """Whether `folded` made the mask: additive, for all heads, a row for every query of a group."""
+    queries = query.shape[2] * (query.shape[1] // key.shape[1])
+    return mask.dtype != torch.bool and mask.shape[1] == 1 and mask.shape[2] >= queries
+
+
+def read(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None = None, kernel: Kernel = fused
+) -> Tensor:
     """`attend` under a folded mask."""
     rows, heads, columns, size = query.shape
     queries = query.reshape(rows, key.shape[1], -1, size)
     whole = queries.shape[2]
     if extra := mask.shape[2] - whole:
         queries = F.pad(queries, (0, 0, 0, extra))
-    said = F.scaled_dot_product_attention(queries, key, value, attn_mask=mask, scale=scaling)
+    said = kernel(queries, key, value, mask, scaling)
     return said[:, :, :whole].reshape(rows, heads, columns, size).transpose(1, 2)
 
 
-AttentionInterface.register(NAME, attend)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+for name, kernel in KERNELS.items():
+    AttentionInterface.register(name, partial(attend, kernel=kernel))
+    AttentionMaskInterface.register(name, sdpa_mask)

@@ -2,12 +2,13 @@
 
 It stands behind transformers' `Cache`, so unmodified model files use it. Live rows are the first of the pool: a row
 joins behind them and, where one leaves, the last moves into the gap. Rows and slots grow by an eighth as needed;
-what attention sees is cut to the longest live row, in whole blocks of keys.
+what attention sees is cut to the longest live row as its kernel wants it (`Blocks`, `EndToEnd`).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,34 @@ from polydraft.core.model.kernels import return_freed
 from polydraft.core.rows import Departure
 
 GRAIN = 16  # slots that rows grow by at least
+
+FEW = 4  # rows of a pool whose slots may be whole blocks: what they do not use is little beside a model
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Views of whole blocks of keys, below one block of `shortest`, twice that and so on."""
+
+    shortest: int = KEYS
+
+    def room(self, slots: int, rows: int) -> int:
+        """Slots that each of so many physical rows gets to hold `slots`."""
+        return in_grains(slots)
+
+    def width(self, needed: int, slots: int) -> int:
+        """Slots that attention sees where rows need so many of those they have."""
+        return blocks(needed, self.shortest)
+
+
+@dataclass(frozen=True)
+class EndToEnd(Blocks):
+    """Views of all slots there are, unless rows need less than half of them, so that keys need no copy."""
+
+    def room(self, slots: int, rows: int) -> int:
+        return in_grains(slots) if rows > FEW else blocks(slots, GRAIN)
+
+    def width(self, needed: int, slots: int) -> int:
+        return slots if slots <= 2 * needed else in_grains(needed)
 
 
 class SlotLayer(CacheLayerMixin):
@@ -81,16 +110,17 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """Caches of all layers over `rows` physical rows, `branches` for each live row of the batch.
 
-    live: physical rows in use; width: slots that attention sees, at least `shortest`. shifts: `[live]`, rotary
-    coordinate less slot, where a slot is not its own coordinate.
+    live: physical rows in use; width: slots that attention sees, as `view` says. shifts: `[live]`, rotary coordinate
+    less slot, where a slot is not its own coordinate.
     """
 
     layers: list[SlotLayer]  # type: ignore[assignment]
 
-    def __init__(self, layers: int, branches: int = 1, shortest: int = KEYS) -> None:
+    def __init__(self, layers: int, branches: int = 1, view: Blocks | None = None) -> None:
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
-        self.branches, self.rows, self.slots, self.live, self.width = branches, 0, 0, 0, shortest
-        self.shortest = shortest
+        self.branches, self.rows, self.slots, self.live = branches, 0, 0, 0
+        self.view = view or Blocks()
+        self.width = self.view.width(1, GRAIN)
         self.shifts: Tensor | None = None
         self.aimed_rows = slice(0, 0)
         self.aimed_slots = torch.empty(0, 0, dtype=torch.long)
@@ -123,11 +153,11 @@ class SlotCache(Cache):
             self.shifts = self.shifts[: self.live]
 
     def reach(self, slots: int) -> None:
-        """Attention sees at least so many slots from now on, and no block more."""
-        self.width = blocks(slots, self.shortest)
+        """Attention sees at least so many slots from now on, and no more than its kernel wants."""
         if slots > self.slots:
-            self.slots = -(-max(slots, self.slots + self.slots // 8) // GRAIN) * GRAIN
+            self.slots = self.view.room(max(slots, self.slots + self.slots // 8), self.rows)
             self.grow()
+        self.width = self.view.width(slots, self.slots)
 
     def grow(self) -> None:
         for layer in self.layers:  # one after the other: the old and the new of a single layer are held at once
@@ -183,6 +213,10 @@ def free_bytes(device: torch.device) -> int | None:
         return None
     told = {name: value for name, _, value in (line.partition(":") for line in text.splitlines())}
     return 1024 * int(told["MemAvailable"].split()[0]) if "MemAvailable" in told else None
+
+
+def in_grains(slots: int) -> int:
+    return -(-slots // GRAIN) * GRAIN
 
 
 def blocks(slots: int, shortest: int = KEYS) -> int:

@@ -81,6 +81,7 @@ class Layer:
         read, mlp, self.heads = layer.self_attn, layer.mlp, Heads.of(config)
         self.size, self.shared = self.heads.size, config.num_attention_heads // self.heads.groups
         self.all, self.scaling = config.num_attention_heads, getattr(read, "scaling", None)
+        self.kernel = attention.kernel_of(config)
         self.before, self.between = norm_of(layer.input_layernorm), norm_of(layer.post_attention_layernorm)
         self.query_norm, self.key_norm = (
             norm_of(getattr(read, name)) if hasattr(read, name) else None for name in ("q_norm", "k_norm")
@@ -105,7 +106,8 @@ class Layer:
         turning = torch.addcmul(turning * cos, turning.roll(self.size // 2, -1), sin)
         queries, keys = turning[:, :, : self.all], turning[:, :, self.all :]
         keys, values = store.update(keys.transpose(1, 2), values.transpose(1, 2))
-        return attention.read(queries.transpose(1, 2), keys, values, mask, self.scaling).flatten(2)
+        said = attention.read(queries.transpose(1, 2), keys, values, mask, self.scaling, self.kernel)
+        return said.flatten(2)
 
 
 def turned(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

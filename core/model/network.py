@@ -7,7 +7,7 @@ a kind of layer. Targets and drafters that are networks share it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from polydraft.core.draft import Ahead
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.model import attention
-from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.cache import Blocks, EndToEnd, SlotCache
 from polydraft.core.model.layers import Layers
 from polydraft.core.rows import places
 
@@ -69,11 +69,15 @@ class Network:
         self.backbone, self.config, self.coordinates = backbone, config, coordinates
         self.nearness = nearness(config)
         self.context = context(config)
+        weight = next(backbone.parameters())
+        self.dtype = weight.dtype
         self.heads = attention.Heads.of(config)
-        self.dtype = next(backbone.parameters()).dtype
+        wide = config.num_attention_heads * self.heads.size
+        kernel = attention.chosen(self.context, wide, self.heads.size, self.dtype, weight.device)
+        self.heads = replace(self.heads, kernel=kernel)
         for part in backbone.modules():  # layers from several models (an adapter's) have configurations of their own
             if (own := getattr(part, "config", None)) is not None:
-                own._attn_implementation = attention.NAME
+                own._attn_implementation = kernel
         self.stretched = any(stretches(rope) for rope in rope_settings(config))
         # layers on several devices, between which hooks of their own forwards carry what they read
         self.spread = any(hasattr(part, "_hf_hook") for part in backbone.modules())
@@ -88,7 +92,9 @@ class Network:
 
     def cache(self, branches: int) -> SlotCache:
         device = next(self.backbone.parameters()).device
-        return SlotCache(self.config.num_hidden_layers, branches, self.heads.shortest_view(self.dtype, device))
+        by_products = self.heads.kernel == attention.PRODUCTS
+        view = EndToEnd() if by_products else Blocks(self.heads.shortest_view(self.dtype, device))
+        return SlotCache(self.config.num_hidden_layers, branches, view)
 
     def prefill(self, cache: SlotCache, inputs: Tensor, rows: slice) -> Tensor:
         """Features `[rows, L, D]` of prompts from slot 0 on; inputs: ids `[rows, L]` or embeddings `[rows, L, D]`."""

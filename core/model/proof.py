@@ -81,8 +81,8 @@ def label(guarantee: str, target: CausalTarget) -> str:
     stored = str(getattr(target.model.config, "quantization_config", None))
     key = target.device, target.network.dtype, type(target.model), config.hidden_size, config.num_hidden_layers, stored
     if key not in earned:
-        on_cpu = target.device.type == "cpu"
-        kernel = views_alike(target.network.dtype, target.network.heads.size) if on_cpu else True
+        heads, on_cpu = target.network.heads, target.device.type == "cpu"
+        kernel = views_alike(target.network.dtype, heads.size, kernel=heads.kernel) if on_cpu else True
         earned[key] = kernel and keeps_bits(target)
     return guarantee if earned[key] else TIES_APART
 

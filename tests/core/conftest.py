@@ -36,6 +36,7 @@ from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.tree.plans import Crowded, Dynamic, Rank, Static
 from polydraft.core.law.constraints import Constraints
 from polydraft.core.law.sampling import Sampler, Sampling
+from polydraft.core.model import attention
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify import rules
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
@@ -213,6 +214,20 @@ def run() -> Callable[[Method, list[Prompt]], Outcome]:
 @pytest.fixture
 def go_on() -> Callable[[Method, Batch], Outcome]:
     return finish
+
+
+KINDS = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16 by products": torch.bfloat16}
+
+
+@pytest.fixture
+def kind(request, monkeypatch) -> torch.dtype:
+    """Of `KINDS`, by name: a type, and with it the kernel of attention that wide models have on some CPUs."""
+    if request.param == "bf16 by products":
+        monkeypatch.setattr(attention, "WIDE", 0)
+        monkeypatch.setattr(attention, "products_are_faster", lambda: True)
+        if attention.chosen(2048, 32, 16, torch.bfloat16, torch.device("cpu")) != attention.PRODUCTS:
+            pytest.skip("products of this machine sum views of different widths in different orders")
+    return KINDS[request.param]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.law.sampling import RepetitionAware, Sampling
 
 from ..covering import every_pair
-from .conftest import VOCAB, chosen
+from .conftest import KINDS, VOCAB, chosen
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SETTINGS = {
@@ -21,9 +21,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize(("dtype", "setting", "guidance"), every_pair(DTYPES, SETTINGS, (1.0, 2.5)))
-def test_every_drafter_equals_plain_decoding(lab, run, dtype, setting, guidance):
-    made, sampling = lab(DTYPES[dtype]), SETTINGS[setting]
+@pytest.mark.parametrize(("kind", "setting", "guidance"), every_pair(KINDS, SETTINGS, (1.0, 2.5)), indirect=["kind"])
+def test_every_drafter_equals_plain_decoding(lab, run, kind, setting, guidance):
+    made, sampling = lab(kind), SETTINGS[setting]
     for rows in (1, 5):
         prompts, guided = chosen(made.prompts[-rows:], sampling, guidance), guidance != 1
         plain = run(made.method(None, guided), prompts)

@@ -17,7 +17,7 @@ from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.target import CausalTarget
 
-from .conftest import NETWORKS, VOCAB, Lab, chosen
+from .conftest import KINDS, NETWORKS, VOCAB, Lab, chosen
 
 NAMED = Lab(**{field.name: [] if field.name == "prompts" else None for field in fields(Lab)})
 DRAFTERS, JUDGED = list(NAMED.drafters([])), list(NAMED.judged())
@@ -109,11 +109,11 @@ def test_a_window_of_64(lab, run):
     assert run(made.method(drafter), made.prompts).same(plain)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
 @pytest.mark.parametrize("edge", [512, 1024])
-def test_rows_that_grow_into_another_block_stay_what_they_are_alone(lab, run, dtype, edge):
+def test_rows_that_grow_into_another_block_stay_what_they_are_alone(lab, run, kind, edge):
     """One row crosses the edge during the run; the others see a wider view from then on, and the same bits."""
-    made = lab(dtype)
+    made = lab(kind)
     long = tuple(1 + (7 * place) % 60 for place in range(edge - 9))
     prompts = [replace(made.prompts[0], branches=(long, (1,)), budget=24), *made.prompts[1:3]]
     alone = [run(made.method(), [prompt]).outputs[0] for prompt in prompts]

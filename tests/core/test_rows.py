@@ -17,7 +17,7 @@ from polydraft.core.model.cache import SlotCache
 from polydraft.core.rows import Departure
 from polydraft.core.target import Prompt
 
-from .conftest import VOCAB, chosen
+from .conftest import KINDS, VOCAB, chosen
 
 NAMES = [
     "oracle chain", "oracle tree", "lookup", "jacobi left-law", "jacobi random", "lm chain", "lm tree", "eagle tree",
@@ -84,11 +84,11 @@ def test_rows_that_join_late_change_nothing(lab, run, go_on, name, guidance):
     assert all(torch.equal(a, b) for a, b in zip(outcome.outputs, plain.outputs, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kind", KINDS, indirect=True)
 @pytest.mark.parametrize("guided", [False, True])
-def test_rows_of_all_settings_in_any_order_are_what_they_are_alone(lab, run, dtype, guided):
+def test_rows_of_all_settings_in_any_order_are_what_they_are_alone(lab, run, kind, guided):
     """Up to 64 rows, every one sampled its own way, join and leave at random, drafted by an LM and by Jacobi."""
-    made, choice = lab(dtype), random.Random(int(guided))
+    made, choice = lab(kind), random.Random(int(guided))
     prompts = []
     for request in range(70):
         ids = tuple(choice.randrange(VOCAB) for _ in range(choice.randrange(1, 20)))

@@ -129,6 +129,7 @@ class Block(nn.Module):
     def __init__(self, own: Any, config: Any, place: int) -> None:
         super().__init__()
         self.before, self.between, self.act, self.place = own.ln_1, own.ln_2, own.mlp.act, place
+        self.config = config
         self.into, self.out = linear(own.attn.c_attn), linear(own.attn.c_proj)
         self.up, self.down = linear(own.mlp.c_fc), linear(own.mlp.c_proj)
         self.heads, size = config.n_head, config.n_embd // config.n_head
@@ -140,7 +141,8 @@ class Block(nn.Module):
         heads = self.into(self.before(hidden)).unflatten(-1, (3, self.heads, -1)).movedim(1, 3)
         queries, keys, values = heads.unbind(1)  # [rows, heads, C, D / heads] each
         keys, values = cache.update(keys, values, self.place)
-        hidden = hidden + self.out(attention.read(queries, keys, values, mask, self.scaling).flatten(2))
+        kernel = attention.kernel_of(self.config)
+        hidden = hidden + self.out(attention.read(queries, keys, values, mask, self.scaling, kernel).flatten(2))
         return hidden + self.down(self.act(self.up(self.between(hidden))))
 
 
