@@ -85,8 +85,6 @@ class Prescribed:
     judge: TapeVerifier = field(default_factory=TapeVerifier)
 
     guarantee = "lossy"
-    needs_q = False
-    chains_only = False
     on_tape = True
 
     def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:

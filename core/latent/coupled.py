@@ -27,8 +27,6 @@ class CoupledVerifier:
     """A maximal coupling of every step; drafts, uniforms and corrections are of the second stream."""
 
     guarantee = "exact"
-    needs_q = True
-    chains_only = True
     on_tape = False
 
     def verify(self, draft: Draft, law: LatentLaw, noise: Noise, t: Tensor) -> Verdict:

@@ -35,8 +35,6 @@ class ContinuousSpeculative:
     prefill: int = 13
 
     guarantee = "lossy"
-    needs_q = True
-    chains_only = True
     on_tape = False
 
     def verify(self, draft: Draft, law: LatentLaw, noise: Noise, t: Tensor) -> Verdict:

@@ -14,19 +14,12 @@ from polydraft.core.verdict import Verdict
 class Verifier(Protocol):
     """Judges drafts.
 
-    guarantee: "identical" (same seed, same tokens), "exact" (same law) or "lossy". needs_q: the draft must carry the
-    law its tokens were drawn from. chains_only: it cannot judge a tree. on_tape: its noise is the tape; else the
-    second stream.
+    guarantee: "identical" (same seed, same tokens), "exact" (same law) or "lossy". on_tape: its noise is the tape; else
+    the second stream. Which drafts it can judge is said in its row of the registry.
     """
 
     @property
     def guarantee(self) -> str: ...
-
-    @property
-    def needs_q(self) -> bool: ...
-
-    @property
-    def chains_only(self) -> bool: ...
 
     @property
     def on_tape(self) -> bool: ...

@@ -48,8 +48,6 @@ class SpeculativeSampling:
     rule: Rule = Rule()
     rigid: Tensor | None = field(default=None, repr=False)
 
-    needs_q = False  # without one a draft is taken as deterministic
-    chains_only = True
     on_tape = False
 
     @property
@@ -76,8 +74,6 @@ class SpeculativeSampling:
 class BlockVerification:
     """Judge the whole chain at once; exact and never worse than token by token (Sun et al. 2024, arXiv 2403.10444)."""
 
-    needs_q = True
-    chains_only = True
     on_tape = False
     guarantee = "exact"
 

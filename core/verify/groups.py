@@ -63,8 +63,6 @@ class GroupSampling:
 
     members: Tensor = field(repr=False)
 
-    needs_q = False
-    chains_only = True
     on_tape = False
     guarantee = "lossy"
 

@@ -48,8 +48,6 @@ class TapeVerifier:
     match: Match | None = None
     rigid: Tensor | None = field(default=None, repr=False)
 
-    needs_q = False
-    chains_only = False
     on_tape = True
 
     @property

@@ -27,8 +27,6 @@ class RecursiveRejection:
     rigid: Tensor | None = field(default=None, repr=False)
     replacement: bool = False
 
-    needs_q = False  # without one children are taken as deterministic
-    chains_only = False
     on_tape = False
 
     @property
