@@ -40,11 +40,14 @@ def tiny_image(
         Literal["flat", "settings"], typer.Option(help="Scenes on flat colours, or in settings too.")
     ] = "flat",
     codes: Annotated[int, typer.Option(min=64, max=65_536, help="Size of the tokenizer's codebook.")] = 2048,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder of a tokenizer that is done, instead of training one.")
+    ] = None,
 ) -> None:
     """Tokenizer, target and drafter of tiny-image, from nothing."""
     from polydraft.apps.train.image.tiny import run
 
-    run(out=check_folder(out), minutes=minutes, seed=seed, world=world, codes=codes)
+    run(out=check_folder(out), minutes=minutes, seed=seed, world=world, codes=codes, ready=tokenizer)
 
 
 @app.command("tiny-latent")

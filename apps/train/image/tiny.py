@@ -1,9 +1,12 @@
 """Make `tiny-image` from nothing: `polydraft train tiny-image --out runs/tiny-image` (about two hours on two cores).
 
+    polydraft train tiny-image --out runs/settings --world settings --tokenizer assets/world/tokenizer --minutes 240
+
 Tokenizer, target, drafters, one after the other, then what Jacobi windows commit; each stage is also a command of its
 own in this folder. The finished model folder is `<out>/model`; everything is rendered, nothing is downloaded. On flat
 colours an LM is drafter enough; in settings the next code is a choice, and drafters that read the target's features and
-the row above are trained too, on what the target drew once for all of them.
+the row above are trained too, on what the target drew once for all of them. A tokenizer that is done (the repository
+has one of scenes in settings) can be given instead of trained; then all minutes go to the rest.
 """
 
 from __future__ import annotations
@@ -11,9 +14,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from polydraft.apps.bench.image import costs
-from polydraft.apps.train import drafter
+from polydraft.apps.train import checkpoint, drafter
 from polydraft.apps.train.assemble import assemble
 from polydraft.apps.train.image import target, tokenizer
+from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.loading import read_weights
 from polydraft.modalities.world.worlds import FLAT
 
 SHARES = {"tokenizer": 0.2, "target": 0.65}  # of the minutes given
@@ -24,10 +29,20 @@ DRAFTERS_IN_SETTINGS = {"lm": 0.06, "eagle": 0.05, "hydra": 0.04, "above": 0.05}
 CAPTIONS = 16  # to measure windows on
 
 
-def run(out: Path, minutes: float = 120.0, seed: int = 0, world: str = "flat", codes: int = 2048) -> None:
-    """Train all parts within `minutes` and put them together in `out/model`; of which world, with how many codes."""
+def run(
+    out: Path, minutes: float = 120.0, seed: int = 0, world: str = "flat", codes: int = 2048, ready: Path | None = None
+) -> None:
+    """Train all parts within `minutes` and put them together in `out/model`; of which world, with how many codes.
+
+    ready: folder of a tokenizer that is done, which then is not trained.
+    """
     shares, drafters = (SHARES, DRAFTERS) if world == FLAT.name else (IN_SETTINGS, DRAFTERS_IN_SETTINGS)
-    tokenizer.run(out / "tokenizer", minutes * shares["tokenizer"], seed, codes=codes, world=world)
+    if ready is None:
+        tokenizer.run(out / "tokenizer", minutes * shares["tokenizer"], seed, codes=codes, world=world)
+    else:
+        (out / "tokenizer").mkdir(parents=True, exist_ok=True)
+        checkpoint.save(read_weights("tokenizer", ready, lambda: VQTokenizer.from_folder(ready)), out / "tokenizer")
+        minutes /= 1 - shares["tokenizer"]
     target.run(out / "tokenizer", out / "target", minutes * shares["target"], seed, world=world)
     model = out / "model"
     assemble(out, model)

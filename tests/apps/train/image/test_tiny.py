@@ -1,0 +1,42 @@
+"""`polydraft train tiny-image` with a tokenizer that is done: it is used as it is, and its minutes go to the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from polydraft.apps.train.image import tiny
+from polydraft.core.errors import PolydraftError
+from polydraft.modalities.loading import card
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """What was trained, and for how long; nothing is."""
+    told: list[tuple[str, float]] = []
+    monkeypatch.setattr(tiny.tokenizer, "run", lambda out, minutes, *_, **__: told.append(("tokenizer", minutes)))
+    monkeypatch.setattr(tiny.target, "run", lambda given, out, minutes, *_, **__: told.append(("target", minutes)))
+    monkeypatch.setattr(tiny.drafter, "run", lambda model, kind, out, minutes, *_: told.append((kind, minutes)))
+    monkeypatch.setattr(tiny, "assemble", lambda *_: None)
+    monkeypatch.setattr(tiny.costs, "run", lambda **_: None)
+    return told
+
+
+@pytest.mark.parametrize("world", ["flat", "settings"])
+def test_a_tokenizer_that_is_done_is_not_trained(world: str, stages: list, tmp_path: Path) -> None:
+    ready = Path(card("tiny-image").path) / "tokenizer"
+    tiny.run(tmp_path, 100, world=world, ready=ready)
+    assert "tokenizer" not in dict(stages) and sum(minutes for _, minutes in stages) == pytest.approx(100)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "tokenizer", ready))
+    assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
+    stages.clear()
+    tiny.run(tmp_path, 100, world=world)
+    assert stages[0][0] == "tokenizer" and sum(minutes for _, minutes in stages) == pytest.approx(100)
+
+
+def test_one_that_cannot_be_read_is_refused_before_anything_is_trained(stages: list, tmp_path: Path) -> None:
+    with pytest.raises(PolydraftError, match=f"tokenizer in {tmp_path / 'nothing'} cannot be loaded"):
+        tiny.run(tmp_path, 100, ready=tmp_path / "nothing")
+    assert not stages
