@@ -78,6 +78,11 @@ class DecodeStats:
         return self.tokens / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
+    def rest_seconds(self) -> float:
+        """Committing, bookkeeping and events."""
+        return self.decode_seconds - self.draft_seconds - self.score_seconds - self.verify_seconds
+
+    @property
     def exact(self) -> bool:
         return self.guarantee != "lossy"
 

@@ -91,7 +91,7 @@ def test_a_blur_is_quieter_and_other_grass_is_not() -> None:
     assert bands_apart(one, one) == 0
     assert bands_apart(blurred, one) > 1.5 * bands_apart(other, one)
     weight = boxes([Scene("grass", (Placed("cat", "small", 8, 8),))], THINGS)
-    assert weight.mean() == pytest.approx(1, abs=1e-5) and weight[0, 0, 20, 20] == 3 * weight[0, 0, 100, 100]
+    assert weight.mean() == pytest.approx(1, abs=1e-5) and weight[0, 0, 20, 20] == THINGS * weight[0, 0, 100, 100]
 
 
 def test_a_tokenizers_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
