@@ -55,9 +55,9 @@ class Heads:
         return Heads(heads // (getattr(config, "num_key_value_heads", None) or heads), size)
 
     def shortest_view(self, dtype: torch.dtype, device: torch.device) -> int:
-        """Keys that a view has at least; its other sizes are twice as many, and so on up to whole blocks of KEYS."""
-        short = on_cpu(device) and views_alike(dtype, self.size, (SHORT, 2 * SHORT), self.kernel)
-        return SHORT if short else KEYS
+        """Keys that a view of the fused kernel has at least; its other sizes are twice as many, and so on up to whole
+        blocks of KEYS."""
+        return SHORT if on_cpu(device) and views_alike(dtype, self.size, (SHORT, 2 * SHORT)) else KEYS
 
     def lines(self, values: Tensor, further: int) -> Tensor:
         """`[rows, groups * W + padding]`: values `[rows, W]` of all folded queries, `further` more in every group; any

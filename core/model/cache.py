@@ -22,7 +22,6 @@ from polydraft.core.model.kernels import return_freed
 from polydraft.core.rows import Departure
 
 GRAIN = 16  # slots that rows grow by at least
-
 FEW = 4  # rows of a pool whose slots may be whole blocks: what they do not use is little beside a model
 
 

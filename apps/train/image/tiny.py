@@ -5,8 +5,8 @@
 Tokenizer, target, drafters, one after the other, then what Jacobi windows commit; each stage is also a command of its
 own in this folder. The finished model folder is `<out>/model`; everything is rendered, nothing is downloaded. On flat
 colours an LM is drafter enough; in settings the next code is a choice, and drafters that read the target's features and
-the row above are trained too, on what the target drew once for all of them. A tokenizer that is done
-can be given instead of trained; then all minutes go to the rest.
+the row above are trained too, on what the target drew once for all of them. A tokenizer that is done can be given
+instead of trained; then all minutes go to the rest.
 """
 
 from __future__ import annotations
