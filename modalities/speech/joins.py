@@ -18,8 +18,8 @@ from polydraft.modalities.speech.family import SoundStream
 PAUSES = {",": 0.13, "": 0.05}  # seconds at a cut, by the mark; flite makes .06 to .22 at commas, and none without
 FRAME = 0.005  # seconds; a frame is quiet or not
 QUIET = 10 ** (-45 / 10)  # mean square; a voice is at -23 LUFS
-LEAD = 0.03  # seconds of quiet kept before a voice: soft sounds begin there
-FADE = 0.005  # seconds over which it rises, and what is cut off behind a voice falls
+LEAD = 0.03  # seconds of quiet kept before a voice, which rises through it: soft sounds begin there
+FALL = 0.01  # seconds in which what stands behind a voice falls to silence
 
 
 def joined(
@@ -60,8 +60,8 @@ class Joined:
             return torch.cat([sound, self.held, self.rest])
         after = round(self.pause * self.rate) - self._samples(LEAD)  # the next part brings its lead
         quiet = torch.zeros(max(0, after))
-        tail = torch.cat([self.held, self.rest])[: len(quiet)]
-        quiet[: len(tail)] = faded(tail, self._samples(FADE))
+        tail = torch.cat([self.held, self.rest])[: min(len(quiet), self._samples(FALL))]
+        quiet[: len(tail)] = tail * rise(len(tail)).flip(0)
         return torch.cat([sound, quiet])
 
     def _samples(self, seconds: float) -> int:
@@ -85,16 +85,13 @@ class Joined:
         if not self.heard and self.follows:
             first = len(self.held) + int(loud[0]) * self.frame
             begin = max(0, first - self._samples(LEAD))
-            fade = self._samples(FADE)
-            sound[begin : begin + fade] = faded(sound[begin : begin + fade].flip(0), fade).flip(0)
+            sound[begin:first] *= rise(first - begin)
         if self.pause is not None:
             end = len(self.held) + (int(loud[-1]) + 1) * self.frame
         self.heard, self.held = True, sound[end:]
         return sound[begin:end]
 
 
-def faded(sound: Tensor, length: int) -> Tensor:
-    """`sound` with its last `length` samples falling to silence."""
-    length = min(length, len(sound))
-    fall = torch.linspace(1, 0, length + 2)[1:-1]
-    return torch.cat([sound[: len(sound) - length], sound[len(sound) - length :] * fall])
+def rise(length: int) -> Tensor:
+    """Factors from silence to all of it, slow at first: a seam lies in its quieter half."""
+    return torch.linspace(0, 1, length + 2)[1:-1].square()
