@@ -19,6 +19,7 @@ from polydraft.modalities.speech.reference import Recording
 
 FIRST_CHUNK, CHUNK = 0.12, 0.5  # seconds sounded at a time: soon at first, then more
 LONGEST_SENTENCE = 30.0  # seconds
+COMMA = 0.13  # seconds of a pause
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,10 @@ class SpeechFamily(ABC):
     @abstractmethod
     def stream(self, voice: Voice, speed: float) -> SoundStream:
         """Sound of codes that `voice` says; the pitch stays at any speed."""
+
+    def comma(self, voice: Voice) -> float:
+        """Seconds that `voice` pauses at a comma where a sentence is cut."""
+        return COMMA
 
     def span(self, seconds: float) -> int:
         """Codes of about `seconds`, whole frames, at least one."""

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from polydraft.modalities.speech.family import SoundStream
+from polydraft.modalities.speech.family import COMMA, SoundStream
 
-PAUSES = {",": 0.13, "": 0.05}  # seconds at a cut, by the mark; flite makes .06 to .22 at commas, and none without
+UNMARKED = 0.05  # seconds of pause at a cut where no mark stands
 FRAME = 0.005  # seconds; a frame is quiet or not
 QUIET = 10 ** (-45 / 10)  # mean square; a voice is at -23 LUFS
 LEAD = 0.03  # seconds of quiet kept before a voice, which rises through it: soft sounds begin there
@@ -23,10 +23,11 @@ FALL = 0.01  # seconds in which what stands behind a voice falls to silence
 
 
 def joined(
-    streams: Sequence[SoundStream], marks: Sequence[str], sample_rate: int, speed: float = 1.0
+    streams: Sequence[SoundStream], marks: Sequence[str], sample_rate: int, speed: float = 1.0, comma: float = COMMA
 ) -> list[SoundStream]:
-    """`streams`, those at a cut without their quiet there; marks: what stands after each, a cut's is in `PAUSES`."""
-    pauses = [PAUSES.get(mark) for mark in marks]
+    """`streams`, those at a cut without their quiet there; marks: what stands after each, a comma or nothing at a cut;
+    comma: seconds of its pause."""
+    pauses = [{",": comma, "": UNMARKED}.get(mark) for mark in marks]
     return [
         stream if before is None and after is None
         else Joined(stream, sample_rate, before is not None, None if after is None else after / speed)

@@ -76,7 +76,7 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
         self.pipe, self.said = pipe, said
         streams: list[SoundStream] = [pipe.family.stream(said.voice, speed) for _ in prompts]
         if said.script.marks:
-            streams = joined(streams, said.script.marks, pipe.sample_rate, speed)
+            streams = joined(streams, said.script.marks, pipe.sample_rate, speed, pipe.family.comma(said.voice))
         self.spoken = [Spoken(stream, Pace.of(pipe.family)) for stream in streams]
         self.heard: list[NDArray[np.float32]] = []
         self.sounding = 0

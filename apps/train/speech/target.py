@@ -38,6 +38,7 @@ from polydraft.modalities.speech import vocabulary
 WEIGHTS = {"loss": 1.0, "pointing": 0.2, "ahead": 0.3, "entropy": 0.0}
 DROPOUT, DECAY = 0.1, 0.05
 LAYER = 5  # whose output points
+HIDDEN = 384  # of every draft head
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
 
 
@@ -113,7 +114,7 @@ def run(
     model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if curve else LlamaForCausalLM(config)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     pointer, folder = Pointer(width), out / "heads"
-    heads = HydraHeads(config)
+    heads = HydraHeads(config, hidden=HIDDEN)
     if (folder / "model.safetensors").exists():
         heads.load_state_dict(load_file(folder / "model.safetensors"))
     size = sum(p.numel() for p in model.parameters()) / 1e6

@@ -25,15 +25,19 @@ from polydraft.core.target import CausalTarget, Prefill
 
 
 class HydraHeads(FeatureNetwork):
-    """`h + W_k SiLU(V_k [h, e_0, …, e_k-1])` for k = 1 … `places`: e_0 embeds the root, e_j the token of level j."""
+    """`h + W_k SiLU(V_k [h, e_0, …, e_k-1])` for k = 1 … `places`: e_0 embeds the root, e_j the token of level j.
+
+    hidden: numbers between V and W; None is as many as a feature has.
+    """
 
     kind, title = "hydra", "Hydra heads"
 
-    def __init__(self, target_config: Any, places: int = 5) -> None:
-        super().__init__(target_config, places=places)
+    def __init__(self, target_config: Any, places: int = 5, hidden: int | None = None) -> None:
+        super().__init__(target_config, places=places, **({} if hidden is None else {"hidden": hidden}))
         self.places, self.size = places, target_config.hidden_size
-        reads = [nn.Linear((2 + place) * self.size, self.size) for place in range(places)]
-        says = [nn.Linear(self.size, self.size) for _ in range(places)]
+        width = hidden or self.size
+        reads = [nn.Linear((2 + place) * self.size, width) for place in range(places)]
+        says = [nn.Linear(width, self.size) for _ in range(places)]
         for head in says:
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)

@@ -13,7 +13,7 @@ from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecStream, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE
-from polydraft.modalities.speech.family import Parts, Script, SoundStream, SpeechFamily, Voice
+from polydraft.modalities.speech.family import COMMA, Parts, Script, SoundStream, SpeechFamily, Voice
 from polydraft.modalities.speech.levels import LOUDNESS, Levelled, gain
 from polydraft.modalities.speech.text.lexicon import symbols
 from polydraft.modalities.speech.text.reading import read
@@ -38,6 +38,7 @@ class TinySpeech(SpeechFamily):
         default = card.manifest.get("voice", self.speakers[0])
         self.voices = [default, *(voice for voice in self.speakers if voice != default)]
         self.loudness: dict[str, float] = card.manifest.get("loudness", {})  # LUFS of what the codec says, by voice
+        self.commas: dict[str, float] = card.manifest.get("commas", {})  # seconds that voices pause at one
         self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.target))
         self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.words))
         self.codec = read_weights("codec", card.codec, lambda: SpeechCodec.from_folder(card.codec))
@@ -70,6 +71,9 @@ class TinySpeech(SpeechFamily):
 
     def usual(self, sentence: str) -> int:
         return round(USUAL * (len(symbols(sentence.split())) + 2))
+
+    def comma(self, voice: Voice) -> float:
+        return self.commas.get(voice.name, COMMA)
 
     def codes(self, ids: Tensor) -> Tensor:
         return ids[ids >= self.code_offset] - self.code_offset

@@ -1,0 +1,70 @@
+"""How long the synthesiser's voices pause at a comma: what a cut sentence is joined with.
+
+    python -m polydraft.apps.train.speech.corpus.pauses assets/models/tiny-speech --write    # into the model's manifest
+
+Of everyday sentences with commas; a pause is the quiet around what the synthesiser itself calls one, of a voice at the
+models' loudness. The table has medians, in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from polydraft.apps.bench.speech.loudness import loudness
+from polydraft.apps.train.speech.corpus.data import written
+from polydraft.apps.train.speech.corpus.flite import PAUSE, SAMPLE_RATE, VOICES, render
+from polydraft.modalities.loading import MANIFEST
+from polydraft.modalities.output import whole
+from polydraft.modalities.speech.corpus.sentences import corpus
+from polydraft.modalities.speech.joins import FRAME, QUIET
+from polydraft.modalities.speech.levels import gain
+from polydraft.modalities.speech.text.reading import read
+
+SENTENCES = 40
+
+
+def with_commas(count: int, seed: int = 0) -> list[list[str]]:
+    """Words of training sentences that have a comma."""
+    found = (words for text in corpus(seed) for words in read(text).whole if "," in words)
+    return list(islice(found, count))
+
+
+def pauses(words: list[str], voice: str) -> list[float]:
+    """Seconds of quiet at every pause inside a sentence."""
+    samples, said = render(written(words), voice)
+    sound, size = samples.astype(np.float32) / 32768, round(FRAME * SAMPLE_RATE)
+    frames = (sound * gain(loudness(sound, SAMPLE_RATE)))[: len(sound) // size * size].reshape(-1, size)
+    loud = np.flatnonzero(np.square(frames, dtype=np.float64).mean(1) > QUIET)
+    found = []
+    for heard in said[1:-1]:
+        middle = (heard.start + heard.end) / 2 / FRAME
+        if heard.phone == PAUSE and loud[0] < middle < loud[-1]:
+            after = int(np.searchsorted(loud, middle))
+            found.append(float(loud[after] - loud[after - 1] - 1) * FRAME)
+    return found
+
+
+def table(count: int = SENTENCES) -> dict[str, float]:
+    sentences = with_commas(count)
+    return {
+        voice: round(float(np.median([pause for words in sentences for pause in pauses(words, voice)])), 3)
+        for voice in VOICES
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path, help="folder")
+    parser.add_argument("--write", action="store_true", help="write the table into the model's manifest")
+    args = parser.parse_args()
+    measured = table()
+    print(json.dumps(measured))
+    if args.write:
+        manifest = json.loads((args.model / MANIFEST).read_text(encoding="utf-8"))
+        with whole(args.model / MANIFEST) as file:
+            file.write((json.dumps(manifest | {"commas": measured}, indent=2) + "\n").encode())
