@@ -78,7 +78,8 @@ class HydraDrafter(TreeDrafter):
         return self.knowing(last(features, own.counts)[:, :, None], root)
 
     def onward(self, said: Tensor, own: ReadState, tree: Tree) -> Tensor:
-        return self.knowing(take(said, tree.above), tree.newest)
+        alone = said.shape[2] == tree.width == 1  # a chain goes on from the one node there is
+        return self.knowing(said if alone else take(said, tree.above), tree.newest)
 
     def knowing(self, known: Tensor, ids: Tensor) -> Tensor:
         """One more token, ids `[B, W]`."""

@@ -37,12 +37,20 @@ class Rank:
     spread: float = 1.0
     draws: bool = True
 
+    def ordered(self, scores: Tensor, noise: Tensor | None, width: int) -> Any:
+        """The best `width` ids behind each of scores `[B, W, V]` by what comes first here, both `[B, W, width]`: values
+        that rise with the acceptance."""
+        return self.perturbed(scores, noise).topk(width, -1)
+
     def children(self, scores: Tensor, noise: Tensor | None, width: int) -> Any:
-        """What the best `width` ids behind each of scores `[B, W, V]` score, and the ids, `[B, W, width]` each."""
-        perturbed = scores + noise if self.draws and noise is not None else scores
+        """The same with log acceptances for values."""
+        perturbed = self.perturbed(scores, noise)
         if self.spread != 1:
             perturbed = perturbed / self.spread
         return perturbed.log_softmax(-1).topk(width, -1)
+
+    def perturbed(self, scores: Tensor, noise: Tensor | None) -> Tensor:
+        return scores + noise if self.draws and noise is not None else scores
 
 
 class Plan(Protocol):
@@ -175,9 +183,10 @@ class Static:
     def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
         fixed = template(self, tree.device)
         step, rows = fixed.steps[len(tree.levels)], tree.rows
-        chances, ids = rank.children(scores, noise, len(self.ranks(len(tree.levels))))
-        taken, chances = ids.flatten(1)[:, step.taken], chances.flatten(1)[:, step.taken]
-        tree.levels.append(Level(taken, chances, chances, step.live.expand(rows, -1), step.above.expand(rows, -1)))
+        values, ids = (found.flatten(1) for found in rank.ordered(scores, noise, step.ranks))
+        if step.taken is not None:
+            values, ids = values.index_select(1, step.taken), ids.index_select(1, step.taken)
+        tree.levels.append(Level(ids, values, values, step.live.expand(rows, -1), step.above.expand(rows, -1)))
         return len(tree.levels) < self.depth
 
     def drafted(self, tree: Tree) -> tuple[Draft, Tensor]:
@@ -203,10 +212,12 @@ class Crowded(Static):
 
 @dataclass(frozen=True)
 class FixedLevel:
-    """A level of a template. taken: its nodes, places among all children of the level before; live `[1, W]`: which of
-    them have children; above `[1, W]`: of these, their parents' places among the live ones of the level before."""
+    """A level of a template. ranks: children ranked of every parent; taken: its nodes, places among all of these, None
+    where it has them all; live `[1, W]`: which of its nodes have children; above `[1, W]`: of these, their parents'
+    places among the live ones of the level before."""
 
-    taken: Tensor
+    ranks: int
+    taken: Tensor | None
     live: Tensor
     above: Tensor
 
@@ -235,9 +246,11 @@ def template(plan: Static, device: torch.device | str = "cpu") -> Template:
     with torch.inference_mode(False):
         for level, nodes in enumerate(levels):
             inner = sorted({parent for parent, _ in levels[level + 1]}) if level + 1 < len(levels) else []
-            taken = [inner_above.index(parent) * len(plan.ranks(level)) + rank for parent, rank in nodes]
+            ranks = 1 + max(rank for _, rank in nodes)
+            taken = [inner_above.index(parent) * ranks + rank for parent, rank in nodes]
+            whole = taken == list(range(ranks * len(inner_above)))
             above = [inner_above.index(nodes[place][0]) for place in inner]
-            steps.append(FixedLevel(tensor(taken), tensor([inner]), tensor([above])))
+            steps.append(FixedLevel(ranks, None if whole else tensor(taken), tensor([inner]), tensor([above])))
             parents += [above_start + parent if level else -1 for parent, _ in nodes]
             inner_above, above_start, start = inner, start, start + len(nodes)
         first, at = [], -1  # the path of first ranks
