@@ -75,7 +75,7 @@ KINDS = {
     "eagle": Recipe("eagle2", EAGLE, eagle.continuation, eagle.laws, spread, ("pictures", "words")),
     "heads": Recipe("medusa", MEDUSA, parallel.divergence, parallel.laws, shares, ("places",)),
     "kangaroo": Recipe("kangaroo", adapter, early.divergence, early.laws, spread),
-    "hydra": Recipe("hydra", HYDRA, parallel.divergence, parallel.laws, shares, ("places",)),
+    "hydra": Recipe("hydra", HYDRA, parallel.divergence, parallel.laws, shares, ("places", "hidden")),
     "above": Recipe("above", ABOVE, parallel.divergence, parallel.laws, shares, ("places", "row")),
     "block": Recipe("speechspec", BLOCK, parallel.overlap, parallel.laws, shares, ("places",)),
 }

@@ -6,8 +6,8 @@ views are whole blocks of KEYS (below that SHORT or twice SHORT, where the machi
 never holds too few (with few, the more the larger heads are, and with other widths the kernel sums in another order).
 `core.model.proof` measures whether that holds on the machine at hand.
 
-There are two kernels, and a model keeps the one it has: torch's fused one, and for long rows of wide models in bf16,
-on CPUs with bf16 products but without AMX, two batched products with a softmax in between. There the fused kernel
+There are two kernels, and a model keeps the one it has: torch's fused one, and for rows beyond one block in bf16, on
+CPUs with bf16 products but without AMX, two batched products with a softmax in between. There the fused kernel
 computes at a fifth of what oneDNN's products do: 39 queries over 3,072 keys of 3 heads take it 0.78 ms and these 0.31.
 Their sums depend neither on the batch nor on queries beside (from two on) nor on the width of the view, so that views
 need no blocks; they want keys end to end.
@@ -36,7 +36,7 @@ from polydraft.core.rows import places
 
 NAME, PRODUCTS = "polydraft", "polydraft-products"  # of the kernels, in configurations
 KEYS, SHORT, QUERIES = 512, 128, 32
-WIDE = 512  # numbers of a position's queries below which the time of a kernel is its start
+WIDE = 192  # numbers of a position's queries below which the time of a kernel is its start
 UNKNOWN = ("softcap", "s_aux", "head_mask")  # what some families pass that is not done here
 
 
@@ -105,7 +105,7 @@ def kernel_of(config: Any) -> Kernel:
 def chosen(context: int, wide: int, size: int, dtype: torch.dtype, device: torch.device) -> str:
     """The kernel of a model whose rows have up to `context` positions and queries `wide` numbers, `size` a head.
 
-    The same on every run of a machine. The fused kernel begins sooner, and small models stay with it.
+    The same on every run of a machine. The fused kernel begins sooner, and the smallest models stay with it.
     """
     slow = on_cpu(device) and dtype == torch.bfloat16 and products_are_faster()
     large = context > KEYS and wide >= WIDE

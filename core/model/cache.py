@@ -1,8 +1,9 @@
 """Keys and values of a batch: a pool of rows written in place at per-row slots, rolled back by length.
 
 It stands behind transformers' `Cache`, so unmodified model files use it. Live rows are the first of the pool: a row
-joins behind them and, where one leaves, the last moves into the gap. Rows and slots grow by an eighth as needed;
-what attention sees is cut to the longest live row as its kernel wants it (`Blocks`, `EndToEnd`).
+joins behind them and, where one leaves, the last moves into the gap. Rows and slots grow by an eighth as needed, slots
+of few rows by whole blocks: to grow is to copy everything, and short rows would do it every few passes. What attention
+sees is cut to the longest live row as its kernel wants it (`Blocks`, `EndToEnd`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Blocks:
     shortest: int = KEYS
 
     def room(self, slots: int, rows: int) -> int:
-        """Slots that each of so many physical rows gets to hold `slots`."""
-        return in_grains(slots)
+        """Slots that each of so many physical rows gets to hold `slots`; of few rows whole blocks, which last."""
+        return in_grains(slots) if rows > FEW else blocks(slots)
 
     def width(self, needed: int, slots: int) -> int:
         """Slots that attention sees where rows need so many of those they have."""
