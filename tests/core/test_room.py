@@ -15,6 +15,7 @@ from polydraft.core.drafters.network.lm import LMDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.model.cache import SlotLayer
 from polydraft.core.target import CausalTarget
 
 from .conftest import KINDS, NETWORKS, VOCAB, Lab, chosen
@@ -123,3 +124,20 @@ def test_rows_that_grow_into_another_block_stay_what_they_are_alone(lab, run, ki
     for name in ("oracle tree", "lm tree", "jacobi left-law", "eagle tree", "block crowded", "kangaroo tree"):
         drafted = run(made.method(drafters[name]), prompts)
         assert drafted.same(plain), name
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1, 1), (24, 5)], ids=["few rows, whole blocks", "many rows, an eighth"])
+def test_how_often_a_cache_is_copied_to_grow(lab, run, monkeypatch, rows, most):
+    """Many rows keep no slots that they may never use; a short row does not pay for the same again and again."""
+    grown, grow = [], SlotLayer.grow
+
+    def counted(layer):
+        grown.append(layer.cache.slots)
+        grow(layer)
+
+    monkeypatch.setattr(SlotLayer, "grow", counted)
+    made = lab()
+    prompts = [replace(made.prompts[0], branches=((7,) * 40, (1,)), budget=60, seed=seed) for seed in range(rows)]
+    run(made.method(), prompts)
+    assert len(set(grown)) <= most
+    assert max(grown, default=512) == 512 if rows == 1 else max(grown) <= 112
