@@ -169,7 +169,8 @@ def said_apart(
     pipe: SpeechPipeline, name: str, texts: list[str], voice: str, seed: int, options: dict[str, Any]
 ) -> list[Spoken]:
     """Codes and sound of every text, said together."""
-    stream = pipe.stream(" ".join(texts), voice=voice, seed=seed, method=name, together=GROUP, **options)
+    paragraphs = "\n\n".join(texts)  # a text that ends in "4.8 m." would go on in the next
+    stream = pipe.stream(paragraphs, voice=voice, seed=seed, method=name, together=GROUP, **options)
     pieces: dict[int, list[Sound]] = {}
     for chunk in stream:
         pieces.setdefault(chunk.sentence, []).append(chunk.audio)
