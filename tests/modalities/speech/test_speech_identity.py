@@ -46,8 +46,8 @@ def loaded(dtype: str) -> SpeechPipeline:
 def test_trees_are_fitted_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where columns cost little the heads' trees are wide, with many rows less so; a machine is timed once."""
     pipe = load("tiny-speech", dtype="float32")
-    wanted = {1.0: (1, 1), 0.02: (6, 2), 0.0: (20, 16)}
-    for cost, sizes in wanted.items():
+    found: list[tuple[int, int]] = []
+    for cost in (1.0, 0.02, 0.0):  # of a column, passes
         timed: list[int] = []
 
         def seconds(target, asked, nodes, repeats, cost=cost, timed=timed):
@@ -60,8 +60,11 @@ def test_trees_are_fitted_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> Non
         pipe._sizes.clear()
         for method in ("vadusa", "medusa", "vadusa"):
             fitted = pipe.fitted(method)
-            assert (fitted["nodes"](1), fitted["nodes"](8)) == sizes and fitted["depth"] == 4
-        assert timed == [1, 1]
+            found.append((fitted["nodes"](1), fitted["nodes"](8)))
+            assert fitted["depth"] == 4
+        assert timed == [1, 1] and found[-1] == found[-2] == found[-3]
+    (dear, dear_among), _, _, (some, fewer), _, _, (free, free_among), _, _ = found
+    assert dear == dear_among == 1 and 1 < fewer < some < free and fewer < free_among
 
 
 def prompts(pipe: SpeechPipeline, sampling: Sampling, rows: int) -> list[Prompt]:
