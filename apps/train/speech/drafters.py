@@ -22,12 +22,13 @@ TOKENS = 2304  # of a batch of coded speech
 
 
 def run(kind: str, runs: Path, minutes: float, seed: int = 0) -> None:
-    learnt, shape = (runs / "target" / "heads", {"hidden": HIDDEN}) if kind == "hydra" else (None, {})
+    taught = kind == "hydra"  # with the target
+    learnt, hidden = (runs / "target" / "heads", HIDDEN) if taught else (None, None)
     spoken = Coded.of(runs).examples(np.random.default_rng([seed, KINDS.index(kind)]), TOKENS)
     # what the target sees in so many sentences is read anew: kept, it would take longer to write than to use
     drafter.run(
         str(runs / "model"), kind, runs / f"drafter-{kind}", minutes, seed, runs / "samples", learnt, cache=0.0,
-        first=spoken, draw=0.0, **shape,
+        first=spoken, draw=0.0, hidden=hidden,
     )  # fmt: skip
 
 

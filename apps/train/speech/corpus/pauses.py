@@ -37,7 +37,7 @@ def with_commas(count: int, seed: int = 0) -> list[list[str]]:
 def pauses(words: list[str], voice: str) -> list[float]:
     """Seconds of quiet at every pause inside a sentence."""
     samples, said = render(written(words), voice)
-    sound, size = samples.astype(np.float32) / 32768, round(FRAME * SAMPLE_RATE)
+    sound, size = samples.astype(np.float32) * np.float32(1 / 32768), round(FRAME * SAMPLE_RATE)
     frames = (sound * gain(loudness(sound, SAMPLE_RATE)))[: len(sound) // size * size].reshape(-1, size)
     loud = np.flatnonzero(np.square(frames, dtype=np.float64).mean(1) > QUIET)
     found = []
