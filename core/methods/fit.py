@@ -37,7 +37,7 @@ def pass_seconds(
     return {count: statistics.median(times) for count, times in seconds.items()}
 
 
-ALIKE = 0.98  # of the best rate: less cannot be told from noise, and of equals the shorter window wastes less
+ALIKE = 0.95  # of the best rate: less cannot be told from noise, and of equals the shorter window wastes less
 
 
 def best_nodes(committed: Mapping[int, float], seconds: Mapping[int, float]) -> int:
