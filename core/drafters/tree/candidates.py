@@ -14,7 +14,8 @@ from polydraft.core.rows import places
 
 @dataclass(frozen=True)
 class Level:
-    """Candidates of one level, `[B, K]` each: ids, log chances of being right under their parents, and of whole paths.
+    """Candidates of one level, `[B, K]` each: ids, log chances of being right under their parents, and of whole paths;
+    where places are fixed, both are what orders siblings, and only whether it is finite counts.
 
     live: `[B, W]` places of the candidates that get children; above: `[B, W]` places of their parents among the live
     ones of the level before. Of the last level both are empty.
