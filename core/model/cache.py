@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,10 +31,11 @@ class Blocks:
     """Views of whole blocks of keys, below one block of `shortest`, twice that and so on."""
 
     shortest: int = KEYS
+    kept: ClassVar[int] = KEYS  # slots that few rows have at least, twice that and so on
 
     def room(self, slots: int, rows: int) -> int:
         """Slots that each of so many physical rows gets to hold `slots`; of few rows whole blocks, which last."""
-        return in_grains(slots) if rows > FEW else blocks(slots)
+        return in_grains(slots) if rows > FEW else blocks(slots, self.kept)
 
     def width(self, needed: int, slots: int) -> int:
         """Slots that attention sees where rows need so many of those they have."""
@@ -45,8 +46,7 @@ class Blocks:
 class EndToEnd(Blocks):
     """Views of all slots there are, unless rows need less than half of them, so that keys need no copy."""
 
-    def room(self, slots: int, rows: int) -> int:
-        return in_grains(slots) if rows > FEW else blocks(slots, GRAIN)
+    kept: ClassVar[int] = GRAIN
 
     def width(self, needed: int, slots: int) -> int:
         return slots if slots <= 2 * needed else in_grains(needed)
