@@ -9,7 +9,6 @@ the window. τ is measured on training prompts, so that benches on held-out ones
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +20,9 @@ from PIL import Image
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import draw
 from polydraft.apps.bench.measure.environment import timed_on
+from polydraft.apps.bench.measure.manifest import store
 from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train.lessons import LESSONS
-from polydraft.core.errors import OutputUnwritable
 from polydraft.core.methods.fit import pass_seconds
 from polydraft.modalities.loading import MANIFEST, load
 from polydraft.modalities.pipeline import Pipeline, guided
@@ -53,7 +52,7 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
     sheets = [(passes, pass_rows), (windows, window_rows)]
     report.tell("costs", value, sheets, [], lambda: curves(costs, taus), output, json)
     if write:
-        store(pipe.card.path / MANIFEST, taus)
+        store(pipe.card.path / MANIFEST, {"jacobi_committed": taus})
 
 
 def milliseconds(pipe: Pipeline, scale: float) -> dict[int, float]:
@@ -74,17 +73,6 @@ def committed(pipe: Pipeline, windows: Sequence[int], prompts: int) -> dict[int,
         taus[window] = stats.mean_accepted_length
         note(f"window {window}: τ {taus[window]:.2f}")
     return taus
-
-
-def store(path: Path, taus: dict[str, float]) -> None:
-    """Only this key of the manifest as it is on disk now changes; written beside it first, then renamed."""
-    try:
-        manifest = json_module.loads(path.read_text()) | {"jacobi_committed": taus}
-        temporary = path.with_name(f".{path.name}")
-        temporary.write_text(json_module.dumps(manifest, indent=2) + "\n")
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputUnwritable(f"{path} cannot be written ({error}); leave --write out or copy the model.") from error
 
 
 def curves(costs: dict[str, dict[int, float]], taus: dict[str, float]) -> Image.Image:

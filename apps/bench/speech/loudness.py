@@ -18,6 +18,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from polydraft.apps.bench.measure.manifest import store
 from polydraft.apps.bench.speech.likeness import Sound
 from polydraft.modalities.loading import MANIFEST, load
 from polydraft.modalities.speech.corpus.sentences import everyday
@@ -111,9 +112,7 @@ def main(
     table = measured(pipe, everyday()[:sentences])
     print(json.dumps(table))
     if write:
-        path = Path(pipe.card.path) / MANIFEST
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps(manifest | {"loudness": table}, indent=2) + "\n", encoding="utf-8")
+        store(Path(pipe.card.path) / MANIFEST, {"loudness": table})
 
 
 if __name__ == "__main__":

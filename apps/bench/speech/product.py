@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polydraft.apps.bench.speech.likeness import Sound
 from polydraft.apps.bench.speech.loudness import loudness
@@ -57,14 +58,17 @@ def paused(sounds: Sequence[Sound], sample_rate: int, name: str) -> dict[str, fl
 
 def pauses(audio: Sound, sample_rate: int) -> list[float]:
     """Seconds of the pauses inside `[S]`."""
-    known = loudness(audio, sample_rate)
-    if not np.isfinite(known):
-        return []
-    size = round(FRAME * sample_rate)
-    frames = (audio * gain(known))[: len(audio) // size * size].reshape(-1, size)
-    loud = np.flatnonzero(np.square(frames, dtype=np.float64).mean(1) > 10 ** (QUIET / 10))
-    gaps = (np.diff(loud) - 1) * FRAME
+    gaps = (np.diff(voiced(audio, sample_rate)) - 1) * FRAME
     return [float(gap) for gap in gaps[gaps >= PAUSE - 1e-9]]
+
+
+def voiced(audio: Sound, sample_rate: int) -> NDArray[np.intp]:
+    """Which frames of `[S]` a voice is in, were it at the models' loudness."""
+    known, size = loudness(audio, sample_rate), round(FRAME * sample_rate)
+    if not np.isfinite(known):
+        return np.empty(0, np.intp)
+    frames = (audio * gain(known))[: len(audio) // size * size].reshape(-1, size)
+    return np.flatnonzero(np.square(frames, dtype=np.float64).mean(1) > 10 ** (QUIET / 10))
 
 
 def level(audio: Sound) -> float:

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from polydraft.apps.bench.speech.loudness import loudness
+from polydraft.apps.bench.measure.manifest import store
+from polydraft.apps.bench.speech.product import FRAME, voiced
 from polydraft.apps.train.speech.corpus.data import written
 from polydraft.apps.train.speech.corpus.flite import PAUSE, SAMPLE_RATE, VOICES, render
 from polydraft.modalities.loading import MANIFEST
-from polydraft.modalities.output import whole
 from polydraft.modalities.speech.corpus.sentences import corpus
-from polydraft.modalities.speech.joins import FRAME, QUIET
-from polydraft.modalities.speech.levels import gain
 from polydraft.modalities.speech.text.reading import read
 
 SENTENCES = 40
@@ -37,10 +35,7 @@ def with_commas(count: int, seed: int = 0) -> list[list[str]]:
 def pauses(words: list[str], voice: str) -> list[float]:
     """Seconds of quiet at every pause inside a sentence."""
     samples, said = render(written(words), voice)
-    sound, size = samples.astype(np.float32) * np.float32(1 / 32768), round(FRAME * SAMPLE_RATE)
-    frames = (sound * gain(loudness(sound, SAMPLE_RATE)))[: len(sound) // size * size].reshape(-1, size)
-    loud = np.flatnonzero(np.square(frames, dtype=np.float64).mean(1) > QUIET)
-    found = []
+    loud, found = voiced(samples.astype(np.float32) * np.float32(1 / 32768), SAMPLE_RATE), []
     for heard in said[1:-1]:
         middle = (heard.start + heard.end) / 2 / FRAME
         if heard.phone == PAUSE and loud[0] < middle < loud[-1]:
@@ -65,6 +60,4 @@ if __name__ == "__main__":
     measured = table()
     print(json.dumps(measured))
     if args.write:
-        manifest = json.loads((args.model / MANIFEST).read_text(encoding="utf-8"))
-        with whole(args.model / MANIFEST) as file:
-            file.write((json.dumps(manifest | {"commas": measured}, indent=2) + "\n").encode())
+        store(args.model / MANIFEST, {"commas": measured})
