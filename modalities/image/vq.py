@@ -3,6 +3,10 @@
 A code depends on the 8x8 pixels of its own cell and nothing else, so a glyph on the grid has the same codes wherever it
 stands and whatever stands beside it: that is what makes them predictable. The decoder looks around. Codes are looked up
 by direction (L2-normalised, Yu et al. 2022, "Vector-quantized Image Modeling with Improved VQGAN", section 3.2).
+
+Sand and blades of grass are noise that no code can carry. A decoder with `grain` is given noise to make them of, as
+video codecs do with the grain of films (Norkin and Birkbeck 2018, "Film grain synthesis for AV1 video codec"): random
+while it learns, one fixed field when it is used, so that the same codes are always the same picture.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class VQConfig:
-    """Shape of the tokenizer; `image_size` pixels are `image_size // 8` codes a side."""
+    """Shape of the tokenizer; `image_size` pixels are `image_size // 8` codes a side. grain: channels of noise."""
 
     codebook_size: int = 2048
     code_dim: int = 8
@@ -28,6 +32,7 @@ class VQConfig:
     decoder_blocks: int = 3
     patch: int = 4
     image_size: int = 128
+    grain: int = 0
     model_type: str = "polydraft-vq"
 
     @property
@@ -73,6 +78,23 @@ class CellBlock(nn.Module):
         return x + self.second(F.silu(self.first(self.norm(x))))
 
 
+class Grain(nn.Module):
+    """Adds noise to features `[B, width, side, side]`; what becomes of it is up to the blocks behind it."""
+
+    field: Tensor
+
+    def __init__(self, channels: int, width: int, side: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(channels, width, 1, bias=False)
+        nn.init.zeros_(self.mix.weight)
+        self.register_buffer("field", torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.randn(len(x), *self.field.shape[1:]) if self.training else self.field
+        mixed: Tensor = self.mix(noise.to(x.dtype))
+        return x + mixed
+
+
 class VQTokenizer(nn.Module):
     """Encoder, codebook and decoder. Pixels are `[B, 3, H, W]` in -1..1, codes `[B, H/8, W/8]`."""
 
@@ -90,6 +112,7 @@ class VQTokenizer(nn.Module):
         self.decoder = nn.Sequential(
             conv(config.code_dim, wide), *(ResBlock(wide) for _ in range(config.decoder_blocks)),
             ChannelNorm(wide), nn.Conv2d(wide, 2 * wide, 1), nn.PixelShuffle(2),
+            *([Grain(config.grain, wide // 2, 2 * config.grid)] if config.grain else []),
             ResBlock(wide // 2), ResBlock(wide // 2), ChannelNorm(wide // 2),
             conv(wide // 2, channels), nn.PixelShuffle(config.patch),
         )  # fmt: skip
@@ -102,6 +125,12 @@ class VQTokenizer(nn.Module):
         tokenizer = VQTokenizer(VQConfig(**fields))
         tokenizer.load_state_dict(load_file(folder / "model.safetensors"))
         return tokenizer
+
+    @property
+    def last(self) -> Tensor:
+        """The last weights of the decoder, which all its losses meet in."""
+        weight: Tensor = self.decoder[-2].weight  # type: ignore[assignment]  # a module's parameter
+        return weight
 
     def latents(self, pixels: Tensor) -> Tensor:
         """Unit latents `[B, H/8, W/8, C]` before quantisation."""

@@ -1,8 +1,8 @@
 """Scenes of the emoji world: what stands where on which background, how it is drawn, and which scenes are held out.
 
-A scene holds one to three objects that never overlap. On a flat colour they stand on an 8-pixel grid (one cell of a
-16x16 token grid over 128x128 pixels); in a setting (`settings.py`) on one of 4 pixels, turned, lit and with shadows. It
-is described by one or two groups: "two frogs", or "a panda to the left of two bees".
+A scene holds one to three objects that never overlap, on an 8-pixel grid (one cell of a 16x16 token grid over 128x128
+pixels). In a setting (`settings.py`) they are turned, lit and have shadows, so that no thing is twice the same codes. A
+scene is described by one or two groups: "two frogs", or "a panda to the left of two bees".
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from polydraft.modalities.world.painting.staging import stand
 
 CANVAS = 128
 GRID = 8
-FINE_GRID = 4  # where things stand in settings
 BACKGROUNDS: dict[str, tuple[int, int, int]] = {
     "blue": (96, 165, 235), "yellow": (250, 214, 92), "green": (122, 200, 120), "pink": (246, 168, 200),
     "grey": (176, 180, 186), "orange": (247, 160, 84), "purple": (168, 132, 220), "navy": (38, 52, 98),
@@ -128,15 +127,14 @@ def random_composition(
 def place(composition: Composition, rng: np.random.Generator) -> Scene:
     """A scene that fits `composition`, by rejection: sizes left open are drawn, boxes do not overlap."""
     flat = composition.background in BACKGROUNDS
-    grid = GRID if flat else FINE_GRID
     while True:
         objects: list[Placed] = []
         owners: list[int] = []
         for owner, group in enumerate(composition.groups):
             size = group.size or ("large", "small")[rng.integers(2)]
-            cells = (CANVAS - SIZES[size]) // grid + 1
+            cells = (CANVAS - SIZES[size]) // GRID + 1
             for _ in range(group.count):
-                x, y = rng.integers(cells, size=2) * grid
+                x, y = rng.integers(cells, size=2) * GRID
                 objects.append(Placed(group.kind, size, int(x), int(y)))
                 owners.append(owner)
         if any(overlap(a, b) for i, a in enumerate(objects) for b in objects[:i]):

@@ -46,9 +46,37 @@ class Critic(nn.Module):
         said: Tensor = self.layers(pictures)
         return said[:, 0]
 
-    def loss(self, rendered: Tensor, decoded: Tensor) -> Tensor:
-        """Hinge loss of telling the two apart."""
-        return 0.5 * (F.relu(1 - self(rendered)).mean() + F.relu(1 + self(decoded.detach())).mean())
+    def loss(self, rendered: Tensor, decoded: Tensor, ground: Tensor) -> Tensor:
+        """Hinge loss of telling the two apart, by what counts of each cell."""
+        right, wrong = F.relu(1 - self(rendered)), F.relu(1 + self(decoded.detach()))
+        return 0.5 * (mean(right, ground) + mean(wrong, ground))
+
+
+class Adversary:
+    """A critic that learns beside the decoder it judges."""
+
+    def __init__(self) -> None:
+        self.critic = Critic()
+        self.optimiser = torch.optim.AdamW(self.critic.parameters(), lr=1e-3, betas=(0.5, 0.95))
+
+    def pull(
+        self, pixels: Tensor, decoded: Tensor, ground: Tensor, wanted: Tensor, last: Tensor
+    ) -> tuple[Tensor, float]:
+        """Teach the critic, then its pull on `decoded`, as strong on `last`, a weight of the decoder, as that of
+        `wanted`; and the critic's loss. ground `[B, H/8, W/8]`: cells whose looks count (what things look like is known
+        from their codes, and errors say it better)."""
+        judged = self.critic.loss(pixels, decoded, ground)
+        self.optimiser.zero_grad()
+        judged.backward()
+        self.optimiser.step()
+        self.critic.requires_grad_(False)
+        fooling = -mean(self.critic(decoded), ground)
+        self.critic.requires_grad_(True)
+        return balance(wanted, fooling, last) * fooling, judged.item()
+
+
+def mean(said: Tensor, ground: Tensor) -> Tensor:
+    return (said * ground).sum() / ground.sum().clamp(min=1)
 
 
 def balance(wanted: Tensor, fooling: Tensor, last: Tensor) -> Tensor:

@@ -6,14 +6,15 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.train.image.posterior import CELLS, MOST, Bools, Codes, Floats, laws, settled
+from polydraft.apps.train.image.posterior import CELLS, MOST, SIDE, Bools, Codes, Floats, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.glyphs import KINDS, SIZES
@@ -36,17 +37,16 @@ if TYPE_CHECKING:
 
 LONGEST_PROMPT = 16
 LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
+SEEN_AFTER = 2  # rows of a thing's cells
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
-def packed_scene(
-    rng: np.random.Generator, tries: int = 24, backgrounds: Sequence[str] = tuple(BACKGROUNDS), grid: int = GRID
-) -> Scene:
-    """A canvas as full of objects as `tries` random placements make it; where flat, a grid of cells has to be kept."""
+def packed_scene(rng: np.random.Generator, tries: int = 24, backgrounds: Sequence[str] = tuple(BACKGROUNDS)) -> Scene:
+    """A canvas as full of objects as `tries` random placements make it."""
     objects: list[Placed] = []
     for attempt in range(tries):
         size = "large" if attempt < tries // 3 else "small"
-        x, y = rng.integers((CANVAS - SIZES[size]) // grid + 1, size=2) * grid
+        x, y = rng.integers((CANVAS - SIZES[size]) // GRID + 1, size=2) * GRID
         item = Placed(list(KINDS)[rng.integers(len(KINDS))], size, int(x), int(y))
         if len(objects) < MOST_LISTED and not any(overlap(item, other) for other in objects):
             objects.append(item)
@@ -74,6 +74,21 @@ def boxes(scenes: list[Scene], things: float) -> Tensor:
         for item in scene.objects:
             weight[row, 0, item.y : item.y + item.side, item.x : item.x + item.side] = things
     return weight / weight.mean()
+
+
+def grounds(weight: Tensor) -> Tensor:
+    """`[B, H/8, W/8]`: share of every cell outside all things' boxes, from what `boxes` says."""
+    outside = weight <= weight.amin((1, 2, 3), keepdim=True)
+    return F.avg_pool2d(outside.float(), GRID)[:, 0]
+
+
+def begun(scene: Scene) -> Bools:
+    """`[H/8, W/8]`: cells in a thing's box below its first two rows, by which it has been seen to be there."""
+    found = np.zeros((SIDE, SIDE), bool)
+    for item in scene.objects:
+        row, column, side = item.y // GRID, item.x // GRID, item.side // GRID
+        found[row + SEEN_AFTER : row + side, column : column + side] = True
+    return found
 
 
 class GlyphCodes:
@@ -120,13 +135,24 @@ def glyph_codes(folder: Path, changed: int) -> GlyphCodes:
 @dataclass(frozen=True)
 class Batch:
     """ids `[B, L]` right-padded. What the token at every place could have been, and the chances: choices and chances
-    `[B, L, K]`; chances are 0 where there is nothing to learn. starts `[B, L]`: where an object may begin.
+    `[B, L, K]`; chances are 0 where there is nothing to learn. starts `[B, L]`: where an object may begin. weight
+    `[B, L]`: what a place counts.
     """
 
     ids: Tensor
     choices: Tensor
     chances: Tensor
     starts: Tensor
+    weight: Tensor
+
+
+class Sample(NamedTuple):
+    """A scene of a batch: codes `[H/8, W/8]`; laws as `posterior.laws` has them; weight `[CELLS]`."""
+
+    caption: str
+    codes: Codes
+    laws: tuple[Codes, Floats, Bools]
+    weight: Floats
 
 
 class Batches:
@@ -134,18 +160,20 @@ class Batches:
 
     One caption in `drop` is left out for guidance (Ho and Salimans 2022, "Classifier-Free Diffusion Guidance").
     In a world with settings a share `textured` of the scenes come from `source`. Nobody can count what a texture could
-    have been: there the law of a code is the code itself, and its divergence is the cross-entropy.
+    have been: there the law of a code is the code itself, and its divergence is the cross-entropy. Most of that nobody
+    could know, and it drowns what can be: cells of things already begun count `things` times as much as others. Whether
+    one has begun is known from the codes before it, so that the best law stays the same.
     """
 
     longest = LONGEST_PROMPT
 
     def __init__(
         self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1, world: World = FLAT,
-        source: Source | None = None, textured: float = 0.0,
+        source: Source | None = None, textured: float = 0.0, things: float = 1.0,
     ) -> None:  # fmt: skip
         self.codes = glyph_codes(vq_folder, (vq_folder / "model.safetensors").stat().st_mtime_ns)
         self.text = vocabulary.build(world.vocabulary(), synonyms())
-        self.source, self.textured = source, textured if source else 0.0
+        self.source, self.textured, self.things = source, textured if source else 0.0, things
         if world.settings:
             self.longest = LONGEST_IN_SETTINGS
         self.offset = vocabulary.code_offset(self.text)
@@ -173,20 +201,21 @@ class Batches:
         laws = np.repeat(codes.reshape(-1, 1), 1 + MOST, 1), chances, np.zeros(CELLS, bool)
         return list_objects(scene, self.rng), scene, laws
 
-    def in_setting(self, packed: float) -> tuple[str, Codes, tuple[Codes, Floats, Bools]]:
+    def in_setting(self, packed: float) -> Sample:
         """A textured scene: its caption, its codes, and nothing but them as their law."""
         assert self.source is not None
         told = self.source.next(packed)
         caption = "" if self.rng.random() < self.drop else told.captions[self.rng.integers(len(told.captions))]
         chances = np.zeros((CELLS, 1 + MOST), np.float32)
         chances[:, 0] = 1
-        return caption, told.codes, (np.repeat(told.codes.reshape(-1, 1), 1 + MOST, 1), chances, np.zeros(CELLS, bool))
+        found = np.repeat(told.codes.reshape(-1, 1), 1 + MOST, 1), chances, np.zeros(CELLS, bool)
+        return Sample(caption, told.codes, found, np.where(told.begun.ravel(), self.things, 1.0).astype(np.float32))
 
-    def sample(self, packed: float) -> tuple[str, Codes, tuple[Codes, Floats, Bools]]:
+    def sample(self, packed: float) -> Sample:
         if self.textured and self.rng.random() < self.textured:
             return self.in_setting(packed)
         caption, scene, found = self.packed() if self.rng.random() < packed else self.captioned()
-        return caption, self.codes.of(scene), found
+        return Sample(caption, self.codes.of(scene), found, np.ones(CELLS, np.float32))
 
     def next(self, rows: int, packed: float = 0.0) -> Batch:
         """The next batch, a share `packed` of it packed scenes."""
@@ -194,12 +223,12 @@ class Batches:
         length = self.longest + CELLS  # one shape for every batch: compiled once
         ids = torch.full((rows, length), vocabulary.PAD)
         choices, chances = torch.zeros(rows, length, 1 + MOST, dtype=torch.long), torch.zeros(rows, length, 1 + MOST)
-        starts = torch.zeros(rows, length, dtype=torch.bool)
-        for row, (caption, codes, (what, how_likely, may_begin)) in enumerate(samples):
+        starts, weight = torch.zeros(rows, length, dtype=torch.bool), torch.zeros(rows, length)
+        for row, (caption, codes, (what, how_likely, may_begin), counts) in enumerate(samples):
             prompt = vocabulary.prompt_ids(self.text, caption)
             here = slice(len(prompt), len(prompt) + CELLS)
             ids[row, : len(prompt)] = torch.tensor(prompt)
             ids[row, here] = torch.from_numpy(codes).flatten() + self.offset
             choices[row, here], chances[row, here] = torch.from_numpy(what) + self.offset, torch.from_numpy(how_likely)
-            starts[row, here] = torch.from_numpy(may_begin)
-        return Batch(ids, choices, chances, starts)
+            starts[row, here], weight[row, here] = torch.from_numpy(may_begin), torch.from_numpy(counts)
+        return Batch(ids, choices, chances, starts, weight)

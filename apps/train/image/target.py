@@ -2,7 +2,7 @@
 
     python -m polydraft.apps.train.image.target --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
     python -m polydraft.apps.train.image.target --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target \
-        --world settings --shards runs/tiny-image/shards --minutes 180
+        --world settings --shards runs/tiny-image/shards --minutes 180 --begin assets/models/tiny-image
 
 A deep and narrow Llama. On flat colours it learns the law of every code (`posterior.py`), not the code a scene happened
 to have; in settings there is no counting, and it learns codes. Packed scenes come first and give way to the grammar's.
@@ -28,16 +28,19 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import known, save_pretrained, steps
 from polydraft.apps.train.image.data import Batch, Batches
+from polydraft.apps.train.image.inherit import inherit
 from polydraft.apps.train.image.textured import Live, Shards, Source, open_tokenizer
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID
 from polydraft.modalities.world.worlds import WORLDS
 
+THINGS = 3.0  # what a cell of a thing that has begun counts in settings, beside 1
 WEIGHTS = {"loss": 1.0, "begun": 0.1}  # of what begins, beside whether something does
 
 
 def divergence(model: LlamaForCausalLM, batch: Batch) -> Tensor:
-    """`[2]`: mean KL in nats a code from the scenes' law to the model's; and that of what begins where something may.
+    """`[2]`: mean KL in nats a code from the scenes' law to the model's, each weighed as the batch says; and that of
+    what begins where something may.
 
     Objects are few: at most cells the law says "nothing yet" and what would begin has next to no weight. Given that
     something does begin, the law of what it is can be taught at each of them; the two have the same optimum.
@@ -50,7 +53,8 @@ def divergence(model: LlamaForCausalLM, batch: Batch) -> Tensor:
     whole = divergence_of(logits, chances, choices)
     starts = batch.starts[:, 1:][wanted]
     what = divergence_begun(logits[starts], chances[starts], choices[starts])
-    return torch.stack([whole.mean(), what.sum() / len(whole)])
+    weight = batch.weight[:, 1:][wanted]
+    return torch.stack([(whole * weight).sum() / weight.sum(), what.sum() / len(whole)])
 
 
 def divergence_of(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor:
@@ -73,7 +77,7 @@ def rope_base(row: int, head: int, pair: int = 3) -> float:
 def run(
     tokenizer: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, width: int = 256, layers: int = 12,
     rate: float = 3e-3, packed: float = 0.6, eager: bool = False, world: str = "flat", shards: Path | None = None,
-    textured: float = 0.75,
+    textured: float = 0.75, things: float = THINGS, begin: Path | None = None,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
     curve = known(out)
@@ -83,7 +87,7 @@ def run(
     if among.settings:
         new = seed + steps(curve)
         source = Shards(shards, new) if shards else Live(open_tokenizer(tokenizer), new)
-    data = Batches(tokenizer, seed + steps(curve), world=among, source=source, textured=textured)
+    data = Batches(tokenizer, seed + steps(curve), world=among, source=source, textured=textured, things=things)
     valid = [Batches(tokenizer, 99, held_out=True, drop=0.0, world=among).next(64)]
     if among.settings:
         apart = Live(open_tokenizer(tokenizer), 99, held_out=True)
@@ -95,7 +99,10 @@ def run(
         rope_parameters={"rope_type": "default", "rope_theta": rope_base(CANVAS // GRID, 64)},
         bos_token_id=vocabulary.BOS, eos_token_id=None, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
-    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if curve else LlamaForCausalLM(config)
+    if curve:
+        model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32)
+    else:
+        model = inherit(config, begin, tokenizer, among) if begin else LlamaForCausalLM(config)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     if not eager:
         model.model.compile()  # halves a step here; needs a C++ compiler
@@ -129,5 +136,7 @@ if __name__ == "__main__":
     parser.add_argument("--world", choices=WORLDS, default="flat")
     parser.add_argument("--shards", type=Path, help="folder of textured scenes; default: they are rendered in between")
     parser.add_argument("--textured", type=float, default=0.75, help="share of textured scenes, in such a world")
+    parser.add_argument("--things", type=float, default=THINGS, help="weight of cells of things that have begun")
+    parser.add_argument("--begin", type=Path, help="model folder of the flat world, whose target this one begins as")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     run(**vars(parser.parse_args()))

@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polydraft.apps.train.image.data import list_objects, packed_scene, to_pixels
+from polydraft.apps.train.image.data import begun, list_objects, packed_scene, to_pixels
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.scene import FINE_GRID, place
+from polydraft.modalities.world.scene import place
 from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.worlds import TEXTURED
 
-Codes = NDArray[np.int64]
+Codes, Bools = NDArray[np.int64], NDArray[np.bool_]
 SCENES = 1000  # a shard
 WORDINGS = 4  # captions a scene
 PACKED = 0.3  # share of packed scenes in shards
@@ -40,11 +40,14 @@ WAIT = 2.0  # seconds between looks for a first shard
 
 @dataclass(frozen=True)
 class Told:
-    """A scene. captions: several wordings. codes: `[H/8, W/8]`. packed: whether it only lists its objects."""
+    """A scene. captions: several wordings. codes: `[H/8, W/8]`. packed: whether it only lists its objects. begun: which
+    cells belong to things that can be seen by then, `[H/8, W/8]`.
+    """
 
     captions: list[str]
     codes: Codes
     packed: bool
+    begun: Bools
 
 
 class Source(Protocol):
@@ -71,7 +74,7 @@ class Live:
         scenes, captions, crowded = [], [], self.rng.random(number) < packed
         for full in crowded:
             if full:
-                scene = packed_scene(self.rng, 24, TEXTURED.settings, FINE_GRID)
+                scene = packed_scene(self.rng, 24, TEXTURED.settings)
                 captions.append([list_objects(scene, self.rng) for _ in range(WORDINGS)])
             else:
                 composition = TEXTURED.composition(self.rng, self.held_out)
@@ -80,7 +83,8 @@ class Live:
             scenes.append(scene)
         pixels = to_pixels([scene.render() for scene in scenes]).to(self.vq.codebook.dtype)
         codes = self.vq.encode(pixels.contiguous(memory_format=torch.channels_last)).numpy()
-        return [Told(*told) for told in zip(captions, codes, crowded.tolist(), strict=True)]
+        within = [begun(scene) for scene in scenes]
+        return [Told(*told) for told in zip(captions, codes, crowded.tolist(), within, strict=True)]
 
     def draw_many(self, number: int, packed: float) -> list[Told]:
         return [told for _ in range(0, number, TOGETHER) for told in self.draw(TOGETHER, packed)][:number]
@@ -105,9 +109,9 @@ class Shards:
             for path in self.rng.permutation(np.array(found, dtype=object)):
                 with np.load(path) as stored:
                     codes, captions = stored["codes"].astype(np.int64), json.loads(str(stored["captions"]))
-                    packed = stored["packed"]
+                    packed, within = stored["packed"], stored["begun"]
                 for index in self.rng.permutation(len(codes)):
-                    yield Told(captions[index], codes[index], bool(packed[index]))
+                    yield Told(captions[index], codes[index], bool(packed[index]), within[index])
 
 
 def open_tokenizer(folder: Path) -> VQTokenizer:
@@ -121,7 +125,7 @@ def write(path: Path, scenes: list[Told]) -> None:
     with part.open("wb") as file:
         np.savez_compressed(
             file, codes=np.stack([told.codes for told in scenes]).astype(np.uint16),
-            packed=np.array([told.packed for told in scenes]),
+            packed=np.array([told.packed for told in scenes]), begun=np.stack([told.begun for told in scenes]),
             captions=np.array(json.dumps([told.captions for told in scenes])),
         )  # fmt: skip
     part.rename(path)

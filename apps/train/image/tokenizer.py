@@ -26,16 +26,16 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
-from polydraft.apps.train.image.appearance import THINGS, Critic, balance, bands_apart
-from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
+from polydraft.apps.train.image.appearance import THINGS, Adversary, bands_apart
+from polydraft.apps.train.image.data import boxes, grounds, packed_scene, to_pixels
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
 from polydraft.modalities.world.judging.likeness import octaves
 from polydraft.modalities.world.painting.settings import SETTINGS
-from polydraft.modalities.world.scene import FINE_GRID, Scene, place
+from polydraft.modalities.world.scene import Scene, place
 from polydraft.modalities.world.worlds import FLAT, TEXTURED, WORLDS, World
 
 SPECTRAL, FOOLING = 0.05, 0.3  # weights beside the errors'; the critic's is of their own pull on the last layer
@@ -138,7 +138,7 @@ class Scenes:
             return packed_scene(self.rng, tries=int(self.rng.integers(6, 25)))
         if self.rng.random() < 0.4:
             return place(TEXTURED.composition(self.rng), self.rng)
-        return packed_scene(self.rng, int(self.rng.integers(3, 25)), self.world.settings, FINE_GRID)
+        return packed_scene(self.rng, int(self.rng.integers(3, 25)), self.world.settings)
 
 
 class Tokenizing:
@@ -152,9 +152,8 @@ class Tokenizing:
         self.model = channels_last(VQTokenizer(VQConfig(codebook_size=codes)))
         # few latents a batch hit one of many codes: averages are longer
         self.moving = MovingCodebook(self.model, 1 - 0.02 * min(1, 2048 / codes))
-        self.critic = Critic()
+        self.adversary = Adversary()
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4)
-        self.judging = torch.optim.AdamW(self.critic.parameters(), lr=1e-3, betas=(0.5, 0.95))
         self.step, self.seconds = 0, 0.0
 
     def train(self, pixels: Tensor, weight: Tensor, spent: float) -> dict[str, float]:
@@ -180,17 +179,8 @@ class Tokenizing:
             told["bands"] = apart.item()
         loss = wanted + 0.1 * commitment
         if textured and self.fooling and spent > CRITIC_FROM:
-            judged = self.critic.loss(pixels, decoded)
-            self.judging.zero_grad()
-            judged.backward()
-            self.judging.step()
-            self.critic.requires_grad_(False)
-            fooling = -self.critic(decoded).mean()
-            last: Tensor = self.model.decoder[-2].weight  # type: ignore[assignment]  # a module's parameter
-            ramp = min(1.0, (spent - CRITIC_FROM) / 0.1)
-            loss = loss + self.fooling * ramp * balance(wanted, fooling, last) * fooling
-            self.critic.requires_grad_(True)
-            told["critic"] = judged.item()
+            pull, told["critic"] = self.adversary.pull(pixels, decoded, grounds(weight), wanted, self.model.last)
+            loss = loss + self.fooling * min(1.0, (spent - CRITIC_FROM) / 0.1) * pull
         self.optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -199,18 +189,22 @@ class Tokenizing:
         self.step += 1
         return {"loss": loss.item(), **told, "codes": len(codes.unique()), "restarts": restarts}
 
+    def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        critic, judging = self.adversary.critic, self.adversary.optimiser
+        return {"model": self.model, "critic": critic, "optimiser": self.optimiser, "judging": judging}
+
     def keep(self, out: Path) -> None:
         """The tokenizer as it is used, and the run as it can go on; neither is ever half written."""
         save(self.model, out)
-        state = {name: getattr(self, name).state_dict() for name in ("model", "critic", "optimiser", "judging")}
+        state = {name: part.state_dict() for name, part in self.parts().items()}
         state |= {"counts": self.moving.counts, "sums": self.moving.sums, "step": self.step, "seconds": self.seconds}
         torch.save(state, out / "run.pt.part")
         (out / "run.pt.part").rename(out / "run.pt")
 
     def go_on(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)
-        for name in ("model", "critic", "optimiser", "judging"):
-            getattr(self, name).load_state_dict(state[name])
+        for name, part in self.parts().items():
+            part.load_state_dict(state[name])
         self.moving.counts, self.moving.sums = state["counts"], state["sums"]
         self.step, self.seconds = state["step"], state["seconds"]
 

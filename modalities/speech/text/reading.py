@@ -192,6 +192,7 @@ def written_out(match: re.Match[str]) -> str:
     if full in AFTER_A_NAME and name and not (name_follows and (full == "doctor" or name[1] is not None)):
         full = AFTER_A_NAME[full]  # "Main St.", but "St. Louis", and "Visit St. Louis"
     last = (name_follows and full in MAY_END) or not after.strip()
+    full = full[0].upper() + full[1:] if match[1][0].isupper() else full  # "4.8 m. Prof. Okafor": the stop before it
     return full + ("." if last else "")
 
 

@@ -17,7 +17,6 @@ from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
-    FINE_GRID,
     GRID,
     MIRROR,
     Composition,
@@ -41,8 +40,7 @@ def without(scene: Scene, item: Placed) -> Scene:
 
 def with_one_more(scene: Scene, kind: str, rng: np.random.Generator) -> Scene | None:
     """A small thing more where there is room."""
-    grid = GRID if scene.background in BACKGROUNDS else FINE_GRID
-    reach = range(0, CANVAS - SIZES["small"] + 1, grid)
+    reach = range(0, CANVAS - SIZES["small"] + 1, GRID)
     spots = [Placed(kind, "small", x, y) for x in reach for y in reach]
     spots = [spot for spot in spots if not any(overlap(spot, item) for item in scene.objects)]
     return replace(scene, objects=(*scene.objects, spots[rng.integers(len(spots))])) if spots else None

@@ -24,8 +24,9 @@ from polydraft.modalities.world.judging.matcher import Candidate, best_set
 from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.painting.staging import MARGIN, turned
 from polydraft.modalities.world.painting.textures import Field
-from polydraft.modalities.world.scene import CANVAS, FINE_GRID, Placed, Scene
+from polydraft.modalities.world.scene import CANVAS, Placed, Scene
 
+EVERY = 4  # pixels between places that are looked at: a drawn thing may stand beside its cells
 TURNS = (-8.0, -4.0, 0.0, 4.0, 8.0)  # degrees that are looked for; what is near them is fitted
 FIT_TURN = 2.0
 SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))  # of coarse pixels
@@ -107,7 +108,7 @@ def find(picture: NDArray[np.uint8], setting: str) -> list[Seen]:
 
 def look(pixels: Field, ground: Field, setting: str, size: str) -> list[Seen]:
     """What may stand where: the best places of a size and the best kinds at each, fitted."""
-    side, step = SIZES[size] // COARSE, FINE_GRID // COARSE
+    side, step = SIZES[size] // COARSE, EVERY // COARSE
     tint = np.asarray(SETTINGS[setting].tint, np.float32)
     weighted, weights, energy = templates(size)
     boxes = windows(pixels / tint, side)[::step, ::step]  # as under white light
@@ -143,8 +144,8 @@ def windows(planes: Field, side: int) -> Field:
 
 def fitted(pixels: Field, ground: Field, tint: Field, kind: str, size: str, row: int, column: int, turn: float) -> Seen:
     """The thing at its best shift near a place, then at its best turn there, in its best light."""
-    step, side = FINE_GRID // COARSE, SIZES[size] // COARSE
-    item = Placed(kind, size, column * FINE_GRID, row * FINE_GRID)
+    step, side = EVERY // COARSE, SIZES[size] // COARSE
+    item = Placed(kind, size, column * EVERY, row * EVERY)
     last = CANVAS // COARSE - side
 
     def seen(down: int, right: int, angle: float) -> Seen:
@@ -218,7 +219,7 @@ def likely(pixels: Field, seen: Seen) -> bool:
 
 def remnant(pixels: Field, ground: Field, setting: str, seen: Seen) -> float:
     """How much more half a large thing of a small one's kind explains around it than it does itself."""
-    side, small, step = SIZES["large"] // COARSE, SIZES["small"] // COARSE, FINE_GRID // COARSE
+    side, small, step = SIZES["large"] // COARSE, SIZES["small"] // COARSE, EVERY // COARSE
     top, left = (
         np.unique(np.clip(np.arange(at + small - side, at + 1, step), 0, CANVAS // COARSE - side)) for at in seen.place
     )

@@ -16,7 +16,7 @@ from polydraft.modalities.world.painting.staging import Pose, cast, lit_things, 
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
-    FINE_GRID,
+    GRID,
     Composition,
     Group,
     Placed,
@@ -91,7 +91,7 @@ def test_captions_of_settings_read_back_and_scenes_fit_them(seed: int, held_out:
     assert composition.held_out == held_out and EVERYTHING.parse(caption).composition == composition
     assert EVERYTHING.parse(caption).ignored == () and EVERYTHING.normalise(caption) == (caption.split(), [])
     scene = place(composition, rng)
-    assert judge(scene, composition).ok and all(item.x % FINE_GRID == item.y % FINE_GRID == 0 for item in scene.objects)
+    assert judge(scene, composition).ok and all(item.x % GRID == item.y % GRID == 0 for item in scene.objects)
 
 
 @pytest.mark.parametrize(

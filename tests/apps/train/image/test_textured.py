@@ -12,13 +12,15 @@ import torch
 from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
-from polydraft.apps.train.image.data import Batches, boxes, packed_scene, to_pixels
+from polydraft.apps.train.image.data import Batches, begun, boxes, grounds, packed_scene, to_pixels
+from polydraft.apps.train.image.decoder import Decoding, with_grain
+from polydraft.apps.train.image.inherit import translation
 from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
 from polydraft.apps.train.image.tokenizer import Tokenizing, measures
 from polydraft.modalities.image import vocabulary
-from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.image.vq import Grain, VQTokenizer
 from polydraft.modalities.loading import card
-from polydraft.modalities.world.scene import FINE_GRID, Placed, Scene
+from polydraft.modalities.world.scene import Placed, Scene
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
 
@@ -44,7 +46,7 @@ def test_shards_go_on_where_they_were_stopped(folder: Path, tmp_path: Path, monk
     assert sorted(path.name for path in (tmp_path / "one").glob("*.npz")) == ["000-00000.npz", "000-00001.npz"]
     textured.run(folder, tmp_path / "two", 20)
     with np.load(found) as first, np.load(tmp_path / "two" / found.name) as second:
-        assert all((first[name] == second[name]).all() for name in ("codes", "packed", "captions"))
+        assert all((first[name] == second[name]).all() for name in ("codes", "packed", "begun", "captions"))
     reader = Shards(tmp_path / "one", 0)
     seen = {tuple(reader.next(textured.PACKED).codes.flatten()) for _ in range(40)}
     assert len(seen) == 40  # all of them, each once
@@ -78,11 +80,54 @@ def test_batches_teach_codes_where_textured_and_laws_where_flat(folder: Path, vq
     assert plain.get_vocab().items() <= batches.text.get_vocab().items()  # ids of the flat world's words stay
 
 
-def test_packed_scenes_in_settings_use_the_finer_grid(folder: Path) -> None:
+def test_packed_scenes_in_settings_are_each_painted_anew() -> None:
     rng = np.random.default_rng(0)
-    scenes = [packed_scene(rng, 24, TEXTURED.settings, FINE_GRID) for _ in range(20)]
+    scenes = [packed_scene(rng, 24, TEXTURED.settings) for _ in range(20)]
     assert {scene.background for scene in scenes} <= set(TEXTURED.settings)
-    assert any(item.x % 8 for scene in scenes for item in scene.objects) and len({scene.seed for scene in scenes}) == 20
+    assert len({scene.seed for scene in scenes}) == 20
+
+
+def test_cells_of_things_count_more_once_they_have_begun(folder: Path, vq: VQTokenizer) -> None:
+    scene = Scene("grass", (Placed("cat", "small", 16, 24), Placed("dog", "large", 64, 64)))
+    found = begun(scene)
+    assert found.sum() == 4 * 2 + 7 * 5 and found[5, 2] and not found[4, 2] and found[10, 8] and not found[9, 8]
+    batch = Batches(folder, 0, False, 0.0, EVERYTHING, Live(vq, 1), textured=1.0, things=3.0).next(4)
+    assert set(batch.weight.unique().tolist()) == {0.0, 1.0, 3.0}
+    assert ((batch.weight > 0) == batch.chances.any(-1)).all()
+
+
+def test_a_target_begins_as_that_of_another_tokenizer(vq: VQTokenizer) -> None:
+    share, nearest = translation(vq, vq, seed=0)
+    seen = share.sum(1) > 0
+    assert torch.equal(share[seen], torch.eye(len(share))[seen])  # the same codes: each is itself
+    assert torch.equal(nearest[seen], torch.arange(len(share))[seen]) and seen[nearest].all()
+
+
+def test_grain_is_noise_while_learning_and_one_field_in_use(folder: Path) -> None:
+    known = VQTokenizer.from_folder(folder)
+    codes = known.encode(to_pixels([Scene("grass", (), 1).render()]))
+    made = with_grain(known, 4)
+    assert torch.equal(made.decode(codes), known.decode(codes))  # nothing learned yet
+    torch.nn.init.ones_(next(part for part in made.decoder if isinstance(part, Grain)).mix.weight)
+    assert torch.equal(made.eval().decode(codes), made.decode(codes))
+    assert not torch.equal(made.train().decode(codes), made.decode(codes))
+
+
+def test_a_decoder_learns_and_its_codes_stay(folder: Path) -> None:
+    scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
+    pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes, THINGS)
+    task = Decoding(VQTokenizer.from_folder(folder), 4, spectral=0.1, fooling=0.2)
+    before, state = task.model.encode(pixels), {name: w.clone() for name, w in task.model.state_dict().items()}
+    told = [task.train(pixels, weight, 0.5) for _ in range(8)]
+    assert told[-1]["loss"] < told[0]["loss"] and torch.equal(task.model.encode(pixels), before)
+    changed = {name.split(".")[0] for name, weight in task.model.state_dict().items() if not weight.equal(state[name])}
+    assert changed == {"decoder"}
+
+
+def test_a_critic_looks_at_grounds_alone() -> None:
+    scene = Scene("grass", (Placed("cat", "small", 16, 24),))
+    ground = grounds(boxes([scene], THINGS))
+    assert ground.shape == (1, 16, 16) and ground.sum() == 256 - 16 and (ground[0, 3:7, 2:6] == 0).all()
 
 
 def test_a_blur_is_quieter_and_other_grass_is_not() -> None:

@@ -163,6 +163,11 @@ def test_sentences_end_where_an_abbreviation_does() -> None:
     assert len(read("I met Dr. Brown. He left.").sentences) == 2
 
 
+def test_a_units_dot_ends_a_sentence_before_a_title() -> None:
+    first, second = read("The tree grew by 4.8 m. Prof. Okafor was born in 1950.").sentences
+    assert first[-2:] == ["meters", "."] and second[:2] == ["professor", "okafor"]
+
+
 def test_what_cannot_be_said_is_reported() -> None:
     reading = read("привет hello 日本 there 😀, привет")
     assert reading.sentences == [["hello", "there", "."]] or reading.sentences == [["hello", "there", ",", "."]]

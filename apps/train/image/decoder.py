@@ -1,0 +1,120 @@
+"""Train a decoder for a tokenizer's codes as they are: whatever speaks these codes need not learn anew.
+
+    python -m polydraft.apps.train.image.decoder --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/decoder \\
+        --minutes 30 --grain 16
+
+For textured scenes: with noise to make grain of, it can give grounds their power in every octave, which codes cannot
+carry. Errors in things' boxes count more than the ground's; a critic judges grounds alone. It begins as the decoder
+there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polydraft.apps.train.checkpoint import save
+from polydraft.apps.train.clock import Clock
+from polydraft.apps.train.image.appearance import Adversary, bands_apart
+from polydraft.apps.train.image.data import boxes, grounds, to_pixels
+from polydraft.apps.train.image.tokenizer import TELL_EVERY, Scenes, measures, psnr
+from polydraft.modalities.image.vq import Grain, VQTokenizer, channels_last
+from polydraft.modalities.world.scene import place
+from polydraft.modalities.world.worlds import EVERYTHING
+
+THINGS = 6.0  # what a pixel of a thing's box counts beside the ground's 1
+SPECTRAL, FOOLING = 0.1, 0.2
+RATE = 1e-3
+
+
+def with_grain(tokenizer: VQTokenizer, channels: int) -> VQTokenizer:
+    """The same tokenizer, whose decoder is given `channels` of noise; where it had none, they change nothing yet."""
+    if channels == tokenizer.config.grain:
+        return tokenizer
+    made = channels_last(VQTokenizer(replace(tokenizer.config, grain=channels)))
+    made.encoder.load_state_dict(tokenizer.encoder.state_dict())
+    made.codebook.copy_(tokenizer.codebook)
+    before, after = ([part for part in vq.decoder if not isinstance(part, Grain)] for vq in (tokenizer, made))
+    for part, known in zip(after, before, strict=True):
+        part.load_state_dict(known.state_dict())
+    return made
+
+
+class Decoding:
+    """A run: a tokenizer of which the decoder learns, and its critic."""
+
+    def __init__(self, tokenizer: VQTokenizer, grain: int, spectral: float, fooling: float) -> None:
+        self.model, self.adversary = with_grain(tokenizer, grain), Adversary()
+        self.spectral, self.fooling = spectral, fooling
+        self.optimiser = torch.optim.AdamW(self.model.decoder.parameters(), lr=RATE, betas=(0.9, 0.95))
+
+    def train(self, pixels: Tensor, weight: Tensor, spent: float) -> dict[str, float]:
+        """One step on pictures `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; spent: share of the minutes."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = RATE * min(1.0, spent / 0.02 + 0.01) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * spent)))
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        self.model.train()
+        with torch.autocast("cpu", torch.bfloat16):
+            with torch.no_grad():
+                codes = self.model.encode(pixels)
+            decoded = self.model.decode(codes)
+        self.model.eval()
+        decoded = decoded.float()
+        error = decoded - pixels
+        apart = bands_apart(decoded, pixels)
+        loss = wanted = (weight * (error.abs() + 4 * error.square())).mean() + self.spectral * apart
+        told = {"loss": wanted.item(), "bands": apart.item()}
+        if self.fooling:
+            pull, told["critic"] = self.adversary.pull(pixels, decoded, grounds(weight), wanted, self.model.last)
+            loss = wanted + self.fooling * pull
+        self.optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.decoder.parameters(), 1.0)
+        self.optimiser.step()
+        return told
+
+
+def run(
+    tokenizer: Path, out: Path, minutes: float, grain: int = 16, seed: int = 0, rows: int = 8,
+    things: float = THINGS, spectral: float = SPECTRAL, fooling: float = FOOLING,
+) -> None:  # fmt: skip
+    """Train the decoder of `tokenizer` for `minutes` and leave the tokenizer that has it in `out`."""
+    out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    task, scenes = Decoding(VQTokenizer.from_folder(tokenizer), grain, spectral, fooling), Scenes(EVERYTHING, (seed, 1))
+    held_out = np.random.default_rng(10_000)
+    validation = [place(EVERYTHING.composition(held_out, True), held_out) for _ in range(20)]
+    clock, budget, step, spent = Clock(), minutes * 60, 0, 0.0
+    while spent < budget:
+        drawn = scenes.draw(rows)
+        told = task.train(to_pixels([scene.render() for scene in drawn]), boxes(drawn, things), spent / budget)
+        spent, step = clock.spent(), step + 1
+        if step % TELL_EVERY == 0:
+            whole, inside = psnr(task.model, validation)
+            figures = " ".join(f"{name} {value:.4g}" for name, value in told.items())
+            print(f"{spent:6.0f}s step {step} {figures} psnr {whole:.2f} in boxes {inside:.2f}", flush=True)
+    save(task.model, out)
+    found = measures(task.model, EVERYTHING, 100)
+    (out / "measures.json").write_text(json.dumps(found, indent=2) + "\n")
+    print(json.dumps(found, indent=2), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--grain", type=int, default=16, help="channels of noise the decoder is given; 0 for none")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--things", type=float, default=THINGS, help="weight of pixels in things' boxes")
+    parser.add_argument("--spectral", type=float, default=SPECTRAL, help="weight of power by octave")
+    parser.add_argument("--fooling", type=float, default=FOOLING, help="weight of the critic; 0 for none")
+    run(**vars(parser.parse_args()))

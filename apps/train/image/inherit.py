@@ -1,0 +1,64 @@
+"""A target of the settings' world begun with what one of the flat world knows: layers, words, and codes translated.
+
+    model = inherit(config, Path("assets/models/tiny-image"), Path("runs/tiny-image/tokenizer"), EVERYTHING)
+
+Both tokenizers see the same scenes. A new code begins as the mean of the old codes that stood where it stands, in the
+embedding as in the head; one that no scene had, as the nearest that some scene had.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from polydraft.apps.train.image.data import packed_scene, to_pixels
+from polydraft.apps.train.image.textured import open_tokenizer
+from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.world.scene import Scene, place
+from polydraft.modalities.world.words.captions import synonyms
+from polydraft.modalities.world.worlds import FLAT, TEXTURED, World
+
+SCENES, TOGETHER = 3000, 20  # looked at, and at once
+
+
+def inherit(config: LlamaConfig, elder: Path, tokenizer: Path, world: World, seed: int = 0) -> LlamaForCausalLM:
+    """A model of `config`, whose layers are as wide and as many as those of the target in the model folder `elder`."""
+    old = LlamaForCausalLM.from_pretrained(elder / "target", dtype=torch.float32)
+    model = LlamaForCausalLM(config)
+    model.model.layers.load_state_dict(old.model.layers.state_dict())
+    model.model.norm.load_state_dict(old.model.norm.state_dict())
+    before, now = (vocabulary.build(some.vocabulary(), synonyms()) for some in (FLAT, world))
+    words, first, then = before.get_vocab_size(), vocabulary.code_offset(before), vocabulary.code_offset(now)
+    share, nearest = translation(open_tokenizer(elder / "tokenizer"), open_tokenizer(tokenizer), seed)
+    with torch.no_grad():
+        for new, known in ((model.model.embed_tokens, old.model.embed_tokens), (model.lm_head, old.lm_head)):
+            new.weight[:words] = known.weight[:words]
+            new.weight[then:] = (share @ known.weight[first:])[nearest]
+    return model
+
+
+@torch.no_grad()
+def translation(old: VQTokenizer, new: VQTokenizer, seed: int) -> tuple[Tensor, Tensor]:
+    """`[N, O]`: of every new code the shares of the old ones that stand where it does; and `[N]`, of every new code
+    itself where scenes had it, the nearest that they had where not."""
+    rng = np.random.default_rng(seed)
+    counts = torch.zeros(new.config.codebook_size, old.config.codebook_size)
+    for _ in range(SCENES // TOGETHER):
+        scenes = [drawn(rng) for _ in range(TOGETHER)]
+        pixels = to_pixels([scene.render() for scene in scenes]).to(torch.bfloat16)
+        both = [vq.encode(pixels.contiguous(memory_format=torch.channels_last)).flatten() for vq in (new, old)]
+        counts.index_put_((both[0], both[1]), torch.ones(both[0].shape), accumulate=True)
+    seen = counts.sum(1) > 0
+    alike = new.codebook.float() @ new.codebook.float().T
+    nearest = torch.where(seen, alike, -torch.inf).argmax(1)
+    return counts / counts.sum(1, keepdim=True).clamp(min=1), torch.where(seen, torch.arange(len(seen)), nearest)
+
+
+def drawn(rng: np.random.Generator) -> Scene:
+    """Half of the scenes are flat and full, half are the grammar's and textured."""
+    return packed_scene(rng) if rng.random() < 0.5 else place(TEXTURED.composition(rng), rng)
