@@ -43,11 +43,16 @@ def tiny_image(
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder of a tokenizer that is done, instead of training one.")
     ] = None,
+    begin: Annotated[
+        str | None, typer.Option(help="With settings: a model of the flat world, whose target the new one begins as.")
+    ] = None,
 ) -> None:
     """Tokenizer, target and drafter of tiny-image, from nothing."""
     from polydraft.apps.train.image.tiny import run
+    from polydraft.modalities.loading import card
 
-    run(out=check_folder(out), minutes=minutes, seed=seed, world=world, codes=codes, ready=tokenizer)
+    elder = Path(card(begin).path) if begin else None
+    run(out=check_folder(out), minutes=minutes, seed=seed, world=world, codes=codes, ready=tokenizer, begin=elder)
 
 
 @app.command("tiny-latent")

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from polydraft.apps.train.assemble import world_of
 from polydraft.apps.train.image.data import packed_scene, to_pixels
 from polydraft.apps.train.image.textured import open_tokenizer
+from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.world.scene import Scene, place
@@ -26,9 +28,18 @@ from polydraft.modalities.world.worlds import FLAT, TEXTURED, World
 SCENES, TOGETHER = 3000, 20  # looked at, and at once
 
 
+def check(elder: Path) -> None:
+    """Raises InvalidArgument unless `elder` is a model folder of the flat world with codes of its own."""
+    if not (elder / "tokenizer").is_dir() or world_of(elder) is not FLAT:
+        raise InvalidArgument(f"a target cannot begin as that in {elder}; give a model of the flat world: tiny-image.")
+
+
 def inherit(config: LlamaConfig, elder: Path, tokenizer: Path, world: World, seed: int = 0) -> LlamaForCausalLM:
     """A model of `config`, whose layers are as wide and as many as those of the target in the model folder `elder`."""
+    check(elder)
     old = LlamaForCausalLM.from_pretrained(elder / "target", dtype=torch.float32)
+    if (old.config.hidden_size, old.config.num_hidden_layers) != (config.hidden_size, config.num_hidden_layers):
+        raise InvalidArgument(f"a target that begins as that in {elder} needs its width and its number of layers.")
     model = LlamaForCausalLM(config)
     model.model.layers.load_state_dict(old.model.layers.state_dict())
     model.model.norm.load_state_dict(old.model.norm.state_dict())

@@ -1,7 +1,8 @@
 """Train the causal LM of `tiny-image` on rendered scenes: captions and VQ codes in one sequence.
 
     python -m polydraft.apps.train.image.target --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
-    python -m polydraft.apps.train.image.target --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target \
+    torchrun --nproc-per-node 2 -m polydraft.apps.train.image.target --rows 8 \
+        --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target \
         --world settings --shards runs/tiny-image/shards --minutes 180 --begin assets/models/tiny-image
 
 A deep and narrow Llama. On flat colours it learns the law of every code (`posterior.py`), not the code a scene happened
@@ -30,6 +31,7 @@ from polydraft.apps.train.checkpoint import known, save_pretrained, steps
 from polydraft.apps.train.image.data import Batch, Batches
 from polydraft.apps.train.image.inherit import inherit
 from polydraft.apps.train.image.textured import Live, Shards, Source, open_tokenizer
+from polydraft.apps.train.together import join
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID
 from polydraft.modalities.world.worlds import WORLDS
@@ -80,14 +82,14 @@ def run(
     textured: float = 0.75, things: float = THINGS, begin: Path | None = None,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
-    curve = known(out)
-    torch.manual_seed(seed + steps(curve))  # other scenes than before
+    curve, rank = known(out), join()
+    torch.manual_seed(seed)  # all begin alike
+    new = seed + steps(curve) + 10_000 * rank  # other scenes than before and elsewhere
     among = WORLDS[world]
     source: Source | None = None
     if among.settings:
-        new = seed + steps(curve)
         source = Shards(shards, new) if shards else Live(open_tokenizer(tokenizer), new)
-    data = Batches(tokenizer, seed + steps(curve), world=among, source=source, textured=textured, things=things)
+    data = Batches(tokenizer, new, world=among, source=source, textured=textured, things=things)
     valid = [Batches(tokenizer, 99, held_out=True, drop=0.0, world=among).next(64)]
     if among.settings:
         apart = Live(open_tokenizer(tokenizer), 99, held_out=True)
@@ -103,7 +105,9 @@ def run(
         model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32)
     else:
         model = inherit(config, begin, tokenizer, among) if begin else LlamaForCausalLM(config)
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
+    model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
+    if rank == 0:
+        print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     if not eager:
         model.model.compile()  # halves a step here; needs a C++ compiler
     out.mkdir(parents=True, exist_ok=True)
@@ -116,7 +120,7 @@ def run(
 
     course.run(
         model, [], partial(divergence, model), next_batch, valid, partial(save_pretrained, model, out),
-        weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=0,
+        weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=rank,
     )  # fmt: skip
 
 
@@ -125,7 +129,7 @@ if __name__ == "__main__":
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=90.0)
-    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--rows", type=int, default=16, help="of a batch, in each process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate; 1e-3 to train on")
     parser.add_argument(

@@ -17,7 +17,11 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     """What was trained, and for how long; nothing is."""
     told: list[tuple[str, float]] = []
     monkeypatch.setattr(tiny.tokenizer, "run", lambda out, minutes, *_, **__: told.append(("tokenizer", minutes)))
-    monkeypatch.setattr(tiny.target, "run", lambda given, out, minutes, *_, **__: told.append(("target", minutes)))
+    monkeypatch.setattr(tiny.decoder, "run", lambda given, out, minutes, **__: told.append(("decoder", minutes)))
+    monkeypatch.setattr(
+        tiny, "on_every_core",
+        lambda module, batch, share, *given: told.append(("target", given[given.index("--minutes") + 1])),
+    )  # fmt: skip
     monkeypatch.setattr(tiny.drafter, "run", lambda model, kind, out, minutes, *_: told.append((kind, minutes)))
     monkeypatch.setattr(tiny, "assemble", lambda *_: None)
     monkeypatch.setattr(tiny.costs, "run", lambda **_: None)
@@ -33,10 +37,13 @@ def test_a_tokenizer_that_is_done_is_not_trained(world: str, stages: list, tmp_p
     assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
     stages.clear()
     tiny.run(tmp_path, 100, world=world)
-    assert stages[0][0] == "tokenizer" and sum(minutes for _, minutes in stages) == pytest.approx(100)
+    assert stages[0][0] == "tokenizer" and ("decoder" in dict(stages)) == (world == "settings")
+    assert sum(minutes for _, minutes in stages) == pytest.approx(100)
 
 
 def test_one_that_cannot_be_read_is_refused_before_anything_is_trained(stages: list, tmp_path: Path) -> None:
     with pytest.raises(PolydraftError, match=f"tokenizer in {tmp_path / 'nothing'} cannot be loaded"):
         tiny.run(tmp_path, 100, ready=tmp_path / "nothing")
+    with pytest.raises(PolydraftError, match="give a model of the flat world"):
+        tiny.run(tmp_path, 100, world="settings", begin=Path(card("tiny-vlm").path))
     assert not stages
