@@ -5,8 +5,6 @@ choice = LATENTS.parse("eagle(depth=3)+coupled")
 
 from __future__ import annotations
 
-from typing import Any
-
 from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.jacobi.window import JacobiDrafter
 from polydraft.core.drafters.network.eagle import EagleReader
@@ -18,11 +16,10 @@ from polydraft.core.latent.law import LatentSampler
 from polydraft.core.latent.published import ContinuousSpeculative
 from polydraft.core.latent.target import LatentTarget
 from polydraft.core.methods.fit import ByRows
-from polydraft.core.methods.method import DraftPart, JudgePart, MethodContext, Parameter
+from polydraft.core.methods.method import DraftPart, JudgePart, MethodContext, Parameter, Values
 from polydraft.core.methods.naming import Registry
 from polydraft.core.verify.tape import TapeVerifier
 
-Values = dict[str, Any]
 COUPLING = "De Bortoli et al. 2025, arXiv 2501.05370"
 CSPD = "Wang et al. 2024, arXiv 2411.11925"
 

@@ -1,4 +1,4 @@
-"""What a method is: a way to draft and a way to judge, with their parameters. Which there are is in `registry.py`."""
+"""What a method is: a way to draft (`drafters.py`) and a way to judge (`judges.py`), with their parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from polydraft.core.methods.fit import ByRows
 from polydraft.core.target import CausalTarget
 from polydraft.core.verify.base import Verifier
 
+Values = dict[str, Any]
 CODES, SMALLER, ROWS = "a codebook", "a preview before the picture", "rows of a picture"  # what a method may need
+TAPE_PAPER, PJD_PAPER = "Daliri et al. 2024, arXiv 2408.07978", "Liao et al. 2026, arXiv 2606.05703"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from polydraft.modalities.world.scene import place
 from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.worlds import TEXTURED
 
-Codes, Bools = NDArray[np.int64], NDArray[np.bool_]
+Codes = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 SCENES = 1000  # a shard
 WORDINGS = 4  # captions a scene
 PACKED = 0.3  # share of packed scenes in shards

@@ -22,6 +22,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -196,7 +197,7 @@ class Tokenizing:
     def keep(self, out: Path) -> None:
         """The tokenizer as it is used, and the run as it can go on; neither is ever half written."""
         save(self.model, out)
-        state = {name: part.state_dict() for name, part in self.parts().items()}
+        state: dict[str, Any] = {name: part.state_dict() for name, part in self.parts().items()}
         state |= {"counts": self.moving.counts, "sums": self.moving.sums, "step": self.step, "seconds": self.seconds}
         torch.save(state, out / "run.pt.part")
         (out / "run.pt.part").rename(out / "run.pt")
