@@ -17,7 +17,7 @@ from polydraft.modalities.world.glyphs import SIZES, sheet
 from polydraft.modalities.world.painting.settings import Setting
 from polydraft.modalities.world.painting.textures import SIDE, Field, blurred
 
-MOST_TURNED = 9.0  # degrees, either way
+MOST_TURNED = 6.0  # degrees, either way
 SHRUNK = 0.96  # a turned thing stays about within its box
 MARGIN = 4  # pixels that corners of a turned thing may reach beyond
 BRIGHTNESS = (0.93, 1.07)
