@@ -60,7 +60,7 @@ def test_texts_said_together_come_apart() -> None:
 
 
 def test_a_text_that_ends_in_an_abbreviation_ends_there() -> None:
-    texts = ["It measures 14.4 m by 4.8 m.", "Prof. Okafor was born in Chile."]
+    texts = ["We went to see the Dr.", "Okafor was born in Chile."]
     assert len(read(" ".join(texts)).sentences) == 1  # what is to be kept apart
     said = said_apart(Pipe(), table.PLAIN, texts, "left", 0, {})  # type: ignore[arg-type]
     assert [len(one.audio) for one in said] == [400 * len(read(text).sentences[0]) for text in texts]
