@@ -19,6 +19,12 @@ WINDOW, STEP = 32, 16  # pixels whose power is compared
 LOUD = 1e-6  # power that can be seen
 
 
+def apart(decoded: Tensor, pixels: Tensor, weight: Tensor) -> Tensor:
+    """Mean error of pictures `[B, 3, H, W]`, absolute and squared, by what every pixel counts, `[B, 1, H, W]`."""
+    error = decoded - pixels
+    return (weight * (error.abs() + 4 * error.square())).mean()
+
+
 def bands_apart(decoded: Tensor, pixels: Tensor) -> Tensor:
     """Mean difference of log power by octave and window; pictures `[B, 3, H, W]` in -1..1."""
 

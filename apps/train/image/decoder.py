@@ -11,22 +11,19 @@ there is.
 from __future__ import annotations
 
 import argparse
-import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
-from polydraft.apps.train.image.appearance import Adversary, bands_apart
+from polydraft.apps.train.image.appearance import Adversary, apart, bands_apart
 from polydraft.apps.train.image.data import boxes, grounds, to_pixels
-from polydraft.apps.train.image.tokenizer import TELL_EVERY, Scenes, measures, psnr
+from polydraft.apps.train.image.tokenizer import TELL_EVERY, Scenes, held_out, measure, psnr, tell
+from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.modalities.image.vq import Grain, VQTokenizer, channels_last
-from polydraft.modalities.world.scene import place
 from polydraft.modalities.world.worlds import EVERYTHING
 
 THINGS = 6.0  # what a pixel of a thing's box counts beside the ground's 1
@@ -37,7 +34,7 @@ RATE = 1e-3
 def with_grain(tokenizer: VQTokenizer, channels: int) -> VQTokenizer:
     """The same tokenizer, whose decoder is given `channels` of noise; where it had none, they change nothing yet."""
     if channels == tokenizer.config.grain:
-        return tokenizer
+        return channels_last(tokenizer)
     made = channels_last(VQTokenizer(replace(tokenizer.config, grain=channels)))
     made.encoder.load_state_dict(tokenizer.encoder.state_dict())
     made.codebook.copy_(tokenizer.codebook)
@@ -57,8 +54,7 @@ class Decoding:
 
     def train(self, pixels: Tensor, weight: Tensor, spent: float) -> dict[str, float]:
         """One step on pictures `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; spent: share of the minutes."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = RATE * min(1.0, spent / 0.02 + 0.01) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * spent)))
+        set_rate([self.optimiser], RATE * min(1.0, spent / 0.02 + 0.01) * annealed(spent))
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         self.model.train()
         with torch.autocast("cpu", torch.bfloat16):
@@ -67,10 +63,9 @@ class Decoding:
             decoded = self.model.decode(codes)
         self.model.eval()
         decoded = decoded.float()
-        error = decoded - pixels
-        apart = bands_apart(decoded, pixels)
-        loss = wanted = (weight * (error.abs() + 4 * error.square())).mean() + self.spectral * apart
-        told = {"loss": wanted.item(), "bands": apart.item()}
+        bands = bands_apart(decoded, pixels)
+        loss = wanted = apart(decoded, pixels, weight) + self.spectral * bands
+        told = {"loss": wanted.item(), "bands": bands.item()}
         if self.fooling:
             pull, told["critic"] = self.adversary.pull(pixels, decoded, grounds(weight), wanted, self.model.last)
             loss = wanted + self.fooling * pull
@@ -89,21 +84,16 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
     task, scenes = Decoding(VQTokenizer.from_folder(tokenizer), grain, spectral, fooling), Scenes(EVERYTHING, (seed, 1))
-    held_out = np.random.default_rng(10_000)
-    validation = [place(EVERYTHING.composition(held_out, True), held_out) for _ in range(20)]
-    clock, budget, step, spent = Clock(), minutes * 60, 0, 0.0
+    validation, clock = held_out(EVERYTHING), Clock()
+    budget, step, spent = minutes * 60, 0, 0.0
     while spent < budget:
         drawn = scenes.draw(rows)
         told = task.train(to_pixels([scene.render() for scene in drawn]), boxes(drawn, things), spent / budget)
         spent, step = clock.spent(), step + 1
         if step % TELL_EVERY == 0:
-            whole, inside = psnr(task.model, validation)
-            figures = " ".join(f"{name} {value:.4g}" for name, value in told.items())
-            print(f"{spent:6.0f}s step {step} {figures} psnr {whole:.2f} in boxes {inside:.2f}", flush=True)
+            tell(spent, step, told, psnr(task.model, validation))
     save(task.model, out)
-    found = measures(task.model, EVERYTHING, 100)
-    (out / "measures.json").write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2), flush=True)
+    measure(task.model, EVERYTHING, out)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydraft.apps.train.assemble import world_of
 from polydraft.apps.train.image.data import packed_scene, to_pixels
 from polydraft.apps.train.image.textured import open_tokenizer
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.loading import card
 from polydraft.modalities.world.scene import Scene, place
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, TEXTURED, World
@@ -30,7 +30,7 @@ SCENES, TOGETHER = 3000, 20  # looked at, and at once
 
 def check(elder: Path) -> None:
     """Raises InvalidArgument unless `elder` is a model folder of the flat world with codes of its own."""
-    if not (elder / "tokenizer").is_dir() or world_of(elder) is not FLAT:
+    if not (elder / "tokenizer").is_dir() or card(str(elder)).world is not FLAT:
         raise InvalidArgument(f"a target cannot begin as that in {elder}; give a model of the flat world: tiny-image.")
 
 

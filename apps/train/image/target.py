@@ -1,8 +1,8 @@
 """Train the causal LM of `tiny-image` on rendered scenes: captions and VQ codes in one sequence.
 
     python -m polydraft.apps.train.image.target --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target
-    torchrun --nproc-per-node 2 -m polydraft.apps.train.image.target --rows 8 \
-        --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target \
+    torchrun --nproc-per-node 2 -m polydraft.apps.train.image.target --rows 8 \\
+        --tokenizer runs/tiny-image/tokenizer --out runs/tiny-image/target \\
         --world settings --shards runs/tiny-image/shards --minutes 180 --begin assets/models/tiny-image
 
 A deep and narrow Llama. On flat colours it learns the law of every code (`posterior.py`), not the code a scene happened

@@ -31,8 +31,9 @@ from torch import Tensor, nn
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
-from polydraft.apps.train.image.appearance import THINGS, Adversary, bands_apart
+from polydraft.apps.train.image.appearance import THINGS, Adversary, apart, bands_apart
 from polydraft.apps.train.image.data import boxes, grounds, packed_scene, to_pixels
+from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
 from polydraft.modalities.world.judging.likeness import octaves
 from polydraft.modalities.world.painting.settings import SETTINGS
@@ -159,9 +160,7 @@ class Tokenizing:
 
     def train(self, pixels: Tensor, weight: Tensor, spent: float) -> dict[str, float]:
         """One step on pictures `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; spent: share of the minutes."""
-        rate = 2e-3 * min(1, (self.step + 1) / 100) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(spent, 1))))
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        set_rate([self.optimiser], 2e-3 * annealed(spent, self.step))
         pixels = pixels.contiguous(memory_format=torch.channels_last)
         textured = bool(self.world.settings)
         with torch.autocast("cpu", torch.bfloat16):
@@ -170,14 +169,13 @@ class Tokenizing:
             quantised = self.model.codebook[codes]
             decoded = self.model.reconstruct(latents + (quantised - latents).detach())
         decoded = decoded.float()
-        error = decoded - pixels
         commitment = (latents - quantised).square().sum(-1).mean()
-        wanted = (weight * (error.abs() + 4 * error.square())).mean()
+        wanted = apart(decoded, pixels, weight)
         told = {"commit": commitment.item()}
         if textured:
-            apart = bands_apart(decoded, pixels)
-            wanted = wanted + self.spectral * apart
-            told["bands"] = apart.item()
+            bands = bands_apart(decoded, pixels)
+            wanted = wanted + self.spectral * bands
+            told["bands"] = bands.item()
         loss = wanted + 0.1 * commitment
         if textured and self.fooling and spent > CRITIC_FROM:
             pull, told["critic"] = self.adversary.pull(pixels, decoded, grounds(weight), wanted, self.model.last)
@@ -210,6 +208,24 @@ class Tokenizing:
         self.step, self.seconds = state["step"], state["seconds"]
 
 
+def held_out(world: World) -> list[Scene]:
+    """Scenes to tell of while training goes on."""
+    rng = np.random.default_rng(10_000)
+    return [place(world.composition(rng, True), rng) for _ in range(20)]
+
+
+def tell(seconds: float, step: int, told: dict[str, float], decibels: tuple[float, float]) -> None:
+    figures = " ".join(f"{name} {value:.4g}" for name, value in told.items())
+    print(f"{seconds:6.0f}s step {step} {figures} psnr {decibels[0]:.2f} in boxes {decibels[1]:.2f}", flush=True)
+
+
+def measure(model: VQTokenizer, world: World, out: Path) -> None:
+    """Leave in `out`, and print, what a hundred held-out scenes of each part of `world` say."""
+    found = json.dumps(measures(model, world, 100), indent=2)
+    (out / "measures.json").write_text(found + "\n")
+    print(found, flush=True)
+
+
 def run(
     out: Path, minutes: float, seed: int = 0, rows: int = 8, codes: int = 2048, world: str = "flat",
     spectral: float = SPECTRAL, fooling: float = FOOLING,
@@ -217,8 +233,7 @@ def run(
     """Train until `minutes` are spent, runs before included, and leave the tokenizer in `out`."""
     out.mkdir(parents=True, exist_ok=True)
     among = WORLDS[world]
-    held_out = np.random.default_rng(10_000)
-    validation = [place(among.composition(held_out, True), held_out) for _ in range(20)]
+    validation = held_out(among)
     task = Tokenizing(among, codes, seed, spectral, fooling)
     if (out / "run.pt").exists():
         task.go_on(out / "run.pt")
@@ -231,15 +246,11 @@ def run(
         told = task.train(to_pixels([scene.render() for scene in drawn]), weight, task.seconds / budget)
         task.seconds = clock.spent()
         if task.step % TELL_EVERY == 0:
-            whole, inside = psnr(task.model, validation)
-            figures = " ".join(f"{name} {value:.4g}" for name, value in told.items())
-            print(f"{task.seconds:6.0f}s step {task.step} {figures} psnr {whole:.2f} in boxes {inside:.2f}", flush=True)
+            tell(task.seconds, task.step, told, psnr(task.model, validation))
         if task.step % KEEP_EVERY == 0:
             task.keep(out)
     task.keep(out)
-    found = measures(task.model, among, 100)
-    (out / "measures.json").write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2), flush=True)
+    measure(task.model, among, out)
 
 
 if __name__ == "__main__":

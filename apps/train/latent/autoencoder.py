@@ -25,9 +25,10 @@ from diffusers import AutoencoderKL
 from torch import Tensor, nn
 
 from polydraft.apps.train.clock import Clock
+from polydraft.apps.train.image.appearance import apart
 from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.apps.train.latent.data import GlyphLatents
-from polydraft.apps.train.optimise import apply, set_rate
+from polydraft.apps.train.optimise import annealed, apply, set_rate
 from polydraft.modalities.image.latent.autoencoder import CELL, LatentAutoencoder, stock
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import BACKGROUNDS, Placed, Scene, place, random_composition
@@ -42,7 +43,7 @@ def loss_of(decoded: Tensor, pixels: Tensor, weight: Tensor) -> Tensor:
     """Absolute and squared error, and that of the steps between neighbours: edges stay edges."""
     error = decoded - pixels
     steps = error.diff(dim=-1).abs() * weight[..., 1:], error.diff(dim=-2).abs() * weight[..., 1:, :]
-    return (weight * (error.abs() + 4 * error.square())).mean() + 0.5 * (steps[0].mean() + steps[1].mean())
+    return apart(decoded, pixels, weight) + 0.5 * (steps[0].mean() + steps[1].mean())
 
 
 @torch.no_grad()
@@ -179,11 +180,6 @@ def learn_to_decode(
     save(codec, out)
     whole, inside = psnr(LatentAutoencoder.from_folder(out).float(), validation)
     print(f"final psnr {whole:.2f} in boxes {inside:.2f}", flush=True)
-
-
-def annealed(spent: float, step: int) -> float:
-    """Share of the highest rate: a warm-up, then half a cosine; spent: share of the minutes that are gone."""
-    return min(1, (step + 1) / 100) * (0.02 + 0.49 * (1 + math.cos(math.pi * spent)))
 
 
 STAGES = {"encoder": train_encoder, "decoder": train_decoder}

@@ -14,9 +14,10 @@ from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
 from polydraft.apps.train.image.data import Batches, begun, boxes, grounds, packed_scene, to_pixels
 from polydraft.apps.train.image.decoder import Decoding, with_grain
-from polydraft.apps.train.image.inherit import translation
+from polydraft.apps.train.image.inherit import check, translation
 from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
 from polydraft.apps.train.image.tokenizer import Tokenizing, measures
+from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import Grain, VQTokenizer
 from polydraft.modalities.loading import card
@@ -101,6 +102,15 @@ def test_a_target_begins_as_that_of_another_tokenizer(vq: VQTokenizer) -> None:
     seen = share.sum(1) > 0
     assert torch.equal(share[seen], torch.eye(len(share))[seen])  # the same codes: each is itself
     assert torch.equal(nearest[seen], torch.arange(len(share))[seen]) and seen[nearest].all()
+
+
+def test_a_model_of_settings_is_no_elder(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    manifest = {"format": 1, "modality": "image", "world": "settings"}
+    (tmp_path / "polydraft.json").write_text(json.dumps(manifest))
+    with pytest.raises(InvalidArgument, match="give a model of the flat world"):
+        check(tmp_path)  # its target's folder does not say
+    check(Path(card("tiny-image").path))
 
 
 def test_grain_is_noise_while_learning_and_one_field_in_use(folder: Path) -> None:
