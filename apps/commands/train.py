@@ -39,12 +39,14 @@ def tiny_image(
     world: Annotated[
         Literal["flat", "settings"], typer.Option(help="Scenes on flat colours, or in settings too.")
     ] = "flat",
-    codes: Annotated[int, typer.Option(min=64, max=65_536, help="Size of the tokenizer's codebook.")] = 2048,
+    codes: Annotated[
+        int | None, typer.Option(min=64, max=65_536, help="Size of the tokenizer's codebook. Default: 2048, or 4096.")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder of a tokenizer that is done, instead of training one.")
     ] = None,
     begin: Annotated[
-        str | None, typer.Option(help="With settings: a model of the flat world, whose target the new one begins as.")
+        str | None, typer.Option(help="With settings: a model of the flat world to begin as. Default: one is trained.")
     ] = None,
 ) -> None:
     """Tokenizer, target and drafter of tiny-image, from nothing."""

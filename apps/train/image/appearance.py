@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polydraft.modalities.world.judging.likeness import bands, luma, power
 
-THINGS = 4.0  # what a pixel of a thing's box counts beside the ground's 1
+THINGS = 6.0  # what a pixel of a thing's box counts beside the ground's 1
 WINDOW, STEP = 32, 16  # pixels whose power is compared
 LOUD = 1e-6  # power that can be seen
 

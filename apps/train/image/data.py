@@ -17,7 +17,7 @@ from torch import Tensor
 from polydraft.apps.train.image.posterior import CELLS, MOST, SIDE, Bools, Codes, Floats, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
 from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LONGEST_PROMPT = 16
 LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
-SEEN_AFTER = 2  # rows of a thing's cells
+SHOWN = 0.25  # of a cell: so much of a thing can be told from its ground
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
@@ -83,12 +83,20 @@ def grounds(weight: Tensor) -> Tensor:
 
 
 def begun(scene: Scene) -> Bools:
-    """`[H/8, W/8]`: cells in a thing's box below its first two rows, by which it has been seen to be there."""
+    """`[H/8, W/8]`: cells in a thing's box behind the first that shows it: from there on it is seen to be there."""
     found = np.zeros((SIDE, SIDE), bool)
     for item in scene.objects:
         row, column, side = item.y // GRID, item.x // GRID, item.side // GRID
-        found[row + SEEN_AFTER : row + side, column : column + side] = True
+        found[row : row + side, column : column + side] |= behind_the_first(item.kind, item.size)
     return found
+
+
+@functools.cache
+def behind_the_first(kind: str, size: str) -> Bools:
+    """`[S/8, S/8]`: a glyph's cells in raster order behind the first of which it covers enough to be seen."""
+    side = SIZES[size] // GRID
+    cover = sheet(size)[kind][..., 3].reshape(side, GRID, side, GRID).mean((1, 3)).ravel()
+    return (np.arange(side * side) > np.argmax(cover > SHOWN)).reshape(side, side)
 
 
 class GlyphCodes:

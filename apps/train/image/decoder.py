@@ -19,14 +19,13 @@ from torch import Tensor
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
-from polydraft.apps.train.image.appearance import Adversary, apart, bands_apart
+from polydraft.apps.train.image.appearance import THINGS, Adversary, apart, bands_apart
 from polydraft.apps.train.image.data import boxes, grounds, to_pixels
 from polydraft.apps.train.image.tokenizer import TELL_EVERY, Scenes, held_out, measure, psnr, tell
 from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.modalities.image.vq import Grain, VQTokenizer, channels_last
 from polydraft.modalities.world.worlds import EVERYTHING
 
-THINGS = 6.0  # what a pixel of a thing's box counts beside the ground's 1
 SPECTRAL, FOOLING = 0.1, 0.2
 RATE = 1e-3
 

@@ -2,8 +2,9 @@
 
     model = inherit(config, Path("assets/models/tiny-image"), Path("runs/tiny-image/tokenizer"), EVERYTHING)
 
-Both tokenizers see the same scenes. A new code begins as the mean of the old codes that stood where it stands, in the
-embedding as in the head; one that no scene had, as the nearest that some scene had.
+A tokenizer that was begun as the elder's has the elder's codes, and they keep their rows. Both see the same scenes: any
+other code begins as the mean of the old codes that stood where it stands, in the embedding as in the head; one that no
+scene had, as the nearest that some scene had.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -45,18 +47,17 @@ def inherit(config: LlamaConfig, elder: Path, tokenizer: Path, world: World, see
     model.model.norm.load_state_dict(old.model.norm.state_dict())
     before, now = (vocabulary.build(some.vocabulary(), synonyms()) for some in (FLAT, world))
     words, first, then = before.get_vocab_size(), vocabulary.code_offset(before), vocabulary.code_offset(now)
-    share, nearest = translation(open_tokenizer(elder / "tokenizer"), open_tokenizer(tokenizer), seed)
+    share = translation(open_tokenizer(elder / "tokenizer"), open_tokenizer(tokenizer), seed)
     with torch.no_grad():
         for new, known in ((model.model.embed_tokens, old.model.embed_tokens), (model.lm_head, old.lm_head)):
             new.weight[:words] = known.weight[:words]
-            new.weight[then:] = (share @ known.weight[first:])[nearest]
+            new.weight[then:] = share @ known.weight[first:]
     return model
 
 
 @torch.no_grad()
-def translation(old: VQTokenizer, new: VQTokenizer, seed: int) -> tuple[Tensor, Tensor]:
-    """`[N, O]`: of every new code the shares of the old ones that stand where it does; and `[N]`, of every new code
-    itself where scenes had it, the nearest that they had where not."""
+def translation(old: VQTokenizer, new: VQTokenizer, seed: int) -> Tensor:
+    """`[N, O]`: what every new code begins as, in shares of the old ones."""
     rng = np.random.default_rng(seed)
     counts = torch.zeros(new.config.codebook_size, old.config.codebook_size)
     for _ in range(SCENES // TOGETHER):
@@ -66,8 +67,18 @@ def translation(old: VQTokenizer, new: VQTokenizer, seed: int) -> tuple[Tensor, 
         counts.index_put_((both[0], both[1]), torch.ones(both[0].shape), accumulate=True)
     seen = counts.sum(1) > 0
     alike = new.codebook.float() @ new.codebook.float().T
-    nearest = torch.where(seen, alike, -torch.inf).argmax(1)
-    return counts / counts.sum(1, keepdim=True).clamp(min=1), torch.where(seen, torch.arange(len(seen)), nearest)
+    nearest = torch.where(seen, torch.arange(len(seen)), torch.where(seen, alike, -torch.inf).argmax(1))
+    share = (counts / counts.sum(1, keepdim=True).clamp(min=1))[nearest]
+    share[: kept(old, new)] = torch.eye(kept(old, new), counts.shape[1])
+    return share
+
+
+def kept(old: VQTokenizer, new: VQTokenizer) -> int:
+    """How many of the old codes the new tokenizer has, as its first ones: all of them or none."""
+    size, spare = old.config.codebook_size, new.config.code_dim - old.config.code_dim
+    if spare < 0 or new.config.codebook_size < size:
+        return 0
+    return size if torch.equal(new.codebook[:size], F.pad(old.codebook, (0, spare))) else 0
 
 
 def drawn(rng: np.random.Generator) -> Scene:

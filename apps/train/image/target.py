@@ -28,11 +28,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import known, save_pretrained, steps
+from polydraft.apps.train.image.alike import share
 from polydraft.apps.train.image.data import Batch, Batches
 from polydraft.apps.train.image.inherit import inherit
 from polydraft.apps.train.image.textured import Live, Shards, Source, open_tokenizer
 from polydraft.apps.train.together import join
 from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.world.scene import CANVAS, GRID
 from polydraft.modalities.world.worlds import WORLDS
 
@@ -105,6 +107,9 @@ def run(
         model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32)
     else:
         model = inherit(config, begin, tokenizer, among) if begin else LlamaForCausalLM(config)
+    codebook = VQTokenizer.from_folder(tokenizer).codebook
+    for weight in (model.get_input_embeddings().weight, model.lm_head.weight):
+        share(weight, codebook, len(weight) - len(codebook))
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)

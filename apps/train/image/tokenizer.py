@@ -1,18 +1,18 @@
 """Train the emoji world's VQ tokenizer.
 
     python -m polydraft.apps.train.image.tokenizer --out runs/tiny-image/tokenizer --minutes 25
-    python -m polydraft.apps.train.image.tokenizer --out runs/tiny-image/tokenizer --world settings --codes 4096 \\
-        --minutes 90
+    python -m polydraft.apps.train.image.tokenizer --out runs/settings/tokenizer --world settings --codes 4096 \\
+        --minutes 18 --begin assets/models/tiny-image/tokenizer
 
 Straight-through estimator, codebook by exponential moving averages (van den Oord et al. 2017, "Neural Discrete
 Representation Learning", appendix A), dead codes restarted on encoder outputs. Scenes are packed with glyphs: an
 empty background teaches nothing. The learning rate follows the clock, so any budget ends annealed.
 
-With settings, most scenes are textured, errors in things' boxes count more than the ground's, and texture is
-asked for its power and has to pass a critic in the second half (`appearance.py`). A run that was stopped goes on where
-it was (`run.pt`); what is measured is kept in `measures.json`: PSNR, and power by octave, decoded over rendered.
-A step of 8 pictures takes 0.75 s of processor time on one core, and 1.05 s with the critic: 60 % of it is the backward
-pass, 20 % the decoder's forward one, 6 % drawing scenes; on two cores 90 minutes are some 11,000 steps.
+With settings, most scenes are textured, errors in things' boxes count more than the ground's, and texture is asked for
+its power (`appearance.py`; a critic comes with `decoder.py`, when codes stay as they are). Such a tokenizer may begin as
+one of the flat world, whose codes it keeps, with new directions for new ones: what a target knows of flat scenes stays
+true. A run that was stopped goes on where it was (`run.pt`); what is measured is kept in `measures.json`: PSNR, and
+power by octave, decoded over rendered. A step of 8 pictures takes 0.2 s on two cores.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,18 @@ from torch import Tensor, nn
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
-from polydraft.apps.train.image.appearance import THINGS, Adversary, apart, bands_apart
-from polydraft.apps.train.image.data import boxes, grounds, packed_scene, to_pixels
+from polydraft.apps.train.image.appearance import THINGS, apart, bands_apart
+from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.apps.train.optimise import annealed, set_rate
+from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
 from polydraft.modalities.world.judging.likeness import octaves
 from polydraft.modalities.world.painting.settings import SETTINGS
-from polydraft.modalities.world.scene import Scene, place
+from polydraft.modalities.world.scene import BACKGROUNDS, Scene, place
 from polydraft.modalities.world.worlds import FLAT, TEXTURED, WORLDS, World
 
-SPECTRAL, FOOLING = 0.05, 0.3  # weights beside the errors'; the critic's is of their own pull on the last layer
-CRITIC_FROM = 0.5  # share of the minutes after which there is a critic
+SPECTRAL = 0.05  # weight of power by octave beside the errors
+KEEPING = 1.0  # weight of staying with an elder's latents
 TEXTURED_SHARE = 0.7  # of scenes, in a world with settings
 TELL_EVERY, KEEP_EVERY = 100, 500  # steps
 
@@ -100,11 +102,14 @@ def ratios(rendered: Tensor, back: Tensor) -> list[float]:
 
 
 class MovingCodebook:
-    """Codebook statistics kept as moving averages; codes nobody uses restart on current latents."""
+    """Codebook statistics kept as moving averages; codes nobody uses restart on current latents. The first `fixed`
+    codes stay as they are."""
 
-    def __init__(self, model: VQTokenizer, decay: float = 0.98) -> None:
-        self.model, self.decay = model, decay
+    def __init__(self, model: VQTokenizer, decay: float = 0.98, fixed: int = 0) -> None:
+        self.model, self.decay, self.fixed = model, decay, fixed
         self.counts = torch.ones(model.config.codebook_size)
+        if fixed:
+            self.counts[fixed:] = 0  # nothing is near them yet: they restart at once
         self.sums = model.codebook.clone()
 
     @torch.no_grad()
@@ -114,13 +119,13 @@ class MovingCodebook:
         weight = torch.bincount(ids, minlength=len(self.counts)).clamp(min=1).float().rsqrt()[ids]
         self.counts.mul_(self.decay).index_add_(0, ids, weight * (1 - self.decay))
         self.sums.mul_(self.decay).index_add_(0, ids, flat * weight[:, None] * (1 - self.decay))
-        dead = (self.counts < 2e-3).nonzero().squeeze(-1)
+        dead = (self.counts[self.fixed :] < 2e-3).nonzero().squeeze(-1) + self.fixed
         if restart and len(dead):
             fit = (flat * self.model.codebook[ids]).sum(-1)  # restart where the codebook fits worst
             chosen = torch.multinomial((1 - fit).clamp(min=1e-6), min(len(dead), len(flat)))
             dead = dead[: len(chosen)]
             self.sums[dead], self.counts[dead] = flat[chosen] * 0.02, 0.02
-        self.model.codebook.copy_(F.normalize(self.sums, dim=-1))
+        self.model.codebook[self.fixed :] = F.normalize(self.sums[self.fixed :], dim=-1)
         return len(dead)
 
 
@@ -143,26 +148,50 @@ class Scenes:
         return packed_scene(self.rng, int(self.rng.integers(3, 25)), self.world.settings)
 
 
+def grown(elder: VQTokenizer, codes: int) -> VQTokenizer:
+    """A tokenizer that begins as `elder`, with more codes, and directions that the old ones do not use."""
+    old = elder.config
+    if codes <= old.codebook_size:
+        raise InvalidArgument(f"a tokenizer that keeps {old.codebook_size:,} codes needs more; give a greater --codes.")
+    model = VQTokenizer(replace(old, codebook_size=codes, code_dim=2 * old.code_dim))
+    weights, new = elder.state_dict(), model.state_dict()
+    for name, weight in weights.items():
+        if name == "codebook":
+            new[name][: old.codebook_size] = F.pad(weight, (0, old.code_dim))
+        elif weight.shape == new[name].shape:
+            new[name] = weight
+        else:  # to and from latents
+            new[name].zero_()
+            new[name][tuple(slice(extent) for extent in weight.shape)] = weight
+    for added in (new["encoder.5.weight"][old.code_dim :], new["decoder.0.weight"][:, old.code_dim :]):
+        added.copy_(0.02 * torch.randn(added.shape))
+    model.load_state_dict(new)
+    return model
+
+
 class Tokenizing:
-    """A run: the model, its codebook's averages, its critic, and their optimisers; all of it is kept on disk."""
+    """A run: the model, its codebook's averages and its optimiser; all of it is kept on disk.
+
+    elder: a tokenizer of the flat world, as which the model begins, and with whose latents of flat scenes it stays.
+    """
 
     def __init__(
-        self, world: World, codes: int, seed: int, spectral: float = SPECTRAL, fooling: float = FOOLING
+        self, world: World, codes: int, seed: int, spectral: float = SPECTRAL, elder: VQTokenizer | None = None
     ) -> None:
         torch.manual_seed(seed)
-        self.world, self.spectral, self.fooling = world, spectral, fooling
-        self.model = channels_last(VQTokenizer(VQConfig(codebook_size=codes)))
+        self.world, self.spectral, self.elder = world, spectral, elder
+        self.model = channels_last(grown(elder, codes) if elder else VQTokenizer(VQConfig(codebook_size=codes)))
         # few latents a batch hit one of many codes: averages are longer
-        self.moving = MovingCodebook(self.model, 1 - 0.02 * min(1, 2048 / codes))
-        self.adversary = Adversary()
+        fixed = elder.config.codebook_size if elder else 0
+        self.moving = MovingCodebook(self.model, 1 - 0.02 * min(1, 2048 / codes), fixed)
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4)
         self.step, self.seconds = 0, 0.0
 
-    def train(self, pixels: Tensor, weight: Tensor, spent: float) -> dict[str, float]:
-        """One step on pictures `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; spent: share of the minutes."""
+    def train(self, pixels: Tensor, weight: Tensor, flat: Tensor, spent: float) -> dict[str, float]:
+        """One step on pictures `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; flat `[B]`: which are the flat world's;
+        spent: share of the minutes."""
         set_rate([self.optimiser], 2e-3 * annealed(spent, self.step))
         pixels = pixels.contiguous(memory_format=torch.channels_last)
-        textured = bool(self.world.settings)
         with torch.autocast("cpu", torch.bfloat16):
             latents = self.model.latents(pixels)
             codes = self.model.quantise(latents.detach())
@@ -170,16 +199,16 @@ class Tokenizing:
             decoded = self.model.reconstruct(latents + (quantised - latents).detach())
         decoded = decoded.float()
         commitment = (latents - quantised).square().sum(-1).mean()
-        wanted = apart(decoded, pixels, weight)
+        loss = apart(decoded, pixels, weight) + 0.1 * commitment
         told = {"commit": commitment.item()}
-        if textured:
+        if self.world.settings:
             bands = bands_apart(decoded, pixels)
-            wanted = wanted + self.spectral * bands
+            loss = loss + self.spectral * bands
             told["bands"] = bands.item()
-        loss = wanted + 0.1 * commitment
-        if textured and self.fooling and spent > CRITIC_FROM:
-            pull, told["critic"] = self.adversary.pull(pixels, decoded, grounds(weight), wanted, self.model.last)
-            loss = loss + self.fooling * min(1.0, (spent - CRITIC_FROM) / 0.1) * pull
+        if self.elder and flat.any():
+            strayed = self.strayed(pixels[flat], latents[flat])
+            loss = loss + KEEPING * strayed
+            told["strayed"] = strayed.item()
         self.optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -188,9 +217,15 @@ class Tokenizing:
         self.step += 1
         return {"loss": loss.item(), **told, "codes": len(codes.unique()), "restarts": restarts}
 
+    def strayed(self, pixels: Tensor, latents: Tensor) -> Tensor:
+        """Mean squared distance of latents from the elder's."""
+        assert self.elder is not None
+        with torch.no_grad():
+            before = self.elder.latents(pixels)
+        return (latents[..., : before.shape[-1]] - before).square().sum(-1).mean()
+
     def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
-        critic, judging = self.adversary.critic, self.adversary.optimiser
-        return {"model": self.model, "critic": critic, "optimiser": self.optimiser, "judging": judging}
+        return {"model": self.model, "optimiser": self.optimiser}
 
     def keep(self, out: Path) -> None:
         """The tokenizer as it is used, and the run as it can go on; neither is ever half written."""
@@ -228,13 +263,13 @@ def measure(model: VQTokenizer, world: World, out: Path) -> None:
 
 def run(
     out: Path, minutes: float, seed: int = 0, rows: int = 8, codes: int = 2048, world: str = "flat",
-    spectral: float = SPECTRAL, fooling: float = FOOLING,
+    spectral: float = SPECTRAL, begin: Path | None = None,
 ) -> None:  # fmt: skip
     """Train until `minutes` are spent, runs before included, and leave the tokenizer in `out`."""
     out.mkdir(parents=True, exist_ok=True)
     among = WORLDS[world]
     validation = held_out(among)
-    task = Tokenizing(among, codes, seed, spectral, fooling)
+    task = Tokenizing(among, codes, seed, spectral, VQTokenizer.from_folder(begin) if begin else None)
     if (out / "run.pt").exists():
         task.go_on(out / "run.pt")
     scenes = Scenes(among, (seed, task.step))
@@ -243,7 +278,8 @@ def run(
     while task.seconds < budget:
         drawn = scenes.draw(rows)
         weight = boxes(drawn, THINGS) if among.settings else torch.ones(1)
-        told = task.train(to_pixels([scene.render() for scene in drawn]), weight, task.seconds / budget)
+        flat = torch.tensor([scene.background in BACKGROUNDS for scene in drawn])
+        told = task.train(to_pixels([scene.render() for scene in drawn]), weight, flat, task.seconds / budget)
         task.seconds = clock.spent()
         if task.step % TELL_EVERY == 0:
             tell(task.seconds, task.step, told, psnr(task.model, validation))
@@ -261,6 +297,6 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--codes", type=int, default=2048, help="size of the codebook")
     parser.add_argument("--world", choices=WORLDS, default="flat")
+    parser.add_argument("--begin", type=Path, help="folder of a tokenizer of the flat world, whose codes stay")
     parser.add_argument("--spectral", type=float, default=SPECTRAL, help="weight of power by octave")
-    parser.add_argument("--fooling", type=float, default=FOOLING, help="weight of the critic; 0 for none")
     run(**vars(parser.parse_args()))

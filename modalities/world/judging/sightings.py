@@ -2,8 +2,8 @@
 
 Like `matcher.py`, and stricter arithmetic: what is behind a thing is not known, so a thing is seen where its pixels are
 likelier to be its own colours than its ground's (a likelihood ratio over its silhouette). The ratio is computed for
-every kind, size, turn and place by products of matrices; the best are then fitted a turn, a shift and a light, and of
-those that overlap the likelier stay.
+every kind, size, turn and place by products of matrices; the best are then fitted a shift and a light, and of those
+that overlap the likelier stay.
 
 A ratio alone is fooled where a ground shows colours that it rarely has, so that anything is likelier, and by what
 remains of a large thing, of which some part looks like a small one. Colours that vary have to vary in the picture too
@@ -22,13 +22,11 @@ from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.judging.grounds import COARSE, Ground, coarse, strangeness
 from polydraft.modalities.world.judging.matcher import Candidate, best_set
 from polydraft.modalities.world.painting.settings import SETTINGS
-from polydraft.modalities.world.painting.staging import MARGIN, turned
+from polydraft.modalities.world.painting.staging import TURNS, turned
 from polydraft.modalities.world.painting.textures import Field
 from polydraft.modalities.world.scene import CANVAS, Placed, Scene
 
 EVERY = 4  # pixels between places that are looked at: a drawn thing may stand beside its cells
-TURNS = (-8.0, -4.0, 0.0, 4.0, 8.0)  # degrees that are looked for; what is near them is fitted
-FIT_TURN = 2.0
 SHIFTS = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1))  # of coarse pixels
 LOOKED = 0.11  # deviation of a thing's pixels from its colours before its light is fitted, 0..1
 FITTED = 0.08  # and after
@@ -78,9 +76,8 @@ class Seen(Candidate):
 @functools.cache
 def template(kind: str, size: str, turn: float) -> tuple[Field, Field]:
     """Colours `[s, s, 3]` and silhouette `[s, s]` of a turned glyph's box in coarse pixels."""
-    extent, side = SIZES[size] + 2 * MARGIN, SIZES[size] // COARSE
-    small = turned(kind, size, turn).reshape(extent // COARSE, COARSE, extent // COARSE, COARSE, 4).mean((1, 3))
-    box = small[MARGIN // COARSE : MARGIN // COARSE + side, MARGIN // COARSE : MARGIN // COARSE + side]
+    side = SIZES[size] // COARSE
+    box = turned(kind, size, turn).reshape(side, COARSE, side, COARSE, 4).mean((1, 3))
     alpha = box[..., 3]
     return box[..., :3] / np.maximum(alpha, 1e-3)[..., None], alpha**3  # edges are half ground, and count less
 
@@ -143,13 +140,13 @@ def windows(planes: Field, side: int) -> Field:
 
 
 def fitted(pixels: Field, ground: Field, tint: Field, kind: str, size: str, row: int, column: int, turn: float) -> Seen:
-    """The thing at its best shift near a place, then at its best turn there, in its best light."""
+    """The thing at its best shift near a place, in its best light."""
     step, side = EVERY // COARSE, SIZES[size] // COARSE
     item = Placed(kind, size, column * EVERY, row * EVERY)
     last = CANVAS // COARSE - side
+    colours, weight = template(kind, size, turn)
 
-    def seen(down: int, right: int, angle: float) -> Seen:
-        colours, weight = template(kind, size, angle)
+    def seen(down: int, right: int) -> Seen:
         here = slice(down, down + side), slice(right, right + side)
         lit = light(colours * tint, pixels[here], weight)
         error = np.square(pixels[here] - lit).sum(-1)
@@ -163,14 +160,9 @@ def fitted(pixels: Field, ground: Field, tint: Field, kind: str, size: str, row:
             item, gain, deviation, worst_part(weight, ratio), gain / total, cover, (down, right), lit, weight
         )  # fmt: skip
 
-    def best(places: list[tuple[int, int]], angles: tuple[float, ...]) -> tuple[Seen, tuple[int, int]]:
-        found = [(seen(*place, angle), place) for place in places for angle in angles]
-        return max(found, key=lambda pair: pair[0].gain)
-
     shifted = [(row * step + down, column * step + right) for down, right in SHIFTS]
-    first, place = best([(y, x) for y, x in shifted if min(y, x) >= 0 and max(y, x) <= last], (turn,))
-    second, _ = best([place], (turn - FIT_TURN, turn + FIT_TURN))
-    return max(first, second, key=lambda fit: fit.gain)
+    inside = [(down, right) for down, right in shifted if min(down, right) >= 0 and max(down, right) <= last]
+    return max((seen(*place) for place in inside), key=lambda fit: fit.gain)
 
 
 def light(colours: Field, pixels: Field, weight: Field) -> Field:

@@ -50,7 +50,7 @@ def grass(rng: np.random.Generator) -> Painted:
     blades = resized(rng.random((44, 150), np.float32), SIDE, SIDE * 2)
     columns = (np.arange(SIDE)[:, None] * lean + np.arange(SIDE)).astype(np.int64) % (2 * SIDE)
     leaning = np.take_along_axis(blades, columns, 1)
-    light = 0.66 * fractal(rng, 3, 4) + 0.5 * leaning - 0.12 + 0.1 * (noise(rng, 64) - 0.5)
+    light = 0.66 * fractal(rng, 3, 4) + 0.38 * leaning - 0.06 + 0.1 * (noise(rng, 64) - 0.5)
     return ramp(light, (24, 70, 26), (62, 128, 44), (112, 172, 64), (178, 214, 104)), EVERYWHERE
 
 
@@ -79,7 +79,7 @@ def wood(rng: np.random.Generator) -> Painted:
     tone, start = rng.uniform(-0.16, 0.16, planks + 2).astype(np.float32), rng.uniform(0, 9, planks + 2)
     rings = fractal(rng, 2, 3, 0.5, (3, 0.5)) * 5 + Y * 11 + X * rng.uniform(0, 1.5) + start[plank].astype(np.float32)
     grain = np.abs(np.sin(rings * TURN / 2))
-    light = 0.3 + 0.38 * grain + tone[plank] + 0.3 * (noise(rng, 80, 7) - 0.5)
+    light = 0.3 + 0.32 * grain + tone[plank] + 0.22 * (noise(rng, 80, 7) - 0.5)
     picture = ramp(light, (84, 48, 24), (148, 94, 50), (204, 150, 94))
     gap = np.clip(np.minimum(within, 1 - within) * SIDE / planks / 1.6, 0, 1)
     return picture * (0.42 + 0.58 * gap)[..., None], EVERYWHERE
@@ -147,8 +147,8 @@ def brick(rng: np.random.Generator) -> Painted:
     tone = rng.random((courses + 2, 8), np.float32)[row, column % 8]
     bevel = 0.16 * step(within, 0.12, 0.2) * -1 + 0.12
     rough = fractal(rng, 12, 4, 0.75) - 0.5
-    bricks = ramp(0.22 + 0.5 * tone + 0.55 * rough + bevel, (104, 40, 30), (168, 74, 52), (210, 124, 92))
-    mortar = ramp(0.5 + 0.7 * rough, (142, 132, 122), (208, 200, 188))
+    bricks = ramp(0.22 + 0.5 * tone + 0.36 * rough + bevel, (104, 40, 30), (168, 74, 52), (210, 124, 92))
+    mortar = ramp(0.5 + 0.5 * rough, (128, 116, 106), (180, 168, 156))
     return mix(mortar, bricks, step(edge, 1.2, 1.2)), EVERYWHERE
 
 
@@ -164,9 +164,9 @@ def stone(rng: np.random.Generator) -> Painted:
     near = np.sqrt(np.maximum(np.take_along_axis(squares, two, 1), 0))
     gap = resized((near[:, 1] - near[:, 0]).astype(np.float32).reshape(half, half), SIDE, SIDE) * cells
     tone = rng.uniform(-0.2, 0.2, len(points))[two[:, 0]].reshape(half, half).astype(np.float32)
-    light = 0.5 + resized(tone, SIDE, SIDE, Image.Resampling.NEAREST) + 0.75 * (fractal(rng, 5, 5, 0.75) - 0.5)
+    light = 0.5 + resized(tone, SIDE, SIDE, Image.Resampling.NEAREST) + 0.55 * (fractal(rng, 5, 5, 0.75) - 0.5)
     stones = ramp(light, (96, 96, 100), (150, 150, 150), (204, 202, 194))
-    return mix(ramp(fractal(rng, 20, 3), (48, 50, 46), (86, 90, 76)), stones, step(gap, 0.14, 0.16)), EVERYWHERE
+    return mix(ramp(fractal(rng, 20, 3), (66, 68, 64), (104, 106, 94)), stones, step(gap, 0.14, 0.16)), EVERYWHERE
 
 
 LEAF = np.array(  # outline of a leaf along its stem, in units of its length
@@ -177,18 +177,18 @@ LEAVES = ((206, 92, 30), (226, 142, 40), (176, 54, 34), (236, 184, 70), (150, 92
 
 def leaves(rng: np.random.Generator) -> Painted:
     """Fallen ones over one another, drawn twice as large."""
-    number, large = 150, 2 * SIDE
+    number, large = 120, 2 * SIDE
     canvas = Image.fromarray((ramp(fractal(rng, 8, 3), (62, 38, 22), (112, 68, 34)) * 255).astype(np.uint8))
     canvas = canvas.resize((large, large))
     brush = ImageDraw.Draw(canvas)
-    angle, length = rng.uniform(0, 2 * np.pi, number), rng.uniform(36, 62, number)
+    angle, length = rng.uniform(0, 2 * np.pi, number), rng.uniform(44, 70, number)
     middle = rng.uniform(-10, large + 10, (number, 1, 2))
     turns = np.stack([np.cos(angle), np.sin(angle), -np.sin(angle), np.cos(angle)], -1).reshape(number, 2, 2)
     outlines = middle + length[:, None, None] * (LEAF @ turns)
-    colours = np.asarray(LEAVES)[rng.integers(len(LEAVES), size=number)] * rng.uniform(0.66, 1.0, (number, 1))
+    colours = np.asarray(LEAVES)[rng.integers(len(LEAVES), size=number)] * rng.uniform(0.78, 1.0, (number, 1))
     for outline, colour in zip(outlines, np.minimum(colours, 255).astype(int), strict=True):
         flat = [tuple(point) for point in outline]
-        brush.polygon([(x + 3, y + 4) for x, y in flat], fill=(58, 32, 18))
+        brush.polygon([(x + 3, y + 4) for x, y in flat], fill=(84, 48, 24))
         brush.polygon(flat, fill=tuple(colour))
         brush.line([flat[0], flat[4]], fill=tuple((colour * 0.72).astype(int)), width=2)
     picture = np.asarray(canvas.reduce(2), np.float32) / 255

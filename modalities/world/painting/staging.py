@@ -17,11 +17,10 @@ from polydraft.modalities.world.glyphs import SIZES, sheet
 from polydraft.modalities.world.painting.settings import Setting
 from polydraft.modalities.world.painting.textures import SIDE, Field, blurred
 
-MOST_TURNED = 6.0  # degrees, either way
-SHRUNK = 0.96  # a turned thing stays about within its box
-MARGIN = 4  # pixels that corners of a turned thing may reach beyond
-BRIGHTNESS = (0.93, 1.07)
-SLOPE = 0.09  # most that brightness gains or loses from the middle of a thing to its side
+TURNS = (-5.0, 0.0, 5.0)  # degrees: few, so that the first cells of a thing tell how the others must be
+SHRUNK = 0.94  # so that a turned thing stays within its box
+BRIGHTNESS = (0.95, 1.05)
+SLOPE = 0.06  # most that brightness gains or loses from the middle of a thing to its side
 SHADOW = 0.42  # of the light that shadows take away
 
 
@@ -49,8 +48,8 @@ class Pose:
     @staticmethod
     def random(rng: np.random.Generator, sun: float) -> Pose:
         """sun: where the light comes from, -1 (left) to 1."""
-        turn, light = rng.uniform(-MOST_TURNED, MOST_TURNED), rng.uniform(*BRIGHTNESS)
-        return Pose(float(turn), float(light), (SLOPE * sun, -SLOPE * float(rng.uniform(0, 1))))
+        turn, light = TURNS[int(rng.integers(len(TURNS)))], rng.uniform(*BRIGHTNESS)
+        return Pose(turn, float(light), (SLOPE * sun, -SLOPE * float(rng.uniform(0, 1))))
 
 
 @functools.cache
@@ -61,13 +60,15 @@ def raster(kind: str, size: str) -> Image.Image:
 
 
 def turned(kind: str, size: str, turn: float) -> Field:
-    """`[S + 2 * MARGIN, S + 2 * MARGIN, 4]` in 0..1, premultiplied: the glyph turned about its middle.
+    """`[S, S, 4]` in 0..1, premultiplied: the glyph turned about its middle.
 
     Small ones come from the large raster, drawn twice as large as they are: turning takes no sharpness.
     """
+    if not turn:
+        return np.asarray(raster(kind, size), np.float32) / np.float32(255)
     twice = 2 if size == "small" else 1
     source = raster(kind, "large")
-    extent = (SIZES[size] + 2 * MARGIN) * twice
+    extent = SIZES[size] * twice
     scale = SIZES["large"] / (SIZES[size] * twice * SHRUNK)
     cosine, sine = np.cos(np.radians(turn)) * scale, np.sin(np.radians(turn)) * scale
     centre, middle = (extent - 1) / 2, (SIZES["large"] - 1) / 2
@@ -136,7 +137,7 @@ def cast(picture: Field, ground: Field, things: Things, setting: Setting, sun: f
     """Darken a picture where shadows fall."""
     for item, glyph in things if ground.any() else ():
         dark, down, right = shadow(glyph[..., 3], sun, setting.upright)
-        here, part = window(item.y - MARGIN + down, item.x - MARGIN + right, *dark.shape)
+        here, part = window(item.y + down, item.x + right, *dark.shape)
         picture[here] *= 1 - SHADOW * (dark[part] * ground[here])[..., None]
 
 
@@ -146,7 +147,7 @@ def stand(picture: Field, ground: Field, items: Sequence[Item], setting: Setting
     things = lit_things(items, setting, sun, rng)
     cast(picture, ground, things, setting, sun)  # all shadows first: none falls on a thing
     for item, glyph in things:
-        here, part = window(item.y - MARGIN, item.x - MARGIN, len(glyph), len(glyph))
+        here, part = window(item.y, item.x, len(glyph), len(glyph))
         picture[here] *= 1 - glyph[part][..., 3:]
         picture[here] += glyph[part][..., :3]
     return picture

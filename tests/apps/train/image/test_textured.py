@@ -11,12 +11,13 @@ import torch
 
 from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import textured
+from polydraft.apps.train.image.alike import share, shares
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
 from polydraft.apps.train.image.data import Batches, begun, boxes, grounds, packed_scene, to_pixels
 from polydraft.apps.train.image.decoder import Decoding, with_grain
-from polydraft.apps.train.image.inherit import check, translation
+from polydraft.apps.train.image.inherit import check, kept, translation
 from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
-from polydraft.apps.train.image.tokenizer import Tokenizing, measures
+from polydraft.apps.train.image.tokenizer import Tokenizing, grown, measures
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import Grain, VQTokenizer
@@ -91,17 +92,55 @@ def test_packed_scenes_in_settings_are_each_painted_anew() -> None:
 def test_cells_of_things_count_more_once_they_have_begun(folder: Path, vq: VQTokenizer) -> None:
     scene = Scene("grass", (Placed("cat", "small", 16, 24), Placed("dog", "large", 64, 64)))
     found = begun(scene)
-    assert found.sum() == 4 * 2 + 7 * 5 and found[5, 2] and not found[4, 2] and found[10, 8] and not found[9, 8]
+    cat = found[3:7, 2:6]
+    assert found[:8, :8].sum() == cat.sum() and 11 <= cat.sum() < 16 and cat[1:].all() and not cat[0, 0]
+    assert found[9:15, 8:15].all() and not found[8, 8] and not found[7].any()
     batch = Batches(folder, 0, False, 0.0, EVERYTHING, Live(vq, 1), textured=1.0, things=3.0).next(4)
     assert set(batch.weight.unique().tolist()) == {0.0, 1.0, 3.0}
     assert ((batch.weight > 0) == batch.chances.any(-1)).all()
 
 
 def test_a_target_begins_as_that_of_another_tokenizer(vq: VQTokenizer) -> None:
-    share, nearest = translation(vq, vq, seed=0)
-    seen = share.sum(1) > 0
-    assert torch.equal(share[seen], torch.eye(len(share))[seen])  # the same codes: each is itself
-    assert torch.equal(nearest[seen], torch.arange(len(share))[seen]) and seen[nearest].all()
+    size = vq.config.codebook_size
+    more = grown(vq, size + 32).to(torch.bfloat16)
+    assert kept(vq, more) == size and kept(more, vq) == 0
+    share = translation(vq, more, seed=0)
+    assert torch.equal(share[:size], torch.eye(size)) and torch.allclose(share.sum(1), torch.ones(size + 32))
+    assert (share >= 0).all()
+    other = VQTokenizer(vq.config).to(torch.bfloat16)
+    assert kept(vq, other) == 0 and torch.allclose(translation(vq, other, seed=0).sum(1), torch.ones(size))
+
+
+def test_a_grown_tokenizer_begins_as_its_elder_and_keeps_its_codes(folder: Path) -> None:
+    elder = VQTokenizer.from_folder(folder)
+    scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
+    pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes, THINGS)
+    task = Tokenizing(EVERYTHING, elder.config.codebook_size + 32, 0, elder=elder)
+    flat = pixels[1:]
+    assert torch.equal(task.model.encode(flat), elder.encode(flat))  # before anything is learned
+    before = task.model.codebook.clone()
+    told = [task.train(pixels, weight, torch.tensor([False, True]), 0.1) for _ in range(3)]
+    assert all("strayed" in step for step in told) and told[0]["strayed"] < 0.1
+    old = elder.config.codebook_size
+    assert torch.equal(task.model.codebook[:old], before[:old])
+    assert not torch.equal(task.model.codebook[old:], before[old:])
+
+
+def test_codes_that_look_alike_learn_alike() -> None:
+    generator = torch.Generator().manual_seed(0)
+    heart, other = torch.nn.functional.normalize(torch.randn(2, 8, generator=generator), dim=-1)
+    codebook = torch.nn.functional.normalize(
+        torch.cat([vector + 0.05 * torch.randn(30, 8, generator=generator) for vector in (heart, other)]), dim=-1
+    )
+    weight = torch.zeros(3 + 60, 4, requires_grad=True)
+    share(weight, codebook, 3)
+    (weight[1].sum() + weight[3].sum()).backward()
+    assert weight.grad is not None
+    moved = weight.grad[:, 0]
+    assert moved[:3].tolist() == [0, 1, 0]  # words keep theirs
+    assert moved[3] > 1 and (moved[4:33] > 0).float().mean() > 0.7 and moved[33:].max() < 1e-3
+    told = shares(codebook).to_dense()
+    assert torch.allclose(told.sum(1), torch.ones(60)) and (told.diagonal() == 0).all()
 
 
 def test_a_model_of_settings_is_no_elder(tmp_path: Path) -> None:
@@ -152,15 +191,16 @@ def test_a_blur_is_quieter_and_other_grass_is_not() -> None:
 def test_a_tokenizers_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
     pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes, THINGS)
+    flat = torch.tensor([False, True])
     task = Tokenizing(EVERYTHING, 64, 0)
-    assert {"critic", "bands"} <= set(task.train(pixels, weight, 0.8))
+    assert "bands" in set(task.train(pixels, weight, flat, 0.8))
     task.keep(tmp_path)
     again = Tokenizing(EVERYTHING, 64, 1)
     again.go_on(tmp_path / "run.pt")
-    assert again.train(pixels, weight, 0.8) == task.train(pixels, weight, 0.8)
+    assert again.train(pixels, weight, flat, 0.8) == task.train(pixels, weight, flat, 0.8)
     assert VQTokenizer.from_folder(tmp_path).config.codebook_size == 64 and not list(tmp_path.glob("*.part"))
     found = measures(task.model, EVERYTHING, 2)
-    assert set(found) == {"flat", "textured", "power"} and "psnr" not in task.train(pixels, weight, 0.1)
+    assert set(found) == {"flat", "textured", "power"} and "psnr" not in task.train(pixels, weight, flat, 0.1)
 
 
 def test_a_model_says_which_world_it_knows(tmp_path: Path) -> None:

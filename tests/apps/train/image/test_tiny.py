@@ -30,8 +30,9 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("world", ["flat", "settings"])
 def test_a_tokenizer_that_is_done_is_not_trained(world: str, stages: list, tmp_path: Path) -> None:
-    ready = Path(card("tiny-image").path) / "tokenizer"
-    tiny.run(tmp_path, 100, world=world, ready=ready)
+    elder = Path(card("tiny-image").path)
+    ready = elder / "tokenizer"
+    tiny.run(tmp_path, 100, world=world, ready=ready, begin=elder if world == "settings" else None)
     assert "tokenizer" not in dict(stages) and sum(minutes for _, minutes in stages) == pytest.approx(100)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "tokenizer", ready))
     assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
@@ -39,6 +40,7 @@ def test_a_tokenizer_that_is_done_is_not_trained(world: str, stages: list, tmp_p
     tiny.run(tmp_path, 100, world=world)
     assert stages[0][0] == "tokenizer" and ("decoder" in dict(stages)) == (world == "settings")
     assert sum(minutes for _, minutes in stages) == pytest.approx(100)
+    assert [name for name, _ in stages].count("target") == (2 if world == "settings" else 1)  # the flat world first
 
 
 def test_one_that_cannot_be_read_is_refused_before_anything_is_trained(stages: list, tmp_path: Path) -> None:
@@ -46,4 +48,6 @@ def test_one_that_cannot_be_read_is_refused_before_anything_is_trained(stages: l
         tiny.run(tmp_path, 100, ready=tmp_path / "nothing")
     with pytest.raises(PolydraftError, match="give a model of the flat world"):
         tiny.run(tmp_path, 100, world="settings", begin=Path(card("tiny-vlm").path))
+    with pytest.raises(PolydraftError, match="leave out --begin"):
+        tiny.run(tmp_path, 100, begin=Path(card("tiny-image").path))
     assert not stages
