@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.train.image.posterior import CELLS, MOST, SIDE, Bools, Codes, Floats, laws, settled
+from polydraft.apps.train.image.posterior import CELLS, MOST, SIDE, Bools, Codes, Floats, behind, laws, settled
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LONGEST_PROMPT = 16
 LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
-SHOWN = 0.25  # of a cell: so much of a thing can be told from its ground
+SHOWN = 0.15  # of a cell: so much of a thing can be told from its ground
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
@@ -84,19 +84,19 @@ def grounds(weight: Tensor) -> Tensor:
 
 def begun(scene: Scene) -> Bools:
     """`[H/8, W/8]`: cells in a thing's box behind the first that shows it: from there on it is seen to be there."""
-    found = np.zeros((SIDE, SIDE), bool)
+    found = np.zeros(CELLS, bool)
     for item in scene.objects:
-        row, column, side = item.y // GRID, item.x // GRID, item.side // GRID
-        found[row : row + side, column : column + side] |= behind_the_first(item.kind, item.size)
-    return found
+        found[behind(item, shown_from(item.kind, item.size))] = True
+    return found.reshape(SIDE, SIDE)
 
 
 @functools.cache
-def behind_the_first(kind: str, size: str) -> Bools:
-    """`[S/8, S/8]`: a glyph's cells in raster order behind the first of which it covers enough to be seen."""
+def shown_from(kind: str, size: str) -> int:
+    """Cells in raster order from a glyph's corner to the first of which it covers enough to be seen."""
     side = SIZES[size] // GRID
-    cover = sheet(size)[kind][..., 3].reshape(side, GRID, side, GRID).mean((1, 3)).ravel()
-    return (np.arange(side * side) > np.argmax(cover > SHOWN)).reshape(side, side)
+    cover = sheet(size)[kind][..., 3].reshape(side, GRID, side, GRID).mean((1, 3))
+    down, right = np.argwhere(cover > SHOWN)[0]
+    return int(down) * SIDE + int(right)
 
 
 class GlyphCodes:
@@ -167,10 +167,11 @@ class Batches:
     """Captions and codes of scenes, with the laws of their codes.
 
     One caption in `drop` is left out for guidance (Ho and Salimans 2022, "Classifier-Free Diffusion Guidance").
-    In a world with settings a share `textured` of the scenes come from `source`. Nobody can count what a texture could
-    have been: there the law of a code is the code itself, and its divergence is the cross-entropy. Most of that nobody
-    could know, and it drowns what can be: cells of things already begun count `things` times as much as others. Whether
-    one has begun is known from the codes before it, so that the best law stays the same.
+    In a world with settings a share `textured` of the scenes come from `source`. What could begin where is counted
+    there, too, but nobody can count what a texture could have been: its law is the code itself, and its divergence is
+    the cross-entropy. Most of that nobody could know, and it drowns what can be: cells of things already begun count
+    `things` times as much as others. Whether one has begun is known from the codes before it, so that the best law
+    stays the same.
     """
 
     longest = LONGEST_PROMPT
@@ -210,13 +211,12 @@ class Batches:
         return list_objects(scene, self.rng), scene, laws
 
     def in_setting(self, packed: float) -> Sample:
-        """A textured scene: its caption, its codes, and nothing but them as their law."""
+        """A textured scene: its caption, its codes, and their laws as far as they can be counted. None is whole: what
+        begins is not the only thing that could be there beside the code that is."""
         assert self.source is not None
         told = self.source.next(packed)
         caption = "" if self.rng.random() < self.drop else told.captions[self.rng.integers(len(told.captions))]
-        chances = np.zeros((CELLS, 1 + MOST), np.float32)
-        chances[:, 0] = 1
-        found = np.repeat(told.codes.reshape(-1, 1), 1 + MOST, 1), chances, np.zeros(CELLS, bool)
+        found = told.choices, told.chances, np.zeros(CELLS, bool)
         return Sample(caption, told.codes, found, np.where(told.begun.ravel(), self.things, 1.0).astype(np.float32))
 
     def sample(self, packed: float) -> Sample:

@@ -12,6 +12,7 @@ than the model sees, whose mean over scenes is still the law given what it sees.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,19 +72,39 @@ def laws(composition: Composition, scene: Scene, codes: Codes, empty: int, seed:
     """Codes `[CELLS, 1 + MOST]` that every cell could show, and their chances; the first is the cell's own or `empty`.
     Also which cells something could begin at and nothing was held: their laws are whole.
 
-    codes: the scene's, `[SIDE, SIDE]`; sizes that the caption leaves open are taken as known. seed: picks who is held.
+    codes: the scene's, `[SIDE, SIDE]`, every object a stamp of its own. seed: picks who is held.
+    """
+    sides = [SIZES[item.size] // GRID for item in scene.objects]
+    offsets = [visible_from(codes, item, side, empty) for item, side in zip(scene.objects, sides, strict=True)]
+    who, chances, whole = counted(composition, scene, offsets, seed)
+    firsts = [
+        item.y // GRID * SIDE + item.x // GRID + offset for item, offset in zip(scene.objects, offsets, strict=True)
+    ]
+    flat = codes.ravel()
+    ids = np.where(who >= 0, flat[firsts][who], empty)
+    ids[:, 0] = np.where(chances[:, 0] == 1, flat, empty)
+    same = (ids[:, 1] == ids[:, 2]) & (chances[:, 1] > 0)  # one code: one chance
+    chances[same, 1], chances[same, 2] = chances[same, 1] + chances[same, 2], 0
+    return ids, chances, whole
+
+
+def counted(composition: Composition, scene: Scene, offsets: Sequence[int], seed: int) -> tuple[Codes, Floats, Bools]:
+    """Which object could begin at every cell, `[CELLS, 1 + MOST]`, and its chance; the first is -1, for none: what is
+    there goes on, be it ground or an object that has begun. Also which cells something could begin at and nothing was
+    held: their laws are whole.
+
+    offsets: of every object, cells in raster order from the corner to the first that shows it; sizes that the caption
+    leaves open are taken as known. seed: picks who is held.
     """
     objects, owners = scene.objects, [g for g, group in enumerate(composition.groups) for _ in range(group.count)]
-    flat = codes.ravel()
     sides = [SIZES[item.size] // GRID for item in objects]
     place = [item.y // GRID * (SIDE - side + 1) + item.x // GRID for item, side in zip(objects, sides, strict=True)]
-    offsets = [visible_from(codes, item, side, empty) for item, side in zip(objects, sides, strict=True)]
     begins = [int(first_cells(*shape)[p]) for shape, p in zip(zip(sides, offsets, strict=True), place, strict=True)]
 
     def among(i: int, j: int) -> Floats:
         return fits(sides[i], sides[j], relation_between(composition, owners[i], owners[j]))
 
-    ids = np.full((CELLS, 1 + MOST), empty)
+    who = np.full((CELLS, 1 + MOST), -1)
     chances, whole = np.zeros((CELLS, 1 + MOST), np.float32), np.zeros(CELLS, bool)
     unseen, start = list(range(len(objects))), 0
     while unseen:
@@ -104,27 +125,30 @@ def laws(composition: Composition, scene: Scene, codes: Codes, empty: int, seed:
         for slot, i in enumerate(free, 1):
             here = first_cells(sides[i], offsets[i])[:, None] == np.arange(start, end)
             chances[stage, slot] = (ways[i] * here).sum(0) / total
-            ids[stage, slot] = flat[begins[i]]
-        if len(free) == 2 and flat[begins[free[0]]] == flat[begins[free[1]]]:  # one code: one chance
-            chances[stage, 1], chances[stage, 2] = chances[stage, 1] + chances[stage, 2], 0
+            who[stage, slot] = i
         whole[stage] = held is None
         if held is not None and begins[held] == end - 1:  # the one that was held begins: no chance about it
             chances[end - 1] = 0
-            ids[end - 1, MOST], chances[end - 1, MOST] = flat[begins[held]], 1
+            who[end - 1, MOST], chances[end - 1, MOST] = held, 1
         unseen, start = [i for i in unseen if begins[i] >= end], end
     chances[:, 0] = 1 - chances[:, 1:].sum(1)
     whole &= chances[:, 0] < 1
-    for item in objects:
-        box = settled(codes, item, empty)
-        ids[box, 0], chances[box, 0], chances[box, 1:], whole[box] = flat[box], 1, 0, False
-    return ids, chances, whole
+    for item, offset in zip(objects, offsets, strict=True):
+        box = behind(item, offset)
+        chances[box, 0], chances[box, 1:], whole[box] = 1, 0, False
+    return who, chances, whole
 
 
 def settled(codes: Codes, item: Placed, empty: int) -> Codes:
     """The cells of an object's box behind its first visible one: what is seen goes on as it must."""
-    side, row, column = SIZES[item.size] // GRID, item.y // GRID, item.x // GRID
-    box = (np.arange(row, row + side)[:, None] * SIDE + np.arange(column, column + side)).ravel()
-    return box[box > row * SIDE + column + visible_from(codes, item, side, empty)]
+    return behind(item, visible_from(codes, item, SIZES[item.size] // GRID, empty))
+
+
+def behind(item: Placed, offset: int) -> Codes:
+    """The cells of an object's box behind the one `offset` cells from its corner."""
+    side, corner = SIZES[item.size] // GRID, item.y // GRID * SIDE + item.x // GRID
+    box = (corner + np.arange(side)[:, None] * SIDE + np.arange(side)).ravel()
+    return box[box > corner + offset]
 
 
 def visible_from(codes: Codes, item: Placed, side: int, empty: int) -> int:

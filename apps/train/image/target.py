@@ -108,8 +108,8 @@ def run(
     else:
         model = inherit(config, begin, tokenizer, among) if begin else LlamaForCausalLM(config)
     codebook = VQTokenizer.from_folder(tokenizer).codebook
-    for weight in (model.get_input_embeddings().weight, model.lm_head.weight):
-        share(weight, codebook, len(weight) - len(codebook))
+    for table in (model.model.embed_tokens, model.lm_head):
+        share(table.weight, codebook, len(table.weight) - len(codebook))
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)

@@ -21,17 +21,17 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from polydraft.apps.train.image.data import begun, list_objects, packed_scene, to_pixels
+from polydraft.apps.train.image.posterior import Bools, Codes, Floats
+from polydraft.apps.train.image.starting import starting_laws
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.scene import place
 from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.worlds import TEXTURED
 
-Codes = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 SCENES = 1000  # a shard
 WORDINGS = 4  # captions a scene
 PACKED = 0.3  # share of packed scenes in shards
@@ -41,12 +41,15 @@ WAIT = 2.0  # seconds between looks for a first shard
 
 @dataclass(frozen=True)
 class Told:
-    """A scene. captions: several wordings. codes: `[H/8, W/8]`. packed: whether it only lists its objects. begun: which
-    cells belong to things that can be seen by then, `[H/8, W/8]`.
+    """A scene. captions: several wordings. codes: `[H/8, W/8]`. choices, chances: `[CELLS, 1 + MOST]`, what could have
+    been (`starting.py`). packed: whether it only lists its objects. begun: which cells belong to things that can be
+    seen by then, `[H/8, W/8]`.
     """
 
     captions: list[str]
     codes: Codes
+    choices: Codes
+    chances: Floats
     packed: bool
     begun: Bools
 
@@ -72,20 +75,23 @@ class Live:
 
     @torch.no_grad()
     def draw(self, number: int, packed: float) -> list[Told]:
-        scenes, captions, crowded = [], [], self.rng.random(number) < packed
-        for full in crowded:
-            if full:
-                scene = packed_scene(self.rng, 24, TEXTURED.settings)
-                captions.append([list_objects(scene, self.rng) for _ in range(WORDINGS)])
-            else:
-                composition = TEXTURED.composition(self.rng, self.held_out)
-                scene = place(composition, self.rng)
-                captions.append([describe(composition, self.rng) for _ in range(WORDINGS)])
-            scenes.append(scene)
-        pixels = to_pixels([scene.render() for scene in scenes]).to(self.vq.codebook.dtype)
-        codes = self.vq.encode(pixels.contiguous(memory_format=torch.channels_last)).numpy()
+        crowded = (self.rng.random(number) < packed).tolist()
+        asked = [None if full else TEXTURED.composition(self.rng, self.held_out) for full in crowded]
+        scenes = [place(one, self.rng) if one else packed_scene(self.rng, 24, TEXTURED.settings) for one in asked]
+        captions = [
+            [describe(one, self.rng) if one else list_objects(scene, self.rng) for _ in range(WORDINGS)]
+            for one, scene in zip(asked, scenes, strict=True)
+        ]
+        codes = self.encode(to_pixels([scene.render() for scene in scenes]))
+        laws = starting_laws(asked, scenes, codes, self.encode, self.rng)
         within = [begun(scene) for scene in scenes]
-        return [Told(*told) for told in zip(captions, codes, crowded.tolist(), within, strict=True)]
+        return [Told(*told) for told in zip(captions, codes, *laws, crowded, within, strict=True)]
+
+    def encode(self, pixels: Tensor) -> Codes:
+        """Codes `[B, H/8, W/8]` of pictures `[B, 3, H, W]`."""
+        pixels = pixels.to(self.vq.codebook.dtype).contiguous(memory_format=torch.channels_last)
+        codes: Codes = self.vq.encode(pixels).numpy()
+        return codes
 
     def draw_many(self, number: int, packed: float) -> list[Told]:
         return [told for _ in range(0, number, TOGETHER) for told in self.draw(TOGETHER, packed)][:number]
@@ -110,9 +116,10 @@ class Shards:
             for path in self.rng.permutation(np.array(found, dtype=object)):
                 with np.load(path) as stored:
                     codes, captions = stored["codes"].astype(np.int64), json.loads(str(stored["captions"]))
+                    choices, chances = stored["choices"].astype(np.int64), stored["chances"].astype(np.float32)
                     packed, within = stored["packed"], stored["begun"]
-                for index in self.rng.permutation(len(codes)):
-                    yield Told(captions[index], codes[index], bool(packed[index]), within[index])
+                for at in self.rng.permutation(len(codes)):
+                    yield Told(captions[at], codes[at], choices[at], chances[at], bool(packed[at]), within[at])
 
 
 def open_tokenizer(folder: Path) -> VQTokenizer:
@@ -126,6 +133,8 @@ def write(path: Path, scenes: list[Told]) -> None:
     with part.open("wb") as file:
         np.savez_compressed(
             file, codes=np.stack([told.codes for told in scenes]).astype(np.uint16),
+            choices=np.stack([told.choices for told in scenes]).astype(np.uint16),
+            chances=np.stack([told.chances for told in scenes]),
             packed=np.array([told.packed for told in scenes]), begun=np.stack([told.begun for told in scenes]),
             captions=np.array(json.dumps([told.captions for told in scenes])),
         )  # fmt: skip

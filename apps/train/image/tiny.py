@@ -62,7 +62,9 @@ def run(
     model of settings begins as; without one it is trained first, in `out/flat`.
     """
     if begin and world == FLAT.name:
-        raise InvalidArgument("a model of the flat world begins from nothing; leave out --begin or add --world settings.")
+        raise InvalidArgument(
+            "a model of the flat world begins from nothing; leave out --begin or add --world settings."
+        )
     if begin:
         inherit.check(begin)
     if ready:

@@ -9,10 +9,10 @@ Representation Learning", appendix A), dead codes restarted on encoder outputs. 
 empty background teaches nothing. The learning rate follows the clock, so any budget ends annealed.
 
 With settings, most scenes are textured, errors in things' boxes count more than the ground's, and texture is asked for
-its power (`appearance.py`; a critic comes with `decoder.py`, when codes stay as they are). Such a tokenizer may begin as
-one of the flat world, whose codes it keeps, with new directions for new ones: what a target knows of flat scenes stays
-true. A run that was stopped goes on where it was (`run.pt`); what is measured is kept in `measures.json`: PSNR, and
-power by octave, decoded over rendered. A step of 8 pictures takes 0.2 s on two cores.
+its power (`appearance.py`; a critic comes with `decoder.py`, when codes stay as they are). Such a tokenizer may begin
+as one of the flat world, whose codes it keeps, with new directions for new ones: what a target knows of flat scenes
+stays true. A run that was stopped goes on where it was (`run.pt`); what is measured is kept in `measures.json`: PSNR,
+and power by octave, decoded over rendered. A step of 8 pictures takes 0.2 s on two cores.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,17 @@ from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.alike import share, shares
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
-from polydraft.apps.train.image.data import Batches, begun, boxes, grounds, packed_scene, to_pixels
+from polydraft.apps.train.image.data import Batches, begun, boxes, grounds, packed_scene, shown_from, to_pixels
 from polydraft.apps.train.image.decoder import Decoding, with_grain
 from polydraft.apps.train.image.inherit import check, kept, translation
+from polydraft.apps.train.image.starting import starting_laws
 from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
 from polydraft.apps.train.image.tokenizer import Tokenizing, grown, measures
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import Grain, VQTokenizer
 from polydraft.modalities.loading import card
-from polydraft.modalities.world.scene import Placed, Scene
+from polydraft.modalities.world.scene import Composition, Group, Placed, Scene
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
 
@@ -73,8 +75,9 @@ def test_batches_teach_codes_where_textured_and_laws_where_flat(folder: Path, vq
     batch = batches.next(6, packed=0.5)
     assert (batch.ids == vocabulary.UNKNOWN).sum() == 0 and not batch.starts.any()
     taught = batch.chances.any(-1)
-    assert (taught.sum(1) == 256).all() and (batch.chances[taught].sum(-1) == 1).all()
-    assert (batch.choices[taught][:, 0] == batch.ids[taught]).all()
+    assert (taught.sum(1) == 256).all() and torch.allclose(batch.chances[taught].sum(-1), torch.ones(()))
+    possible = (batch.choices == batch.ids[..., None]) & (batch.chances > 0)
+    assert possible.any(-1)[taught].all() and (batch.chances > 0).sum(-1).max() > 1  # something could have begun
     batches.textured = 0.0
     flat = batches.next(6)
     assert (flat.chances > 0).sum(-1).max() > 1  # something could have begun elsewhere
@@ -94,10 +97,37 @@ def test_cells_of_things_count_more_once_they_have_begun(folder: Path, vq: VQTok
     found = begun(scene)
     cat = found[3:7, 2:6]
     assert found[:8, :8].sum() == cat.sum() and 11 <= cat.sum() < 16 and cat[1:].all() and not cat[0, 0]
-    assert found[9:15, 8:15].all() and not found[8, 8] and not found[7].any()
+    assert shown_from("cat", "small") == 16 - cat.sum() - 1
+    assert found[10:15, 8:15].all() and not found[8, 8] and not found[7].any()
     batch = Batches(folder, 0, False, 0.0, EVERYTHING, Live(vq, 1), textured=1.0, things=3.0).next(4)
     assert set(batch.weight.unique().tolist()) == {0.0, 1.0, 3.0}
     assert ((batch.weight > 0) == batch.chances.any(-1)).all()
+
+
+def test_what_could_begin_in_a_setting_looks_as_it_would_there() -> None:
+    asked = Composition("night", (Group("ghost", 1, "large"), Group("bear", 1, "large")), "above")
+    scene = Scene("night", (Placed("ghost", "large", 40, 8), Placed("bear", "large", 24, 72)), 3)
+
+    def encode(pixels: torch.Tensor) -> np.ndarray:  # mean brightness in 0..255
+        return (
+            ((pixels + 1) * 127.5).mean(1, keepdim=True).unfold(2, 8, 8).unfold(3, 8, 8).mean((1, 4, 5)).int().numpy()
+        )
+
+    def bright(objects: tuple[Placed, ...]) -> np.ndarray:
+        return encode(to_pixels([replace(scene, objects=objects).render()]))
+
+    codes = bright(scene.objects)
+    found, odds = starting_laws([asked, None], [scene, scene], codes.repeat(2, 0), encode, np.random.default_rng(0))
+    choices, chances = found[0], odds[0]
+    assert np.allclose(chances.sum(-1), 1) and (odds[1, :, 0] == 1).all() and (found[1, :, 0] == codes.ravel()).all()
+    ghost = 1 * 16 + 5 + shown_from("ghost", "large")
+    assert 0 < chances[ghost, 0] < 1 and choices[ghost, 0] == bright(())[0].ravel()[ghost]
+    slot = int((choices[ghost, 1:] == codes.ravel()[ghost]).argmax()) + 1  # what is there, beside the ground
+    assert chances[ghost, slot] > 0 and abs(choices[ghost, slot] - choices[ghost, 0]) > 20
+    for column in (0, 3, 8):  # the ghost elsewhere in the first row of cells
+        cell = column + shown_from("ghost", "large")
+        moved = bright((Placed("ghost", "large", 8 * column, 0),))[0].ravel()[cell]
+        assert chances[cell, slot] > 0 and abs(int(choices[cell, slot]) - int(moved)) < 25
 
 
 def test_a_target_begins_as_that_of_another_tokenizer(vq: VQTokenizer) -> None:
