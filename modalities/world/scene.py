@@ -1,8 +1,8 @@
 """Scenes of the emoji world: what stands where on which background, how it is drawn, and which scenes are held out.
 
 A scene holds one to three objects that never overlap, on an 8-pixel grid (one cell of a 16x16 token grid over 128x128
-pixels). In a setting (`settings.py`) they are turned, lit and have shadows, so that no thing is twice the same codes. A
-scene is described by one or two groups: "two frogs", or "a panda to the left of two bees".
+pixels). In a setting (`settings.py`) they are turned, lit and have shadows, so that a thing is seldom twice the same
+codes. A scene is described by one or two groups: "two frogs", or "a panda to the left of two bees".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Codes that look alike learn alike: what one of them teaches an embedding or a head moves its neighbours too.
 
-    share(model.lm_head.weight, tokenizer.codebook, first)
+    share([model.model.embed_tokens.weight, model.lm_head.weight], tokenizer.codebook)
 
 A ground's code has dozens of near equals, each of them rare, and a table with a row a code has to meet every one of
 them in every place. With rows `P + K Q`, K the shares of a code's nearest neighbours, all of them would learn at once;
@@ -9,6 +9,8 @@ an ordinary one, and the best rows are the same.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -27,13 +29,14 @@ def shares(codebook: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(where, part.flatten(), 2 * [len(codebook)], check_invariants=True).coalesce()
 
 
-def share(weight: Tensor, codebook: Tensor, first: int) -> None:
-    """From now on gradients of `weight` `[first + N, W]` are shared among the codes of its last N rows."""
+def share(tables: Iterable[Tensor], codebook: Tensor) -> None:
+    """From now on gradients of `tables`, each `[words + N, W]`, are shared among the codes of their last N rows."""
     kernel = shares(codebook.float())
     back = kernel.T.coalesce()
 
     def spread(gradient: Tensor) -> Tensor:
-        codes = gradient[first:]
-        return torch.cat([gradient[:first], codes + kernel @ (back @ codes)])
+        words, codes = gradient[: -len(codebook)], gradient[-len(codebook) :]
+        return torch.cat([words, codes + kernel @ (back @ codes)])
 
-    weight.register_hook(spread)
+    for table in tables:
+        table.register_hook(spread)

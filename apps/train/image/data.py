@@ -14,7 +14,18 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.train.image.posterior import CELLS, MOST, SIDE, Bools, Codes, Floats, behind, laws, settled
+from polydraft.apps.train.image.posterior import (
+    CELLS,
+    MOST,
+    SIDE,
+    Bools,
+    Codes,
+    Floats,
+    behind,
+    first_of,
+    laws,
+    settled,
+)
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
@@ -95,8 +106,7 @@ def shown_from(kind: str, size: str) -> int:
     """Cells in raster order from a glyph's corner to the first of which it covers enough to be seen."""
     side = SIZES[size] // GRID
     cover = sheet(size)[kind][..., 3].reshape(side, GRID, side, GRID).mean((1, 3))
-    down, right = np.argwhere(cover > SHOWN)[0]
-    return int(down) * SIDE + int(right)
+    return first_of(cover > SHOWN)
 
 
 class GlyphCodes:

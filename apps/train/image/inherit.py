@@ -69,7 +69,8 @@ def translation(old: VQTokenizer, new: VQTokenizer, seed: int) -> Tensor:
     alike = new.codebook.float() @ new.codebook.float().T
     nearest = torch.where(seen, torch.arange(len(seen)), torch.where(seen, alike, -torch.inf).argmax(1))
     share = (counts / counts.sum(1, keepdim=True).clamp(min=1))[nearest]
-    share[: kept(old, new)] = torch.eye(kept(old, new), counts.shape[1])
+    same = kept(old, new)
+    share[:same] = torch.eye(same, counts.shape[1])
     return share
 
 

@@ -77,9 +77,7 @@ def laws(composition: Composition, scene: Scene, codes: Codes, empty: int, seed:
     sides = [SIZES[item.size] // GRID for item in scene.objects]
     offsets = [visible_from(codes, item, side, empty) for item, side in zip(scene.objects, sides, strict=True)]
     who, chances, whole = counted(composition, scene, offsets, seed)
-    firsts = [
-        item.y // GRID * SIDE + item.x // GRID + offset for item, offset in zip(scene.objects, offsets, strict=True)
-    ]
+    firsts = [corner(item) + offset for item, offset in zip(scene.objects, offsets, strict=True)]
     flat = codes.ravel()
     ids = np.where(who >= 0, flat[firsts][who], empty)
     ids[:, 0] = np.where(chances[:, 0] == 1, flat, empty)
@@ -99,7 +97,7 @@ def counted(composition: Composition, scene: Scene, offsets: Sequence[int], seed
     objects, owners = scene.objects, [g for g, group in enumerate(composition.groups) for _ in range(group.count)]
     sides = [SIZES[item.size] // GRID for item in objects]
     place = [item.y // GRID * (SIDE - side + 1) + item.x // GRID for item, side in zip(objects, sides, strict=True)]
-    begins = [int(first_cells(*shape)[p]) for shape, p in zip(zip(sides, offsets, strict=True), place, strict=True)]
+    begins = [corner(item) + offset for item, offset in zip(objects, offsets, strict=True)]
 
     def among(i: int, j: int) -> Floats:
         return fits(sides[i], sides[j], relation_between(composition, owners[i], owners[j]))
@@ -146,13 +144,23 @@ def settled(codes: Codes, item: Placed, empty: int) -> Codes:
 
 def behind(item: Placed, offset: int) -> Codes:
     """The cells of an object's box behind the one `offset` cells from its corner."""
-    side, corner = SIZES[item.size] // GRID, item.y // GRID * SIDE + item.x // GRID
-    box = (corner + np.arange(side)[:, None] * SIDE + np.arange(side)).ravel()
-    return box[box > corner + offset]
+    side, begins = SIZES[item.size] // GRID, corner(item)
+    box = (begins + np.arange(side)[:, None] * SIDE + np.arange(side)).ravel()
+    return box[box > begins + offset]
 
 
 def visible_from(codes: Codes, item: Placed, side: int, empty: int) -> int:
     """Cells in raster order from an object's corner to its first that is not background."""
     row, column = item.y // GRID, item.x // GRID
-    down, right = np.argwhere(codes[row : row + side, column : column + side] != empty)[0]
+    return first_of(codes[row : row + side, column : column + side] != empty)
+
+
+def first_of(visible: Bools) -> int:
+    """Cells in raster order from an object's corner to the first of its own, `[S/8, S/8]`, that is visible."""
+    down, right = np.argwhere(visible)[0]
     return int(down) * SIDE + int(right)
+
+
+def corner(item: Placed) -> int:
+    """The cell of an object's top-left corner."""
+    return item.y // GRID * SIDE + item.x // GRID

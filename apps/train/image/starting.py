@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from polydraft.apps.train.image.data import shown_from, to_pixels
-from polydraft.apps.train.image.posterior import CELLS, MOST, SIDE, Codes, Floats, counted
+from polydraft.apps.train.image.posterior import CELLS, MOST, SIDE, Codes, Floats, corner, counted
 from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.painting.staging import Pose, lit, turned
 from polydraft.modalities.world.painting.textures import Field
@@ -46,7 +46,7 @@ def starting_laws(
         who, chances[index], _ = counted(composition, scene, offsets, int(rng.integers(6)))
         bare = cells_of(np.asarray(replace(scene, objects=()).render(), np.float32) / np.float32(255))
         for number, (item, offset) in enumerate(zip(scene.objects, offsets, strict=True)):
-            begins = item.y // GRID * SIDE + item.x // GRID + offset
+            begins = corner(item) + offset
             cells, slots = np.nonzero((who == number) & (chances[index] > 0) & (np.arange(CELLS) != begins)[:, None])
             first = firsts(item, offset, scene.background, rng)[rng.integers(POSES, size=len(cells))]
             looks += [*(bare[cells] * (1 - first[..., 3:]) + first[..., :3]), bare[begins]]

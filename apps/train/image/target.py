@@ -34,7 +34,6 @@ from polydraft.apps.train.image.inherit import inherit
 from polydraft.apps.train.image.textured import Live, Shards, Source, open_tokenizer
 from polydraft.apps.train.together import join
 from polydraft.modalities.image import vocabulary
-from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.world.scene import CANVAS, GRID
 from polydraft.modalities.world.worlds import WORLDS
 
@@ -87,14 +86,14 @@ def run(
     curve, rank = known(out), join()
     torch.manual_seed(seed)  # all begin alike
     new = seed + steps(curve) + 10_000 * rank  # other scenes than before and elsewhere
-    among = WORLDS[world]
+    among, vq = WORLDS[world], open_tokenizer(tokenizer)
     source: Source | None = None
     if among.settings:
-        source = Shards(shards, new) if shards else Live(open_tokenizer(tokenizer), new)
+        source = Shards(shards, new) if shards else Live(vq, new)
     data = Batches(tokenizer, new, world=among, source=source, textured=textured, things=things)
     valid = [Batches(tokenizer, 99, held_out=True, drop=0.0, world=among).next(64)]
     if among.settings:
-        apart = Live(open_tokenizer(tokenizer), 99, held_out=True)
+        apart = Live(vq, 99, held_out=True)
         valid += [Batches(tokenizer, 99, True, 0.0, among, apart, textured=1.0).next(64)]
     config = LlamaConfig(
         vocab_size=data.vocab_size, hidden_size=width, num_hidden_layers=layers,
@@ -107,9 +106,7 @@ def run(
         model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32)
     else:
         model = inherit(config, begin, tokenizer, among) if begin else LlamaForCausalLM(config)
-    codebook = VQTokenizer.from_folder(tokenizer).codebook
-    for table in (model.model.embed_tokens, model.lm_head):
-        share(table.weight, codebook, len(table.weight) - len(codebook))
+    share([model.model.embed_tokens.weight, model.lm_head.weight], vq.codebook)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)

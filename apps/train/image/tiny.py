@@ -67,20 +67,19 @@ def run(
         )
     if begin:
         inherit.check(begin)
-    if ready:
-        read_weights("tokenizer", ready, lambda: VQTokenizer.from_folder(ready))
+    known = read_weights("tokenizer", ready, lambda: VQTokenizer.from_folder(ready)) if ready else None
     course = ON_COLOURS
     if world != FLAT.name:
         course = IN_SETTINGS
         if begin is None:
             begin = follow(AS_ELDER, out / "flat", minutes * ELDER, seed, FLAT.name, CODES[FLAT.name])
             minutes *= 1 - ELDER
-    model = follow(course, out, minutes, seed, world, codes or CODES[world], ready, begin)
+    model = follow(course, out, minutes, seed, world, codes or CODES[world], known, begin)
     costs.run(prompts=CAPTIONS, model=str(model), write=True, output=None, json=False)
 
 
 def follow(
-    course: Course, out: Path, minutes: float, seed: int, world: str, codes: int, ready: Path | None = None,
+    course: Course, out: Path, minutes: float, seed: int, world: str, codes: int, ready: VQTokenizer | None = None,
     begin: Path | None = None,
 ) -> Path:  # fmt: skip
     """Train what `course` has; the model's folder."""
@@ -91,7 +90,7 @@ def follow(
             decoder.run(out / "tokenizer", out / "tokenizer", minutes * course.decoder, seed=seed)
     else:
         (out / "tokenizer").mkdir(parents=True, exist_ok=True)
-        checkpoint.save(VQTokenizer.from_folder(ready), out / "tokenizer")
+        checkpoint.save(ready, out / "tokenizer")
         minutes /= 1 - course.tokenizer - course.decoder
     on_every_core(
         "polydraft.apps.train.image.target", ROWS, "--rows", "--tokenizer", out / "tokenizer", "--out", out / "target",

@@ -59,8 +59,9 @@ def raster(kind: str, size: str) -> Image.Image:
     return Image.fromarray(pixels, "RGBA").convert("RGBa")
 
 
+@functools.cache
 def turned(kind: str, size: str, turn: float) -> Field:
-    """`[S, S, 4]` in 0..1, premultiplied: the glyph turned about its middle.
+    """`[S, S, 4]` in 0..1, premultiplied: the glyph turned about its middle; shared, not to be changed.
 
     Small ones come from the large raster, drawn twice as large as they are: turning takes no sharpness.
     """
@@ -88,7 +89,8 @@ def across(side: int) -> Field:
 
 
 def lit(glyph: Field, pose: Pose, tint: Sequence[float]) -> Field:
-    """The colours of a turned glyph under its light, in place."""
+    """A turned glyph under its light."""
+    glyph = glyph.copy()
     at = across(len(glyph))
     light = pose.light + pose.slope[0] * at + pose.slope[1] * at[:, None]
     glyph[..., :3] *= light[..., None] * np.asarray(tint, np.float32)

@@ -163,7 +163,7 @@ def test_codes_that_look_alike_learn_alike() -> None:
         torch.cat([vector + 0.05 * torch.randn(30, 8, generator=generator) for vector in (heart, other)]), dim=-1
     )
     weight = torch.zeros(3 + 60, 4, requires_grad=True)
-    share(weight, codebook, 3)
+    share([weight], codebook)
     (weight[1].sum() + weight[3].sum()).backward()
     assert weight.grad is not None
     moved = weight.grad[:, 0]
