@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
+from polydraft.modalities.world.painting.matte import CELL, matted
 from polydraft.modalities.world.painting.settings import SETTINGS
-from polydraft.modalities.world.painting.staging import stand
+from polydraft.modalities.world.painting.staging import Pose, Things, cast, drawn, posed
+from polydraft.modalities.world.painting.textures import Field
 
 CANVAS = 128
-GRID = 8
+GRID = CELL
 BACKGROUNDS: dict[str, tuple[int, int, int]] = {
     "blue": (96, 165, 235), "yellow": (250, 214, 92), "green": (122, 200, 120), "pink": (246, 168, 200),
     "grey": (176, 180, 186), "orange": (247, 160, 84), "purple": (168, 132, 220), "navy": (38, 52, 98),
@@ -76,19 +78,43 @@ class Scene:
     objects: tuple[Placed, ...]
     seed: int = 0
 
-    def render(self) -> NDArray[np.uint8]:
-        """The picture, `[128, 128, 3]` uint8."""
+    def layers(self) -> tuple[Field, Things]:
+        """What is behind things, `[128, 128, 3]` in 0..1 with all shadows, and how the things are turned and lit."""
         if self.background in SETTINGS:
             rng, setting = np.random.default_rng(self.seed), SETTINGS[self.background]
-            canvas = stand(*setting.paint(rng), self.objects, setting, rng)
-            return (np.clip(canvas, 0, 1) * 255 + 0.5).astype(np.uint8)
+            picture, ground = setting.paint(rng)
+            sun = float(rng.uniform(-1, 1))
+            things = posed(self.objects, sun, rng)
+            cast(picture, ground, things, setting, sun)
+            return picture, things
         canvas = np.empty((CANVAS, CANVAS, 3), np.float32)
-        canvas[:] = np.asarray(BACKGROUNDS[self.background], np.float32) / 255.0
+        canvas[:] = np.asarray(BACKGROUNDS[self.background], np.float32) / np.float32(255)
+        return canvas, [(item, Pose()) for item in self.objects]
+
+    def render(self) -> NDArray[np.uint8]:
+        """The picture, `[128, 128, 3]` uint8."""
+        return self.views()[0]
+
+    def matted(self) -> NDArray[np.uint8]:
+        """What codes tell of it (`matte.py`), `[128, 128, 3]` uint8."""
+        return to_bytes(matted(*self.layers()))
+
+    def views(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The picture, and what codes tell of it."""
+        picture, things = self.layers()
+        told = to_bytes(matted(picture, things))
+        if self.background in SETTINGS:
+            return to_bytes(drawn(picture, things, SETTINGS[self.background].tint)), told
         for item in self.objects:
             glyph = sheet(item.size)[item.kind]
-            box = canvas[item.y : item.y + item.side, item.x : item.x + item.side]
+            box = picture[item.y : item.y + item.side, item.x : item.x + item.side]
             box += glyph[..., 3:] * (glyph[..., :3] - box)
-        return (canvas * 255.0 + 0.5).astype(np.uint8)
+        return to_bytes(picture), told
+
+
+def to_bytes(picture: Field) -> NDArray[np.uint8]:
+    """0..1 as 0..255."""
+    return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
 def stands(first: Placed, relation: str, second: Placed) -> bool:

@@ -28,7 +28,8 @@ from polydraft.apps.train.image.posterior import (
 )
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
+from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.painting.matte import shown
 from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 LONGEST_PROMPT = 16
 LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
-SHOWN = 0.15  # of a cell: so much of a thing can be told from its ground
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
@@ -78,6 +78,13 @@ def to_pixels(pictures: list[NDArray[np.uint8]]) -> Tensor:
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 127.5 - 1.0
 
 
+def views(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
+    """Pictures and what codes tell of them, `[B, 3, H, W]` in -1..1, laid out for fast CPU convolutions."""
+    pictures, told = zip(*(scene.views() for scene in scenes), strict=True)
+    pixels, matted = (to_pixels(list(some)).contiguous(memory_format=torch.channels_last) for some in (pictures, told))
+    return pixels, matted
+
+
 def boxes(scenes: list[Scene], things: float) -> Tensor:
     """`[B, 1, 128, 128]`: what every pixel counts, 1 on average; in a thing's box `things` times as much."""
     weight = torch.ones(len(scenes), 1, CANVAS, CANVAS)
@@ -97,22 +104,14 @@ def begun(scene: Scene) -> Bools:
     """`[H/8, W/8]`: cells in a thing's box behind the first that shows it: from there on it is seen to be there."""
     found = np.zeros(CELLS, bool)
     for item in scene.objects:
-        found[behind(item, shown_from(item.kind, item.size))] = True
+        found[behind(item, first_of(shown(item.kind, item.size)))] = True
     return found.reshape(SIDE, SIDE)
-
-
-@functools.cache
-def shown_from(kind: str, size: str) -> int:
-    """Cells in raster order from a glyph's corner to the first of which it covers enough to be seen."""
-    side = SIZES[size] // GRID
-    cover = sheet(size)[kind][..., 3].reshape(side, GRID, side, GRID).mean((1, 3))
-    return first_of(cover > SHOWN)
 
 
 class GlyphCodes:
     """The codes of every glyph on every background, from which whole scenes are pasted together.
 
-    A code depends on its own cell alone and objects stand on cells, so this equals rendering and encoding the scene.
+    A code depends on its own cell alone and objects stand on cells, so this equals encoding the scene.
     """
 
     def __init__(self, vq: VQTokenizer) -> None:
@@ -130,7 +129,7 @@ class GlyphCodes:
     @staticmethod
     @torch.no_grad()
     def encode(vq: VQTokenizer, scenes: list[Scene]) -> NDArray[np.int64]:
-        pixels = to_pixels([scene.render() for scene in scenes]).to(torch.bfloat16)
+        pixels = to_pixels([scene.matted() for scene in scenes]).to(torch.bfloat16)
         codes: NDArray[np.int64] = vq.encode(pixels.contiguous(memory_format=torch.channels_last)).numpy()
         return codes
 

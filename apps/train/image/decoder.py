@@ -20,7 +20,7 @@ from torch import Tensor
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.image.appearance import THINGS, Adversary, apart, bands_apart
-from polydraft.apps.train.image.data import boxes, grounds, to_pixels
+from polydraft.apps.train.image.data import boxes, grounds, views
 from polydraft.apps.train.image.tokenizer import TELL_EVERY, Scenes, held_out, measure, psnr, tell
 from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.modalities.image.vq import Grain, VQTokenizer, channels_last
@@ -51,28 +51,28 @@ class Decoding:
         self.spectral, self.fooling = spectral, fooling
         self.optimiser = torch.optim.AdamW(self.model.decoder.parameters(), lr=RATE, betas=(0.9, 0.95))
 
-    def train(self, pixels: Tensor, weight: Tensor, spent: float) -> dict[str, float]:
-        """One step on pictures `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; spent: share of the minutes."""
+    def train(self, pixels: Tensor, told: Tensor, weight: Tensor, spent: float) -> dict[str, float]:
+        """One step on pictures and what codes tell of them, `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; spent:
+        share of the minutes."""
         set_rate([self.optimiser], RATE * min(1.0, spent / 0.02 + 0.01) * annealed(spent))
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
         self.model.train()
         with torch.autocast("cpu", torch.bfloat16):
             with torch.no_grad():
-                codes = self.model.encode(pixels)
+                codes = self.model.encode(told)
             decoded = self.model.decode(codes)
         self.model.eval()
         decoded = decoded.float()
         bands = bands_apart(decoded, pixels)
         loss = wanted = apart(decoded, pixels, weight) + self.spectral * bands
-        told = {"loss": wanted.item(), "bands": bands.item()}
+        figures = {"loss": wanted.item(), "bands": bands.item()}
         if self.fooling:
-            pull, told["critic"] = self.adversary.pull(pixels, decoded, grounds(weight), wanted, self.model.last)
+            pull, figures["critic"] = self.adversary.pull(pixels, decoded, grounds(weight), wanted, self.model.last)
             loss = wanted + self.fooling * pull
         self.optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.decoder.parameters(), 1.0)
         self.optimiser.step()
-        return told
+        return figures
 
 
 def run(
@@ -87,10 +87,10 @@ def run(
     budget, step, spent = minutes * 60, 0, 0.0
     while spent < budget:
         drawn = scenes.draw(rows)
-        told = task.train(to_pixels([scene.render() for scene in drawn]), boxes(drawn, things), spent / budget)
+        figures = task.train(*views(drawn), boxes(drawn, things), spent / budget)
         spent, step = clock.spent(), step + 1
         if step % TELL_EVERY == 0:
-            tell(spent, step, told, psnr(task.model, validation))
+            tell(spent, step, figures, psnr(task.model, validation))
     save(task.model, out)
     measure(task.model, EVERYTHING, out)
 

@@ -28,7 +28,8 @@ from polydraft.apps.train.image.posterior import Bools, Codes, Floats
 from polydraft.apps.train.image.starting import starting_laws
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
-from polydraft.modalities.world.scene import place
+from polydraft.modalities.world.painting.matte import matted
+from polydraft.modalities.world.scene import place, to_bytes
 from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.worlds import TEXTURED
 
@@ -82,8 +83,10 @@ class Live:
             [describe(one, self.rng) if one else list_objects(scene, self.rng) for _ in range(WORDINGS)]
             for one, scene in zip(asked, scenes, strict=True)
         ]
-        codes = self.encode(to_pixels([scene.render() for scene in scenes]))
-        laws = starting_laws(asked, scenes, codes, self.encode, self.rng)
+        layers = [scene.layers() for scene in scenes]
+        codes = self.encode(to_pixels([to_bytes(matted(*parts)) for parts in layers]))
+        grounds = [picture for picture, _ in layers]
+        laws = starting_laws(asked, scenes, grounds, codes, self.encode, self.rng)
         within = [begun(scene) for scene in scenes]
         return [Told(*told) for told in zip(captions, codes, *laws, crowded, within, strict=True)]
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.image.appearance import THINGS, apart, bands_apart
-from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
+from polydraft.apps.train.image.data import boxes, packed_scene, views
 from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
@@ -53,9 +53,9 @@ def decoded_pairs(model: VQTokenizer, scenes: list[Scene]) -> tuple[Tensor, Tens
     """Rendered scenes and what comes back of them, `[B, 3, 128, 128]` in -1..1."""
     rendered, back = [], []
     for start in range(0, len(scenes), 10):
-        pixels = to_pixels([scene.render() for scene in scenes[start : start + 10]])
+        pixels, told = views(scenes[start : start + 10])
         with torch.autocast("cpu", torch.bfloat16):
-            back.append(model.decode(model.encode(pixels)).float().clamp(-1, 1))
+            back.append(model.decode(model.encode(told)).float().clamp(-1, 1))
         rendered.append(pixels)
     return torch.cat(rendered), torch.cat(back)
 
@@ -187,41 +187,40 @@ class Tokenizing:
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4)
         self.step, self.seconds = 0, 0.0
 
-    def train(self, pixels: Tensor, weight: Tensor, flat: Tensor, spent: float) -> dict[str, float]:
-        """One step on pictures `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; flat `[B]`: which are the flat world's;
-        spent: share of the minutes."""
+    def train(self, pixels: Tensor, told: Tensor, weight: Tensor, flat: Tensor, spent: float) -> dict[str, float]:
+        """One step on pictures and what codes tell of them, `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; flat `[B]`:
+        which are the flat world's; spent: share of the minutes."""
         set_rate([self.optimiser], 2e-3 * annealed(spent, self.step))
-        pixels = pixels.contiguous(memory_format=torch.channels_last)
         with torch.autocast("cpu", torch.bfloat16):
-            latents = self.model.latents(pixels)
+            latents = self.model.latents(told)
             codes = self.model.quantise(latents.detach())
             quantised = self.model.codebook[codes]
             decoded = self.model.reconstruct(latents + (quantised - latents).detach())
         decoded = decoded.float()
         commitment = (latents - quantised).square().sum(-1).mean()
         loss = apart(decoded, pixels, weight) + 0.1 * commitment
-        told = {"commit": commitment.item()}
+        figures = {"commit": commitment.item()}
         if self.world.settings:
             bands = bands_apart(decoded, pixels)
             loss = loss + self.spectral * bands
-            told["bands"] = bands.item()
+            figures["bands"] = bands.item()
         if self.elder and flat.any():
-            strayed = self.strayed(pixels[flat], latents[flat])
+            strayed = self.strayed(told[flat], latents[flat])
             loss = loss + KEEPING * strayed
-            told["strayed"] = strayed.item()
+            figures["strayed"] = strayed.item()
         self.optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         restarts = self.moving.update(latents.detach(), codes, restart=self.step % 20 == 0 and spent < 0.7)
         self.step += 1
-        return {"loss": loss.item(), **told, "codes": len(codes.unique()), "restarts": restarts}
+        return {"loss": loss.item(), **figures, "codes": len(codes.unique()), "restarts": restarts}
 
-    def strayed(self, pixels: Tensor, latents: Tensor) -> Tensor:
+    def strayed(self, told: Tensor, latents: Tensor) -> Tensor:
         """Mean squared distance of latents from the elder's."""
         assert self.elder is not None
         with torch.no_grad():
-            before = self.elder.latents(pixels)
+            before = self.elder.latents(told)
         return (latents[..., : before.shape[-1]] - before).square().sum(-1).mean()
 
     def parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
@@ -249,9 +248,9 @@ def held_out(world: World) -> list[Scene]:
     return [place(world.composition(rng, True), rng) for _ in range(20)]
 
 
-def tell(seconds: float, step: int, told: dict[str, float], decibels: tuple[float, float]) -> None:
-    figures = " ".join(f"{name} {value:.4g}" for name, value in told.items())
-    print(f"{seconds:6.0f}s step {step} {figures} psnr {decibels[0]:.2f} in boxes {decibels[1]:.2f}", flush=True)
+def tell(seconds: float, step: int, figures: dict[str, float], decibels: tuple[float, float]) -> None:
+    said = " ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    print(f"{seconds:6.0f}s step {step} {said} psnr {decibels[0]:.2f} in boxes {decibels[1]:.2f}", flush=True)
 
 
 def measure(model: VQTokenizer, world: World, out: Path) -> None:
@@ -279,10 +278,10 @@ def run(
         drawn = scenes.draw(rows)
         weight = boxes(drawn, THINGS) if among.settings else torch.ones(1)
         flat = torch.tensor([scene.background in BACKGROUNDS for scene in drawn])
-        told = task.train(to_pixels([scene.render() for scene in drawn]), weight, flat, task.seconds / budget)
+        figures = task.train(*views(drawn), weight, flat, task.seconds / budget)
         task.seconds = clock.spent()
         if task.step % TELL_EVERY == 0:
-            tell(task.seconds, task.step, told, psnr(task.model, validation))
+            tell(task.seconds, task.step, figures, psnr(task.model, validation))
         if task.step % KEEP_EVERY == 0:
             task.keep(out)
     task.keep(out)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.modalities.world.painting.settings import SETTINGS
-from polydraft.modalities.world.painting.staging import cast, lit_things
+from polydraft.modalities.world.painting.staging import cast, posed
 from polydraft.modalities.world.painting.textures import Field, blurred
 from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, Scene, place, random_composition
 
@@ -65,7 +65,7 @@ def bare(name: str, rng: np.random.Generator) -> NDArray[np.uint8]:
     setting, sun = SETTINGS[name], float(rng.uniform(-1, 1))
     picture, ground = setting.paint(rng)
     items = place(random_composition(rng, backgrounds=(name,)), rng).objects
-    cast(picture, ground, lit_things(items, setting, sun, rng), setting, sun)
+    cast(picture, ground, posed(items, sun, rng), setting, sun)
     return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 

@@ -1,6 +1,8 @@
 """Things set into a setting: a little turned, lit from one side, with soft shadows.
 
-stand(picture, ground, items, setting, np.random.default_rng(0))
+things = posed(items, sun, rng)
+cast(picture, ground, things, setting, sun)
+drawn(picture, things, setting.tint)
 """
 
 from __future__ import annotations
@@ -123,32 +125,28 @@ def window(top: int, left: int, height: int, width: int) -> tuple[tuple[slice, s
     return (rows, columns), within
 
 
-Things = list[tuple[Item, Field]]  # with the pixels of each, turned and lit
+Things = Sequence[tuple[Item, Pose]]
 
 
-def lit_things(items: Sequence[Item], setting: Setting, sun: float, rng: np.random.Generator) -> Things:
-    """Every thing as it will be drawn; `rng` turns and lights it."""
-    poses = [Pose.random(rng, sun) for _ in items]
-    return [
-        (item, lit(turned(item.kind, item.size, pose.turn), pose, setting.tint))
-        for item, pose in zip(items, poses, strict=True)
-    ]
+def posed(items: Sequence[Item], sun: float, rng: np.random.Generator) -> Things:
+    """Every thing as `rng` turns and lights it."""
+    return [(item, Pose.random(rng, sun)) for item in items]
 
 
 def cast(picture: Field, ground: Field, things: Things, setting: Setting, sun: float) -> None:
-    """Darken a picture where shadows fall."""
-    for item, glyph in things if ground.any() else ():
-        dark, down, right = shadow(glyph[..., 3], sun, setting.upright)
+    """Darken a picture where shadows fall: all of them before anything is drawn, so that none falls on a thing."""
+    for item, pose in things if ground.any() else ():
+        alpha = turned(item.kind, item.size, pose.turn)[..., 3]
+        dark, down, right = shadow(alpha, sun, setting.upright)
         here, part = window(item.y + down, item.x + right, *dark.shape)
         picture[here] *= 1 - SHADOW * (dark[part] * ground[here])[..., None]
 
 
-def stand(picture: Field, ground: Field, items: Sequence[Item], setting: Setting, rng: np.random.Generator) -> Field:
-    """Draw things into a picture `[128, 128, 3]`, which is changed."""
-    sun = float(rng.uniform(-1, 1))
-    things = lit_things(items, setting, sun, rng)
-    cast(picture, ground, things, setting, sun)  # all shadows first: none falls on a thing
-    for item, glyph in things:
+def drawn(picture: Field, things: Things, tint: Sequence[float]) -> Field:
+    """A picture `[128, 128, 3]` with things before it."""
+    picture = picture.copy()
+    for item, pose in things:
+        glyph = lit(turned(item.kind, item.size, pose.turn), pose, tint)
         here, part = window(item.y, item.x, len(glyph), len(glyph))
         picture[here] *= 1 - glyph[part][..., 3:]
         picture[here] += glyph[part][..., :3]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.judging.matcher import judge
 from polydraft.modalities.world.painting.settings import SETTINGS
-from polydraft.modalities.world.painting.staging import SHRUNK, TURNS, Pose, cast, lit_things, turned
+from polydraft.modalities.world.painting.staging import SHRUNK, TURNS, Pose, cast, posed, turned
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
@@ -53,7 +53,7 @@ def test_things_stand_where_they_are_said_to_and_shadows_only_darken() -> None:
         picture, ground = SETTINGS[name].paint(np.random.default_rng(0))
         lit = picture.copy()
         rng = np.random.default_rng(1)
-        cast(picture, ground, lit_things(ITEMS, SETTINGS[name], 1.0, rng), SETTINGS[name], 1.0)
+        cast(picture, ground, posed(ITEMS, 1.0, rng), SETTINGS[name], 1.0)
         assert picture.min() >= lit.min() * 0.5 and (picture <= lit + 1e-6).all()
         assert (picture < lit - 0.03).any() == (name not in ("sky", "night", "sunset", "water"))
 

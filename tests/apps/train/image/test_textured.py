@@ -14,9 +14,10 @@ from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.alike import share, shares
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
-from polydraft.apps.train.image.data import Batches, begun, boxes, grounds, packed_scene, shown_from, to_pixels
+from polydraft.apps.train.image.data import Batches, begun, boxes, grounds, packed_scene, to_pixels, views
 from polydraft.apps.train.image.decoder import Decoding, with_grain
 from polydraft.apps.train.image.inherit import check, kept, translation
+from polydraft.apps.train.image.posterior import first_of
 from polydraft.apps.train.image.starting import starting_laws
 from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
 from polydraft.apps.train.image.tokenizer import Tokenizing, grown, measures
@@ -24,6 +25,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import Grain, VQTokenizer
 from polydraft.modalities.loading import card
+from polydraft.modalities.world.painting.matte import shown
 from polydraft.modalities.world.scene import Composition, Group, Placed, Scene
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
@@ -97,7 +99,7 @@ def test_cells_of_things_count_more_once_they_have_begun(folder: Path, vq: VQTok
     found = begun(scene)
     cat = found[3:7, 2:6]
     assert found[:8, :8].sum() == cat.sum() and 11 <= cat.sum() < 16 and cat[1:].all() and not cat[0, 0]
-    assert shown_from("cat", "small") == 16 - cat.sum() - 1
+    assert first_of(shown("cat", "small")) == 16 - cat.sum() - 1
     assert found[10:15, 8:15].all() and not found[8, 8] and not found[7].any()
     batch = Batches(folder, 0, False, 0.0, EVERYTHING, Live(vq, 1), textured=1.0, things=3.0).next(4)
     assert set(batch.weight.unique().tolist()) == {0.0, 1.0, 3.0}
@@ -114,18 +116,21 @@ def test_what_could_begin_in_a_setting_looks_as_it_would_there() -> None:
         )
 
     def bright(objects: tuple[Placed, ...]) -> np.ndarray:
-        return encode(to_pixels([replace(scene, objects=objects).render()]))
+        return encode(to_pixels([replace(scene, objects=objects).matted()]))
 
     codes = bright(scene.objects)
-    found, odds = starting_laws([asked, None], [scene, scene], codes.repeat(2, 0), encode, np.random.default_rng(0))
+    ground, _ = scene.layers()
+    found, odds = starting_laws(
+        [asked, None], [scene] * 2, [ground] * 2, codes.repeat(2, 0), encode, np.random.default_rng(0)
+    )
     choices, chances = found[0], odds[0]
     assert np.allclose(chances.sum(-1), 1) and (odds[1, :, 0] == 1).all() and (found[1, :, 0] == codes.ravel()).all()
-    ghost = 1 * 16 + 5 + shown_from("ghost", "large")
+    ghost = 1 * 16 + 5 + first_of(shown("ghost", "large"))
     assert 0 < chances[ghost, 0] < 1 and choices[ghost, 0] == bright(())[0].ravel()[ghost]
     slot = int((choices[ghost, 1:] == codes.ravel()[ghost]).argmax()) + 1  # what is there, beside the ground
     assert chances[ghost, slot] > 0 and abs(choices[ghost, slot] - choices[ghost, 0]) > 20
     for column in (0, 3, 8):  # the ghost elsewhere in the first row of cells
-        cell = column + shown_from("ghost", "large")
+        cell = column + first_of(shown("ghost", "large"))
         moved = bright((Placed("ghost", "large", 8 * column, 0),))[0].ravel()[cell]
         assert chances[cell, slot] > 0 and abs(int(choices[cell, slot]) - int(moved)) < 25
 
@@ -144,12 +149,12 @@ def test_a_target_begins_as_that_of_another_tokenizer(vq: VQTokenizer) -> None:
 def test_a_grown_tokenizer_begins_as_its_elder_and_keeps_its_codes(folder: Path) -> None:
     elder = VQTokenizer.from_folder(folder)
     scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
-    pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes, THINGS)
+    both, weight = views(scenes), boxes(scenes, THINGS)
     task = Tokenizing(EVERYTHING, elder.config.codebook_size + 32, 0, elder=elder)
-    flat = pixels[1:]
+    flat = both[1][1:]
     assert torch.equal(task.model.encode(flat), elder.encode(flat))  # before anything is learned
     before = task.model.codebook.clone()
-    told = [task.train(pixels, weight, torch.tensor([False, True]), 0.1) for _ in range(3)]
+    told = [task.train(*both, weight, torch.tensor([False, True]), 0.1) for _ in range(3)]
     assert all("strayed" in step for step in told) and told[0]["strayed"] < 0.1
     old = elder.config.codebook_size
     assert torch.equal(task.model.codebook[:old], before[:old])
@@ -194,10 +199,10 @@ def test_grain_is_noise_while_learning_and_one_field_in_use(folder: Path) -> Non
 
 def test_a_decoder_learns_and_its_codes_stay(folder: Path) -> None:
     scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
-    pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes, THINGS)
+    both, weight = views(scenes), boxes(scenes, THINGS)
     task = Decoding(VQTokenizer.from_folder(folder), 4, spectral=0.1, fooling=0.2)
     before, state = task.model.encode(pixels), {name: w.clone() for name, w in task.model.state_dict().items()}
-    told = [task.train(pixels, weight, 0.5) for _ in range(8)]
+    told = [task.train(*both, weight, 0.5) for _ in range(8)]
     assert told[-1]["loss"] < told[0]["loss"] and torch.equal(task.model.encode(pixels), before)
     changed = {name.split(".")[0] for name, weight in task.model.state_dict().items() if not weight.equal(state[name])}
     assert changed == {"decoder"}
@@ -220,17 +225,17 @@ def test_a_blur_is_quieter_and_other_grass_is_not() -> None:
 
 def test_a_tokenizers_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
-    pixels, weight = to_pixels([scene.render() for scene in scenes]), boxes(scenes, THINGS)
+    both, weight = views(scenes), boxes(scenes, THINGS)
     flat = torch.tensor([False, True])
     task = Tokenizing(EVERYTHING, 64, 0)
-    assert "bands" in set(task.train(pixels, weight, flat, 0.8))
+    assert "bands" in set(task.train(*both, weight, flat, 0.8))
     task.keep(tmp_path)
     again = Tokenizing(EVERYTHING, 64, 1)
     again.go_on(tmp_path / "run.pt")
-    assert again.train(pixels, weight, flat, 0.8) == task.train(pixels, weight, flat, 0.8)
+    assert again.train(*both, weight, flat, 0.8) == task.train(*both, weight, flat, 0.8)
     assert VQTokenizer.from_folder(tmp_path).config.codebook_size == 64 and not list(tmp_path.glob("*.part"))
     found = measures(task.model, EVERYTHING, 2)
-    assert set(found) == {"flat", "textured", "power"} and "psnr" not in task.train(pixels, weight, flat, 0.1)
+    assert set(found) == {"flat", "textured", "power"} and "psnr" not in task.train(*both, weight, flat, 0.1)
 
 
 def test_a_model_says_which_world_it_knows(tmp_path: Path) -> None:
