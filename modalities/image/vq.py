@@ -1,7 +1,8 @@
 """A small VQ image tokenizer: 128x128 pixels to 16x16 codes and back.
 
 A code depends on the 8x8 pixels of its own cell and nothing else, so a glyph on the grid has the same codes wherever it
-stands and whatever stands beside it: that is what makes them predictable. The decoder looks around. Codes are looked up
+stands and whatever stands beside it: that is what makes them predictable. The decoder looks around, so that codes of a
+thing's edge need not tell what is behind it (`world/painting/matte.py`). Codes are looked up
 by direction (L2-normalised, Yu et al. 2022, "Vector-quantized Image Modeling with Improved VQGAN", section 3.2).
 
 Sand and blades of grass are noise that no code can carry. A decoder with `grain` is given noise to make them of, as
