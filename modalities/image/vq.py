@@ -2,8 +2,8 @@
 
 A code depends on the 8x8 pixels of its own cell and nothing else, so a glyph on the grid has the same codes wherever it
 stands and whatever stands beside it: that is what makes them predictable. The decoder looks around, so that codes of a
-thing's edge need not tell what is behind it (`world/painting/matte.py`). Codes are looked up by direction (L2-normalised, Yu et al.
-2022, "Vector-quantized Image Modeling with Improved VQGAN", section 3.2).
+thing's edge need not tell what is behind it (`world/painting/matte.py`). Codes are looked up by
+direction (L2-normalised, Yu et al. 2022, "Vector-quantized Image Modeling with Improved VQGAN", section 3.2).
 
 Sand and blades of grass are noise that no code can carry. A decoder with `grain` is given noise to make them of, as
 video codecs do with the grain of films (Norkin and Birkbeck 2018, "Film grain synthesis for AV1 video codec"): random
