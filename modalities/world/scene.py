@@ -93,7 +93,7 @@ class Scene:
 
     def render(self) -> NDArray[np.uint8]:
         """The picture, `[128, 128, 3]` uint8."""
-        return self.views()[0]
+        return self.painted(*self.layers())
 
     def matted(self) -> NDArray[np.uint8]:
         """What codes tell of it (`matte.py`), `[128, 128, 3]` uint8."""
@@ -101,15 +101,19 @@ class Scene:
 
     def views(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """The picture, and what codes tell of it."""
-        picture, things = self.layers()
-        told = to_bytes(matted(picture, things))
+        layers = self.layers()
+        return self.painted(*layers), to_bytes(matted(*layers))
+
+    def painted(self, picture: Field, things: Things) -> NDArray[np.uint8]:
+        """`layers` as a picture."""
         if self.background in SETTINGS:
-            return to_bytes(drawn(picture, things, SETTINGS[self.background].tint)), told
+            return to_bytes(drawn(picture, things, SETTINGS[self.background].tint))
+        picture = picture.copy()
         for item in self.objects:
             glyph = sheet(item.size)[item.kind]
             box = picture[item.y : item.y + item.side, item.x : item.x + item.side]
             box += glyph[..., 3:] * (glyph[..., :3] - box)
-        return to_bytes(picture), told
+        return to_bytes(picture)
 
 
 def to_bytes(picture: Field) -> NDArray[np.uint8]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.painting.staging import cast, posed
 from polydraft.modalities.world.painting.textures import Field, blurred
-from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, Scene, place, random_composition
+from polydraft.modalities.world.scene import BACKGROUNDS, CANVAS, Scene, place, random_composition, to_bytes
 
 COARSE = 2  # pictures are read averaged two by two
 PATCH, STEP = 4, 2  # of such pixels: patches of 8x8 pixels, every 4
@@ -66,7 +66,7 @@ def bare(name: str, rng: np.random.Generator) -> NDArray[np.uint8]:
     picture, ground = setting.paint(rng)
     items = place(random_composition(rng, backgrounds=(name,)), rng).objects
     cast(picture, ground, posed(items, sun, rng), setting, sun)
-    return (np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8)
+    return to_bytes(picture)
 
 
 @dataclass(frozen=True)
