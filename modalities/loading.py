@@ -28,6 +28,7 @@ from polydraft.core.errors import (
     UnsupportedMethod,
     WeightsError,
 )
+from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.hub import refuse_pickles, said
 
 if TYPE_CHECKING:
@@ -291,18 +292,11 @@ def resolve_device(name: str) -> torch.device:
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     """ "auto" is bf16 where the hardware multiplies it, fp32 elsewhere."""
     if name == "auto":
-        return torch.bfloat16 if native_bf16(device) else torch.float32
+        return fast_dtype(device)
     name = ALIASES.get(name, name)
     if name not in DTYPES:
         raise DeviceUnavailable(f"dtype {name!r} is unknown; use auto, {', '.join(DTYPES)}.")
     return DTYPES[name]
-
-
-def native_bf16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
-    probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return device.type == "cpu" and probe is not None and bool(probe())
 
 
 def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:

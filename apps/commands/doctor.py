@@ -86,7 +86,8 @@ def check_torchaudio() -> Check:
 def check_device() -> Check:
     import torch
 
-    from polydraft.modalities.loading import native_bf16, resolve_device, resolve_dtype
+    from polydraft.core.model.precision import native_bf16
+    from polydraft.modalities.loading import resolve_device, resolve_dtype
 
     device = resolve_device("auto")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()

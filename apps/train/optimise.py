@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from polydraft.apps.train.muon import Muon
+
 WARM_UP = 100  # steps
 
 
@@ -32,7 +34,7 @@ def muon_and_adamw(
             matrix = weight.ndim == 2 and "embed" not in name and "lm_head" not in name
             (hidden if matrix else rest).setdefault(factor(name), []).append(weight)
     return [
-        torch.optim.Muon(grouped(hidden), lr=1.0, weight_decay=decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        Muon(grouped(hidden), lr=1.0, weight_decay=decay),
         torch.optim.AdamW(grouped(rest), lr=1.0, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,18 @@ def average(weights: Iterable[Tensor], clock: float) -> float:
     for gradient, mean in zip(gradients, means, strict=True):
         gradient.copy_(mean.view_as(gradient))
     return clocks.item()
+
+
+def in_parts(work: Callable[[Tensor], Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """`work` of every input, which it leaves in its shape; every process does a part of it, and all have all of it."""
+    if not dist.is_initialized() or not inputs:
+        return [work(one) for one in inputs]
+    rank, others = dist.get_rank(), dist.get_world_size()
+    done = [work(one) if at % others == rank else torch.zeros_like(one) for at, one in enumerate(inputs)]
+    flat = torch.cat([one.flatten() for one in done])
+    dist.all_reduce(flat)
+    parts = flat.split([one.numel() for one in done])
+    return [part.view_as(one) for part, one in zip(parts, done, strict=True)]
 
 
 def on_every_core(module: str, batch: int, share: str, *arguments: object) -> None:

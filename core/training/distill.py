@@ -27,6 +27,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig,
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.model.kernels import weight_of
+from polydraft.core.model.precision import mixed
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.shipping import shipped
@@ -54,7 +55,7 @@ def laws(target: CausalTarget, student: PreTrainedModel, examples: Examples) -> 
         hidden = read(target, examples)[0][examples.judged]
         p = target.head(hidden).float().log_softmax(-1)
     text = examples.text()
-    with torch.autocast(text.ids.device.type, torch.bfloat16):
+    with mixed(text.ids.device):
         hidden = student.base_model(input_ids=text.ids).last_hidden_state[text.judged]
         q = student.get_output_embeddings()(hidden)
     return p, q.float().log_softmax(-1)

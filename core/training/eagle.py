@@ -18,6 +18,7 @@ from torch import Tensor
 
 from polydraft.core.drafters.network.base import in_front
 from polydraft.core.drafters.network.eagle import EagleNetwork
+from polydraft.core.model.precision import mixed
 from polydraft.core.target import CausalTarget
 from polydraft.core.training.examples import Examples, read
 
@@ -40,7 +41,7 @@ def turns(target: CausalTarget, student: EagleNetwork, examples: Examples) -> It
         p = target.head(wanted).float().log_softmax(-1)
     known = true
     while True:
-        with torch.autocast(examples.ids.device.type, torch.bfloat16):
+        with mixed(examples.ids.device):
             entries = student.entries(embeddings, known, pictured)
             predicted = student.layer(inputs_embeds=entries).last_hidden_state
             q = target.head(predicted[judged].to(features.dtype)).float().log_softmax(-1)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.drafters.network.kangaroo import KangarooAdapter
+from polydraft.core.model.precision import mixed
 from polydraft.core.target import CausalTarget
 from polydraft.core.training.examples import Examples, read
 
@@ -23,7 +24,7 @@ def laws(target: CausalTarget, student: KangarooAdapter, examples: Examples) -> 
     features, embeddings = read(target, examples)
     with torch.no_grad():
         p = target.head(features[examples.judged]).float().log_softmax(-1)
-    with torch.autocast(features.device.type, torch.bfloat16):
+    with mixed(features.device):
         early = student.backbone(inputs_embeds=embeddings).last_hidden_state[examples.judged]
         q = target.head(early.to(features.dtype))
     return p, q.float().log_softmax(-1)

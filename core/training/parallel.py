@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from polydraft.core.model.precision import mixed
 from polydraft.core.target import CausalTarget
 from polydraft.core.training.examples import Examples, read
 
@@ -53,7 +54,7 @@ def laws(
     starts, columns, counted = drafts(examples.judged, student.places, most)
     with torch.no_grad():
         p = target.head(true[:, columns][counted]).float().log_softmax(-1)
-    with torch.autocast(true.device.type, torch.bfloat16):
+    with mixed(true.device):
         guessed = student.everywhere(true[:, :-1].float(), embeddings, starts)[counted]
         q = target.head(guessed.to(true.dtype)).float().log_softmax(-1)
     return p, q, which(counted)

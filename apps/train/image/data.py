@@ -22,10 +22,12 @@ from polydraft.apps.train.image.posterior import (
     Codes,
     Floats,
     behind,
+    corner,
     first_of,
     laws,
     settled,
 )
+from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.glyphs import KINDS, SIZES
@@ -100,6 +102,15 @@ def grounds(weight: Tensor) -> Tensor:
     return F.avg_pool2d(outside.float(), GRID)[:, 0]
 
 
+def outline(scene: Scene) -> Codes:
+    """`[MOST_LISTED, 2]`: every thing's kind, by number, and the first cell that shows it; of things that are not there
+    the number behind the last kind, and cell -1."""
+    found = np.tile([len(KINDS), -1], (MOST_LISTED, 1))
+    for row, item in enumerate(scene.objects):
+        found[row] = list(KINDS).index(item.kind), corner(item) + first_of(shown(item.kind, item.size))
+    return found
+
+
 def begun(scene: Scene) -> Bools:
     """`[H/8, W/8]`: cells in a thing's box behind the first that shows it: from there on it is seen to be there."""
     found = np.zeros(CELLS, bool)
@@ -129,7 +140,7 @@ class GlyphCodes:
     @staticmethod
     @torch.no_grad()
     def encode(vq: VQTokenizer, scenes: list[Scene]) -> NDArray[np.int64]:
-        pixels = to_pixels([scene.matted() for scene in scenes]).to(torch.bfloat16)
+        pixels = to_pixels([scene.matted() for scene in scenes]).to(vq.codebook.dtype)
         codes: NDArray[np.int64] = vq.encode(pixels.contiguous(memory_format=torch.channels_last)).numpy()
         return codes
 
@@ -146,14 +157,15 @@ class GlyphCodes:
 @functools.lru_cache(maxsize=2)
 def glyph_codes(folder: Path, changed: int) -> GlyphCodes:
     """Of the tokenizer in `folder`, whose weights changed then: a thousand pictures, encoded once for all batches."""
-    return GlyphCodes(channels_last(VQTokenizer.from_folder(folder).to(torch.bfloat16)))
+    return GlyphCodes(channels_last(VQTokenizer.from_folder(folder).to(fast_dtype())))
 
 
 @dataclass(frozen=True)
 class Batch:
     """ids `[B, L]` right-padded. What the token at every place could have been, and the chances: choices and chances
     `[B, L, K]`; chances are 0 where there is nothing to learn. starts `[B, L]`: where an object may begin. weight
-    `[B, L]`: what a place counts.
+    `[B, L]`: what a place counts. cells `[B, L]`: which cell a code is of, -1 for the caption. kinds, begins
+    `[B, MOST_LISTED]`: things as `outline` has them.
     """
 
     ids: Tensor
@@ -161,15 +173,20 @@ class Batch:
     chances: Tensor
     starts: Tensor
     weight: Tensor
+    cells: Tensor
+    kinds: Tensor
+    begins: Tensor
 
 
 class Sample(NamedTuple):
-    """A scene of a batch: codes `[H/8, W/8]`; laws as `posterior.laws` has them; weight `[CELLS]`."""
+    """A scene of a batch: codes `[H/8, W/8]`; laws as `posterior.laws` has them; weight `[CELLS]`; things as
+    `outline` has them."""
 
     caption: str
     codes: Codes
     laws: tuple[Codes, Floats, Bools]
     weight: Floats
+    things: Codes
 
 
 class Batches:
@@ -226,13 +243,14 @@ class Batches:
         told = self.source.next(packed)
         caption = "" if self.rng.random() < self.drop else told.captions[self.rng.integers(len(told.captions))]
         found = told.choices, told.chances, np.zeros(CELLS, bool)
-        return Sample(caption, told.codes, found, np.where(told.begun.ravel(), self.things, 1.0).astype(np.float32))
+        weight = np.where(told.begun.ravel(), self.things, 1.0).astype(np.float32)
+        return Sample(caption, told.codes, found, weight, told.things)
 
     def sample(self, packed: float) -> Sample:
         if self.textured and self.rng.random() < self.textured:
             return self.in_setting(packed)
         caption, scene, found = self.packed() if self.rng.random() < packed else self.captioned()
-        return Sample(caption, self.codes.of(scene), found, np.ones(CELLS, np.float32))
+        return Sample(caption, self.codes.of(scene), found, np.ones(CELLS, np.float32), outline(scene))
 
     def next(self, rows: int, packed: float = 0.0) -> Batch:
         """The next batch, a share `packed` of it packed scenes."""
@@ -241,11 +259,14 @@ class Batches:
         ids = torch.full((rows, length), vocabulary.PAD)
         choices, chances = torch.zeros(rows, length, 1 + MOST, dtype=torch.long), torch.zeros(rows, length, 1 + MOST)
         starts, weight = torch.zeros(rows, length, dtype=torch.bool), torch.zeros(rows, length)
-        for row, (caption, codes, (what, how_likely, may_begin), counts) in enumerate(samples):
+        cells = torch.full((rows, length), -1)
+        for row, (caption, codes, (what, how_likely, may_begin), counts, _) in enumerate(samples):
             prompt = vocabulary.prompt_ids(self.text, caption)
             here = slice(len(prompt), len(prompt) + CELLS)
             ids[row, : len(prompt)] = torch.tensor(prompt)
             ids[row, here] = torch.from_numpy(codes).flatten() + self.offset
             choices[row, here], chances[row, here] = torch.from_numpy(what) + self.offset, torch.from_numpy(how_likely)
             starts[row, here], weight[row, here] = torch.from_numpy(may_begin), torch.from_numpy(counts)
-        return Batch(ids, choices, chances, starts, weight)
+            cells[row, here] = torch.arange(CELLS)
+        kinds, begins = torch.from_numpy(np.stack([one.things for one in samples])).unbind(-1)
+        return Batch(ids, choices, chances, starts, weight, cells, kinds, begins)

@@ -23,6 +23,7 @@ from polydraft.apps.train.image.appearance import THINGS, Adversary, apart, band
 from polydraft.apps.train.image.data import boxes, grounds, views
 from polydraft.apps.train.image.tokenizer import TELL_EVERY, Scenes, held_out, measure, psnr, tell
 from polydraft.apps.train.optimise import annealed, set_rate
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.vq import Grain, VQTokenizer, channels_last
 from polydraft.modalities.world.worlds import EVERYTHING
 
@@ -56,7 +57,7 @@ class Decoding:
         share of the minutes."""
         set_rate([self.optimiser], RATE * min(1.0, spent / 0.02 + 0.01) * annealed(spent))
         self.model.train()
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             with torch.no_grad():
                 codes = self.model.encode(told)
             decoded = self.model.decode(codes)

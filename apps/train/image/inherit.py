@@ -62,7 +62,7 @@ def translation(old: VQTokenizer, new: VQTokenizer, seed: int) -> Tensor:
     counts = torch.zeros(new.config.codebook_size, old.config.codebook_size)
     for _ in range(SCENES // TOGETHER):
         scenes = [drawn(rng) for _ in range(TOGETHER)]
-        pixels = to_pixels([scene.matted() for scene in scenes]).to(torch.bfloat16)
+        pixels = to_pixels([scene.matted() for scene in scenes]).to(new.codebook.dtype)
         both = [vq.encode(pixels.contiguous(memory_format=torch.channels_last)).flatten() for vq in (new, old)]
         counts.index_put_((both[0], both[1]), torch.ones(both[0].shape), accumulate=True)
     seen = counts.sum(1) > 0

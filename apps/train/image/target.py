@@ -22,41 +22,75 @@ import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train import course
-from polydraft.apps.train.checkpoint import known, save_pretrained, steps
+from polydraft.apps.train.checkpoint import Curve, known, save_pretrained, steps
 from polydraft.apps.train.image.alike import share
+from polydraft.apps.train.image.beginnings import first_codes
 from polydraft.apps.train.image.data import Batch, Batches
 from polydraft.apps.train.image.inherit import inherit
-from polydraft.apps.train.image.textured import Live, Shards, Source, open_tokenizer
+from polydraft.apps.train.image.ledger import LAYER, Ledger
+from polydraft.apps.train.image.textured import Live, Shards, Source, encoded, open_tokenizer
 from polydraft.apps.train.together import join
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID
 from polydraft.modalities.world.worlds import WORLDS
 
 THINGS = 3.0  # what a cell of a thing that has begun counts in settings, beside 1
 WEIGHTS = {"loss": 1.0, "begun": 0.1}  # of what begins, beside whether something does
+BESIDE = {"owing": 0.3, "beginning": 10.0}  # of what `ledger.py` tells, and of whether something begins
 
 
 def divergence(model: LlamaForCausalLM, batch: Batch) -> Tensor:
     """`[2]`: mean KL in nats a code from the scenes' law to the model's, each weighed as the batch says; and that of
     what begins where something may.
+    """
+    with mixed():
+        logits = said(model, model.model(input_ids=batch.ids).last_hidden_state, batch)
+    return judged(logits, batch)
+
+
+def lessons(model: LlamaForCausalLM, ledger: Ledger, firsts: Tensor, batch: Batch) -> Tensor:
+    """`[4]`: `divergence`, what the ledger is wrong by, and the mean KL of whether a code is among `firsts` `[F]`."""
+    with mixed():
+        out = model.model(input_ids=batch.ids, output_hidden_states=True)
+        logits = said(model, out.last_hidden_state, batch)
+        owing = ledger(out.hidden_states[LAYER], batch)
+    here = taught(batch)
+    beginning = divergence_among(logits, batch.chances[:, 1:][here], batch.choices[:, 1:][here], firsts)
+    return torch.cat([judged(logits, batch), torch.stack([owing, beginning.mean()])])
+
+
+def taught(batch: Batch) -> Tensor:
+    """`[B, L - 1]` bool: behind which places there is something to learn."""
+    return batch.chances[:, 1:].any(-1)
+
+
+def said(model: LlamaForCausalLM, hidden: Tensor, batch: Batch) -> Tensor:
+    """`[N, V]` fp32 logits where something is taught; hidden `[B, L, D]`."""
+    logits: Tensor = model.lm_head(hidden[:, :-1][taught(batch)]).float()
+    return logits
+
+
+def judged(logits: Tensor, batch: Batch) -> Tensor:
+    """`[2]`, see `divergence`.
 
     Objects are few: at most cells the law says "nothing yet" and what would begin has next to no weight. Given that
-    something does begin, the law of what it is can be taught at each of them; the two have the same optimum.
+    something does begin, the law of what it is can be taught at each of them; and whether it does, without the noise of
+    what else could be there. All have the same optimum.
     """
-    wanted = batch.chances[:, 1:].any(-1)
-    chances, choices = batch.chances[:, 1:][wanted], batch.choices[:, 1:][wanted]
-    with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
-        logits = model.lm_head(hidden[wanted]).float()
-    whole = divergence_of(logits, chances, choices)
-    starts = batch.starts[:, 1:][wanted]
+    here = taught(batch)
+    chances, choices = batch.chances[:, 1:][here], batch.choices[:, 1:][here]
+    whole, starts = divergence_of(logits, chances, choices), batch.starts[:, 1:][here]
     what = divergence_begun(logits[starts], chances[starts], choices[starts])
-    weight = batch.weight[:, 1:][wanted]
+    weight = batch.weight[:, 1:][here]
     return torch.stack([(whole * weight).sum() / weight.sum(), what.sum() / len(whole)])
 
 
@@ -70,6 +104,14 @@ def divergence_begun(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor
     """`divergence_of` given that something begins: the first choice, for nothing, is left out."""
     begun = logits.scatter(1, choices[:, :1], -torch.inf)
     return divergence_of(begun, chances[:, 1:] / chances[:, 1:].sum(1, keepdim=True), choices[:, 1:])
+
+
+def divergence_among(logits: Tensor, chances: Tensor, choices: Tensor, some: Tensor) -> Tensor:
+    """`divergence_of` whether an id is among `some` `[F]`."""
+    chance = (chances * torch.isin(choices, some)).sum(1).clamp(max=1)
+    said = (logits[:, some].logsumexp(-1) - logits.logsumexp(-1)).exp().clamp(1e-7, 1 - 1e-6)
+    noise = torch.special.entr(chance) + torch.special.entr(1 - chance)
+    return F.binary_cross_entropy(said, chance, reduction="none") - noise
 
 
 def rope_base(row: int, head: int, pair: int = 3) -> float:
@@ -91,6 +133,7 @@ def run(
     if among.settings:
         source = Shards(shards, new) if shards else Live(vq, new)
     data = Batches(tokenizer, new, world=among, source=source, textured=textured, things=things)
+    firsts = data.offset + first_codes(partial(encoded, vq), among, np.random.default_rng(98))
     valid = [Batches(tokenizer, 99, held_out=True, drop=0.0, world=among).next(64)]
     if among.settings:
         apart = Live(vq, 99, held_out=True)
@@ -107,6 +150,9 @@ def run(
     else:
         model = inherit(config, begin, tokenizer, among) if begin else LlamaForCausalLM(config)
     share([model.model.embed_tokens.weight, model.lm_head.weight], vq.codebook)
+    ledger = Ledger(width)
+    if (out / "ledger.safetensors").exists():
+        ledger.load_state_dict(load_file(out / "ledger.safetensors"))
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     if rank == 0:
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
@@ -120,9 +166,14 @@ def run(
         spent = (time.monotonic() - begun) / (minutes * 60)
         return data.next(rows, max(0.0, packed - spent))
 
+    def keep(curve: Curve) -> None:
+        """The target as it ships, and the ledger beside it."""
+        save_pretrained(model, out, curve)
+        save_file(ledger.state_dict(), out / "ledger.safetensors")
+
     course.run(
-        model, [], partial(divergence, model), next_batch, valid, partial(save_pretrained, model, out),
-        weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=rank,
+        model, [ledger], partial(lessons, model, ledger, firsts), next_batch, valid, keep,
+        weights=WEIGHTS | BESIDE, minutes=minutes, rate=rate, curve=curve, rank=rank,
     )  # fmt: skip
 
 

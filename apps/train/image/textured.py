@@ -23,10 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydraft.apps.train.image.data import begun, list_objects, packed_scene, to_pixels
+from polydraft.apps.train.image.data import begun, list_objects, outline, packed_scene, to_pixels
 from polydraft.apps.train.image.posterior import Bools, Codes, Floats
 from polydraft.apps.train.image.starting import starting_laws
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.painting.matte import matted
 from polydraft.modalities.world.scene import place, to_bytes
@@ -44,7 +45,7 @@ WAIT = 2.0  # seconds between looks for a first shard
 class Told:
     """A scene. captions: several wordings. codes: `[H/8, W/8]`. choices, chances: `[CELLS, 1 + MOST]`, what could have
     been (`starting.py`). packed: whether it only lists its objects. begun: which cells belong to things that can be
-    seen by then, `[H/8, W/8]`.
+    seen by then, `[H/8, W/8]`. things: as `outline` has them.
     """
 
     captions: list[str]
@@ -53,6 +54,7 @@ class Told:
     chances: Floats
     packed: bool
     begun: Bools
+    things: Codes
 
 
 class Source(Protocol):
@@ -87,14 +89,12 @@ class Live:
         codes = self.encode(to_pixels([to_bytes(matted(*parts)) for parts in layers]))
         grounds = [picture for picture, _ in layers]
         laws = starting_laws(asked, scenes, grounds, codes, self.encode, self.rng)
-        within = [begun(scene) for scene in scenes]
-        return [Told(*told) for told in zip(captions, codes, *laws, crowded, within, strict=True)]
+        within, things = [begun(scene) for scene in scenes], [outline(scene) for scene in scenes]
+        return [Told(*told) for told in zip(captions, codes, *laws, crowded, within, things, strict=True)]
 
     def encode(self, pixels: Tensor) -> Codes:
         """Codes `[B, H/8, W/8]` of pictures `[B, 3, H, W]`."""
-        pixels = pixels.to(self.vq.codebook.dtype).contiguous(memory_format=torch.channels_last)
-        codes: Codes = self.vq.encode(pixels).numpy()
-        return codes
+        return encoded(self.vq, pixels)
 
     def draw_many(self, number: int, packed: float) -> list[Told]:
         return [told for _ in range(0, number, TOGETHER) for told in self.draw(TOGETHER, packed)][:number]
@@ -120,14 +120,22 @@ class Shards:
                 with np.load(path) as stored:
                     codes, captions = stored["codes"].astype(np.int64), json.loads(str(stored["captions"]))
                     choices, chances = stored["choices"].astype(np.int64), stored["chances"].astype(np.float32)
-                    packed, within = stored["packed"], stored["begun"]
+                    packed, within, things = stored["packed"], stored["begun"], stored["things"].astype(np.int64)
                 for at in self.rng.permutation(len(codes)):
-                    yield Told(captions[at], codes[at], choices[at], chances[at], bool(packed[at]), within[at])
+                    laws = choices[at], chances[at]
+                    yield Told(captions[at], codes[at], *laws, bool(packed[at]), within[at], things[at])
+
+
+def encoded(vq: VQTokenizer, pixels: Tensor) -> Codes:
+    """Codes `[B, H/8, W/8]` of pictures `[B, 3, H, W]`."""
+    pixels = pixels.to(vq.codebook.dtype).contiguous(memory_format=torch.channels_last)
+    codes: Codes = vq.encode(pixels).numpy()
+    return codes
 
 
 def open_tokenizer(folder: Path) -> VQTokenizer:
-    """In bf16, as pictures are encoded everywhere: codes near a border fall the same way."""
-    return channels_last(VQTokenizer.from_folder(folder).to(torch.bfloat16))
+    """As it ships, in the precision that is quick here."""
+    return channels_last(VQTokenizer.from_folder(folder).to(fast_dtype()))
 
 
 def write(path: Path, scenes: list[Told]) -> None:
@@ -139,6 +147,7 @@ def write(path: Path, scenes: list[Told]) -> None:
             choices=np.stack([told.choices for told in scenes]).astype(np.uint16),
             chances=np.stack([told.chances for told in scenes]),
             packed=np.array([told.packed for told in scenes]), begun=np.stack([told.begun for told in scenes]),
+            things=np.stack([told.things for told in scenes]).astype(np.int16),
             captions=np.array(json.dumps([told.captions for told in scenes])),
         )  # fmt: skip
     part.rename(path)

@@ -36,6 +36,7 @@ from polydraft.apps.train.image.appearance import THINGS, apart, bands_apart
 from polydraft.apps.train.image.data import boxes, packed_scene, views
 from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
 from polydraft.modalities.world.judging.likeness import octaves
 from polydraft.modalities.world.painting.settings import SETTINGS
@@ -54,7 +55,7 @@ def decoded_pairs(model: VQTokenizer, scenes: list[Scene]) -> tuple[Tensor, Tens
     rendered, back = [], []
     for start in range(0, len(scenes), 10):
         pixels, told = views(scenes[start : start + 10])
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             back.append(model.decode(model.encode(told)).float().clamp(-1, 1))
         rendered.append(pixels)
     return torch.cat(rendered), torch.cat(back)
@@ -191,7 +192,7 @@ class Tokenizing:
         """One step on pictures and what codes tell of them, `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; flat `[B]`:
         which are the flat world's; spent: share of the minutes."""
         set_rate([self.optimiser], 2e-3 * annealed(spent, self.step))
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             latents = self.model.latents(told)
             codes = self.model.quantise(latents.detach())
             quantised = self.model.codebook[codes]

@@ -29,6 +29,7 @@ from polydraft.apps.train.image.appearance import apart
 from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.apps.train.latent.data import GlyphLatents
 from polydraft.apps.train.optimise import annealed, apply, set_rate
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.autoencoder import CELL, LatentAutoencoder, stock
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import BACKGROUNDS, Placed, Scene, place, random_composition
@@ -106,7 +107,7 @@ def train_encoder(out: Path, minutes: float, seed: int = 0, rows: int = 1024, ra
     while (spent := clock.spent() / (minutes * 60)) < 1:
         set_rate([optimiser], rate * annealed(spent, step))
         pixels = cells[torch.randint(len(cells), (rows,))]
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             latents = norm(codec.raw(pixels))
             decoded = reader(latents + NOISE * torch.randn(latents.shape)).float()
         beyond = (latents.abs() - BEYOND).clamp(min=0).square().mean()
@@ -165,7 +166,7 @@ def learn_to_decode(
         set_rate([optimiser], rate * annealed(spent, step))
         latents, scenes = some(step)
         pixels = to_pixels([scene.render() for scene in scenes])
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             decoded = codec.decode(latents)
         loss = loss_of(decoded, pixels, boxes(scenes, THINGS))
         loss.backward()

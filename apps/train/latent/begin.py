@@ -23,6 +23,7 @@ from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import save_pretrained
 from polydraft.apps.train.image.data import Batch, Batches
 from polydraft.apps.train.image.target import WEIGHTS, divergence
+from polydraft.core.model.precision import mixed
 
 LAYERS, NEURONS = 10, 448  # of 12 and 704
 PACKED = 0.5  # share of packed scenes at first, as much of the minutes later none
@@ -37,7 +38,7 @@ def energies(model: LlamaForCausalLM, batch: Batch) -> list[Tensor]:
         found.append(inputs[0].float()[taught].square().mean(0))
 
     hooks = [layer.mlp.down_proj.register_forward_pre_hook(watch) for layer in model.model.layers]
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         model.model(input_ids=batch.ids)
     for hook in hooks:
         hook.remove()

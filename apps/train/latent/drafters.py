@@ -30,6 +30,7 @@ from polydraft.apps.train.latent.lessons import Lessons, noisy
 from polydraft.apps.train.latent.model import LatentModel, losses, noised
 from polydraft.apps.train.latent.target import JUDGE_EVERY
 from polydraft.core.drafters.network.eagle import EagleNetwork
+from polydraft.core.model.precision import mixed
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
@@ -52,7 +53,7 @@ def small(target: LatentModel) -> LatentModel:
 
 def continuation(target: LatentModel, student: EagleNetwork, batch: LatentBatch) -> Tensor:
     """`[2]`: error of the head's outputs on predicted features, weighted, and smooth L1 on features; over turns."""
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+    with torch.no_grad(), mixed():
         entries, features = (found.float() for found in target.read(batch, noised(target.head, batch)))
         true = features[:, :-1]
         lessons = Lessons.of(batch, target.drawn_from(batch, features))
@@ -63,7 +64,7 @@ def continuation(target: LatentModel, student: EagleNetwork, batch: LatentBatch)
     predictable &= torch.arange(1, features.shape[1]) < first + CELLS
     known, total = true, torch.zeros(2)
     for turn in range(TURNS):
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             predicted = student.layer(inputs_embeds=student.fused(entries[:, 1:], known)).last_hidden_state.float()
             found = Lessons.of(batch, target.drawn_from(batch, F.pad(predicted, (0, 0, 1, 0))))
             said = target.head.denoise(x, sigma, target.head.condition(found.features)[:, None])

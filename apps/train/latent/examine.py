@@ -22,6 +22,7 @@ from polydraft.apps.train.latent.draw import chain, chain_of
 from polydraft.apps.train.latent.lessons import Rows, posterior_mean
 from polydraft.apps.train.latent.model import LatentModel
 from polydraft.apps.train.latent.stages import read
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import LatentHead
 
@@ -54,7 +55,7 @@ class Places(Rows):
 @torch.no_grad()
 def by_head(head: LatentHead, there: Places) -> Tensor:
     """`[N, DRAWS, C]`."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         condition = head.condition(there.features).repeat_interleave(DRAWS, 0)
         return chain(head, condition[None, None], torch.ones(1))[0].float().view(-1, DRAWS, head.size)
 

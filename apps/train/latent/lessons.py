@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from polydraft.apps.train.image.target import divergence_begun, divergence_of
 from polydraft.apps.train.latent.data import LatentBatch
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.head import LatentHead
 
 DRAWS = 2  # noisy latents a token and step
@@ -104,7 +105,7 @@ class Beginnings(Rows):
 
         Squared errors of latents hardly tell a chance of .95 from 1, which decides whether a thing comes at all.
         """
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             logits, latents = probe(self.features)
         logits, may = logits.float(), self.chances[:, 0] < 1
         whole = divergence_of(logits, self.chances, self.firsts) * self.weight
@@ -172,7 +173,7 @@ def noisy(head: LatentHead, lessons: Lessons, draws: int = DRAWS) -> tuple[Tenso
 def denoising(head: LatentHead, lessons: Lessons) -> Tensor:
     """`[2]`: squared error of the network's output in its own units (EDM's weighting), weighted, and without plain."""
     x, sigma, wanted = noisy(head, lessons)
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         said = head.denoise(x, sigma, head.condition(lessons.features)[:, None])
     error = (said.float() - wanted).square().mean(-1) * (1 + 1 / sigma.square().squeeze(-1))
     each = error.mean(-1)

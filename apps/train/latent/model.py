@@ -13,6 +13,7 @@ from polydraft.apps.train import checkpoint
 from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.apps.train.latent.lessons import Lessons, denoising
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.head import LatentHead
 
 
@@ -58,7 +59,7 @@ def noised(head: LatentHead, batch: LatentBatch) -> Tensor:
 
 def understood(model: LatentModel, batch: LatentBatch, tokens: Tensor) -> Tensor:
     """The states that latents are drawn from, `[B, CELLS, D]` fp32, computed as in training."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         return model.features(batch, tokens).float()
 
 

@@ -15,6 +15,7 @@ from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.apps.train.latent.draw import chain
 from polydraft.apps.train.latent.lessons import Beginnings, Lessons, Probe, denoising
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.head import LatentHead
 
 POOL = 8  # batches that take turns
@@ -80,7 +81,7 @@ def drawn(head: LatentHead, batch: LatentBatch, features: Tensor, rows: Tensor |
     """
     learnt, tokens = batch.chances.any(-1), noised(head, batch)
     learnt = learnt if rows is None else learnt & rows[:, None]
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         found = chain(head, head.condition(features[learnt])[None, None], torch.ones(1))[0]
     could, chances = batch.could[learnt], batch.chances[learnt]
     meant = nearest(could, chances, batch.latents[learnt])

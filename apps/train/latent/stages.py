@@ -22,6 +22,7 @@ from polydraft.apps.train.latent.lessons import Beginnings, Lessons, Probe, Rows
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
 from polydraft.apps.train.latent.rounds import drawn
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.image.vq import VQTokenizer
@@ -54,7 +55,7 @@ def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: 
     while (spent := (time.monotonic() - begun) / seconds) < 1:
         set_rate([optimiser], 3e-3 * descent(spent, step))
         rows = torch.randint(len(latents), (2048,))
-        with torch.autocast("cpu", torch.bfloat16):
+        with mixed():
             read = head.embed(latents[rows] + head.noise * torch.randn(len(rows), head.size)).float()
         loss = F.mse_loss(read, wanted[rows])
         loss.backward()

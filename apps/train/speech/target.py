@@ -31,6 +31,7 @@ from polydraft.apps.train.speech.codes import NOTHING, Batch, Coded
 from polydraft.apps.train.speech.sound import gate
 from polydraft.apps.train.together import join
 from polydraft.core.drafters.heads.hydra import HydraHeads
+from polydraft.core.model.precision import mixed
 from polydraft.core.training.parallel import foresight
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.speech import vocabulary
@@ -60,7 +61,7 @@ class Pointer(nn.Module):
 
 def losses(model: LlamaForCausalLM, pointer: Pointer, heads: HydraHeads, batch: Batch) -> Tensor:
     """`[4]`: mean nats a code (the end included), of the pointer, of codes further ahead, and of the law itself."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         out = model.model(input_ids=batch.ids, output_hidden_states=True)
         logits = model.lm_head(out.last_hidden_state[:, :-1][batch.judged])
         pointing = pointer(out.hidden_states[LAYER], batch)

@@ -41,6 +41,7 @@ from polydraft.apps.train.vlm.data import (
     Batch,
     Conversations,
 )
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import CANVAS, RELATIONS
 from polydraft.modalities.world.words.parsing import RELATION_OF
@@ -80,7 +81,7 @@ def relation_words(tokenizer: Tokenizer) -> Tensor:
 def losses(model: LlavaForConditionalGeneration, naming: nn.Linear, telling: Tensor, batch: Batch) -> Tensor:
     """`[5]`: mean nats of a token, of what covers a patch, where it lies, how it stands, and of words in `telling`."""
     parts, first = model.model, batch.ids.eq(model.config.image_token_id).int().argmax(1)[0]
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         seen = parts.vision_tower(pixel_values=batch.pixels).last_hidden_state[:, 1:]
         named, stands, row, column = naming(seen).float().split(SEEN, -1)
         read = parts.get_input_embeddings()(batch.ids)

@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.model import attention
 from polydraft.core.model.attention import KEYS, PRODUCTS, Heads, attend, folded, fused, products, views_alike
-from polydraft.modalities.loading import native_bf16
+from polydraft.core.model.precision import native_bf16
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

@@ -29,6 +29,7 @@ from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.apps.train.speech.sound.measured import Measured, Piece
 from polydraft.apps.train.speech.sound.spectra import DECIBEL, rendered, spectral_distance
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.model.precision import mixed
 from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, CodecConfig, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import HOP, Frames
 from polydraft.modalities.speech.text.lexicon import SYMBOLS
@@ -59,7 +60,7 @@ def losses(codec: SpeechCodec, phonetician: nn.Linear, piece: Piece, slow: Tenso
     analysis): codes that change only when the sound does are easier to predict, for the target and more so for its
     drafters.
     """
-    with torch.autocast("cpu", torch.bfloat16):
+    with mixed():
         points = codec.points(piece.sound)
         understood = codec.understood(codec.rounded(points), piece.voice)
         phones = phonetician(understood).unflatten(-1, (FRAMES, -1)).flatten(1, 2).float()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from polydraft.apps.train.image.data import LONGEST_PROMPT, Batches, GlyphCodes, list_objects, packed_scene
+from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import card
@@ -28,7 +29,7 @@ def batches(tokenizer: Path) -> Batches:
 def test_pasted_codes_are_those_of_the_rendered_scene(batches: Batches, tokenizer: Path) -> None:
     rng = np.random.default_rng(5)
     scenes = [packed_scene(rng) for _ in range(4)] + [place(random_composition(rng), rng) for _ in range(4)]
-    encoded = GlyphCodes.encode(VQTokenizer.from_folder(tokenizer).to(torch.bfloat16), scenes)
+    encoded = GlyphCodes.encode(VQTokenizer.from_folder(tokenizer).to(fast_dtype()), scenes)
     assert all((batches.codes.of(scene) == codes).all() for scene, codes in zip(scenes, encoded, strict=True))
 
 

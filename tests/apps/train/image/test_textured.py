@@ -22,6 +22,7 @@ from polydraft.apps.train.image.starting import starting_laws
 from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
 from polydraft.apps.train.image.tokenizer import Tokenizing, grown, measures
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import Grain, VQTokenizer
 from polydraft.modalities.loading import card
@@ -137,12 +138,12 @@ def test_what_could_begin_in_a_setting_looks_as_it_would_there() -> None:
 
 def test_a_target_begins_as_that_of_another_tokenizer(vq: VQTokenizer) -> None:
     size = vq.config.codebook_size
-    more = grown(vq, size + 32).to(torch.bfloat16)
+    more = grown(vq, size + 32).to(fast_dtype())
     assert kept(vq, more) == size and kept(more, vq) == 0
     share = translation(vq, more, seed=0)
     assert torch.equal(share[:size], torch.eye(size)) and torch.allclose(share.sum(1), torch.ones(size + 32))
     assert (share >= 0).all()
-    other = VQTokenizer(vq.config).to(torch.bfloat16)
+    other = VQTokenizer(vq.config).to(fast_dtype())
     assert kept(vq, other) == 0 and torch.allclose(translation(vq, other, seed=0).sum(1), torch.ones(size))
 
 
