@@ -7,7 +7,7 @@ bit with the batch and the draft around it, and identity with plain decoding wou
 numbers of rows are summed alike is tried, a shape, on the machine at hand; products are cut into blocks of so many, and
 a single row gets a second one where it needs it. Weights are laid out once as the kernel wants them, where `nn.Linear`
 does so in every call, and layers that read the same tensor are one product. Weights that nobody trains are kept in that
-layout alone.
+layout alone. Where oneDNN does not take bf16 (AVX2 alone) they are laid out in fp32, and a product is rounded to bf16.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ class Product:
         # weights made in inference mode cannot be trained on, and count nothing
         self.trainable = [member._parameters for member in self.members if not member.weight.is_inference()]
         weight = torch.cat([member.weight.detach() for member in self.members])
+        self.dtype, self.laid = weight.dtype, laid_out(weight.dtype)
+        weight = weight.to(self.laid)
         biases = [member.bias for member in self.members if member.bias is not None]
-        self.bias = torch.cat([bias.detach() for bias in biases]) if biases else None
+        self.bias = torch.cat([bias.detach() for bias in biases]).to(self.laid) if biases else None
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, BLOCK)
         self.inputs, self.versions = weight.shape[1], self.current()
         self.fewest, self.most = alike(*weight.shape, weight.dtype)
@@ -61,7 +63,7 @@ class Product:
     def unpacked(self, place: int) -> Tensor:
         """The weight of member `place` as it was."""
         weight = self.members[place].weight
-        return self.packed.to_dense().split(self.sizes)[place] if weight.is_meta else weight
+        return self.packed.to_dense().split(self.sizes)[place].to(self.dtype) if weight.is_meta else weight
 
     def of(self, place: int, input: Tensor) -> Tensor:
         """What member `place` makes of `input`."""
@@ -89,11 +91,16 @@ class Product:
         return made.view(*input.shape[:-1], made.shape[-1])
 
     def block(self, rows: Tensor) -> Tensor:
-        return product(rows, self.packed, self.bias)
+        return product(rows.to(self.laid), self.packed, self.bias).to(self.dtype)
 
 
 def product(rows: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+
+
+def laid_out(dtype: torch.dtype) -> torch.dtype:
+    """The type that weights of `dtype` are multiplied in here."""
+    return dtype if dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported() else torch.float32
 
 
 @lru_cache(maxsize=256)

@@ -160,3 +160,21 @@ def test_layers_that_do_more_than_their_class_says_are_left_alone():
     prepare(model)
     assert [type(layer) for layer in model] == [nn.Linear, nn.Linear, InferenceLinear]
     assert torch.equal(model[0](torch.zeros(1, 16)), torch.ones(1, 16))
+
+
+def test_where_bf16_is_not_multiplied_products_are_those_of_fp32_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on processors with AVX2 alone: same bits for any number of rows, and the weights come back as they were."""
+    monkeypatch.setattr(kernels, "laid_out", lambda dtype: torch.float32)
+    torch.manual_seed(0)
+    layer = nn.Linear(96, 40).bfloat16().requires_grad_(False)
+    weight, x = layer.weight.clone(), torch.randn(2, 20, 96).bfloat16()
+    model = nn.Sequential(layer)
+    kernels.prepare(model)
+    with torch.inference_mode():
+        made = model(x)
+        right = nn.functional.linear(x.float(), weight.float(), layer.bias.float()).bfloat16()
+        assert made.dtype == torch.bfloat16
+        torch.testing.assert_close(made, right, rtol=2**-7, atol=1e-3)
+        alone = torch.stack([model(row[None])[0] for row in x.flatten(0, 1)])
+        assert torch.equal(made.flatten(0, 1), alone)
+    assert torch.equal(kernels.weight_of(layer), weight)
