@@ -66,7 +66,8 @@ def test_a_trained_drafter_draws_what_plain_decoding_draws(
     """For seconds, from a file of prompts; then by name of its folder."""
     model, size, out = str(folder_of(family)), SIZES.get(family), tmp_path / kind
     report = drafter.run(model, kind, out, 0.02, data=str(prompts), held_out=0.4, size=size)
-    assert report.steps > 0 and report.trial.same and report.trial.guarantee == "identical"
+    assert report.steps > 0 and report.trial.same
+    assert report.trial.guarantee in ("identical", "exact (ties apart)")  # as the processor sums
     pipe = load(model, drafter=out, dtype="float32", modality="image").sized(size)
     assert pipe.default_method.name in ("eagle2", "hydra")
     for temperature, guidance, rows in ((0.0, 1.0, 1), (1.0, 2.5, 3)):
