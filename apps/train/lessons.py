@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft.apps.train.image.data import Batches
-from polydraft.apps.train.image.textured import Live, open_tokenizer
+from polydraft.apps.train.image.data import Batches, open_tokenizer
+from polydraft.apps.train.image.textured import Live
 from polydraft.apps.train.vlm.data import DESCRIBE, drawn
 from polydraft.core.target import Prompt
 from polydraft.core.training.examples import Examples

@@ -3,8 +3,8 @@
     optimiser = Muon(matrices, lr=1e-3, weight_decay=0.01)
 
 `torch.optim.Muon` takes the same steps, but always in bf16, which some processors multiply eight times slower than
-fp32, and all of them in every process: two fifths of a step of the embedded models where that is quick, most of it
-where it is not. Here every process takes its part of the matrices, in the precision that is quick.
+fp32, and all of them in every process. Here every process takes its part of the matrices, in the precision that is
+quick.
 """
 
 from __future__ import annotations

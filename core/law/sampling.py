@@ -322,7 +322,7 @@ def least_counted(p: Tensor, mass: Tensor) -> Tensor:
     """
     keys = p.view(torch.int16)[1::2].long()
     masses = torch.zeros(1 << 15, dtype=torch.double).scatter_add_(0, keys, p.double()).flip(0)
-    before = masses.cumsum(0) - masses
+    before, mass = masses.cumsum(0) - masses, mass * masses.sum()  # fp32 chances need not add up to 1
     last = torch.where((masses > 0) & (before < mass), places(1 << 15, p.device), 0).amax()
     members = p[keys == (1 << 15) - 1 - last].sort(descending=True).values
     inside = before[last] + members.double().cumsum(0) - members < mass

@@ -80,6 +80,18 @@ def to_pixels(pictures: list[NDArray[np.uint8]]) -> Tensor:
     return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 127.5 - 1.0
 
 
+def encoded(vq: VQTokenizer, pixels: Tensor) -> Codes:
+    """Codes `[B, H/8, W/8]` of pictures `[B, 3, H, W]`."""
+    pixels = pixels.to(vq.codebook.dtype).contiguous(memory_format=torch.channels_last)
+    codes: Codes = vq.encode(pixels).numpy()
+    return codes
+
+
+def open_tokenizer(folder: Path) -> VQTokenizer:
+    """As it ships, in the precision that is quick here."""
+    return channels_last(VQTokenizer.from_folder(folder).to(fast_dtype()))
+
+
 def views(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
     """Pictures and what codes tell of them, `[B, 3, H, W]` in -1..1, laid out for fast CPU convolutions."""
     pictures, told = zip(*(scene.views() for scene in scenes), strict=True)
@@ -140,9 +152,7 @@ class GlyphCodes:
     @staticmethod
     @torch.no_grad()
     def encode(vq: VQTokenizer, scenes: list[Scene]) -> NDArray[np.int64]:
-        pixels = to_pixels([scene.matted() for scene in scenes]).to(vq.codebook.dtype)
-        codes: NDArray[np.int64] = vq.encode(pixels.contiguous(memory_format=torch.channels_last)).numpy()
-        return codes
+        return encoded(vq, to_pixels([scene.matted() for scene in scenes]))
 
     def of(self, scene: Scene) -> NDArray[np.int64]:
         """A scene's codes, `[H/8, W/8]`."""
@@ -157,7 +167,7 @@ class GlyphCodes:
 @functools.lru_cache(maxsize=2)
 def glyph_codes(folder: Path, changed: int) -> GlyphCodes:
     """Of the tokenizer in `folder`, whose weights changed then: a thousand pictures, encoded once for all batches."""
-    return GlyphCodes(channels_last(VQTokenizer.from_folder(folder).to(fast_dtype())))
+    return GlyphCodes(open_tokenizer(folder))
 
 
 @dataclass(frozen=True)

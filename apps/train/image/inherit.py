@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydraft.apps.train.image.data import packed_scene, to_pixels
-from polydraft.apps.train.image.textured import open_tokenizer
+from polydraft.apps.train.image.data import encoded, open_tokenizer, packed_scene, to_pixels
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
@@ -62,8 +61,8 @@ def translation(old: VQTokenizer, new: VQTokenizer, seed: int) -> Tensor:
     counts = torch.zeros(new.config.codebook_size, old.config.codebook_size)
     for _ in range(SCENES // TOGETHER):
         scenes = [drawn(rng) for _ in range(TOGETHER)]
-        pixels = to_pixels([scene.matted() for scene in scenes]).to(new.codebook.dtype)
-        both = [vq.encode(pixels.contiguous(memory_format=torch.channels_last)).flatten() for vq in (new, old)]
+        pixels = to_pixels([scene.matted() for scene in scenes])
+        both = [torch.from_numpy(encoded(vq, pixels)).flatten() for vq in (new, old)]
         counts.index_put_((both[0], both[1]), torch.ones(both[0].shape), accumulate=True)
     seen = counts.sum(1) > 0
     alike = new.codebook.float() @ new.codebook.float().T

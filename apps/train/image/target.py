@@ -33,10 +33,10 @@ from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import Curve, known, save_pretrained, steps
 from polydraft.apps.train.image.alike import share
 from polydraft.apps.train.image.beginnings import first_codes
-from polydraft.apps.train.image.data import Batch, Batches
+from polydraft.apps.train.image.data import Batch, Batches, encoded, open_tokenizer
 from polydraft.apps.train.image.inherit import inherit
 from polydraft.apps.train.image.ledger import LAYER, Ledger
-from polydraft.apps.train.image.textured import Live, Shards, Source, encoded, open_tokenizer
+from polydraft.apps.train.image.textured import Live, Shards, Source
 from polydraft.apps.train.together import join
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary

@@ -23,12 +23,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydraft.apps.train.image.data import begun, list_objects, outline, packed_scene, to_pixels
+from polydraft.apps.train.image.data import (
+    begun,
+    encoded,
+    list_objects,
+    open_tokenizer,
+    outline,
+    packed_scene,
+    to_pixels,
+)
 from polydraft.apps.train.image.posterior import Bools, Codes, Floats
 from polydraft.apps.train.image.starting import starting_laws
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.model.precision import fast_dtype
-from polydraft.modalities.image.vq import VQTokenizer, channels_last
+from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.world.painting.matte import matted
 from polydraft.modalities.world.scene import place, to_bytes
 from polydraft.modalities.world.words.captions import describe
@@ -124,18 +131,6 @@ class Shards:
                 for at in self.rng.permutation(len(codes)):
                     laws = choices[at], chances[at]
                     yield Told(captions[at], codes[at], *laws, bool(packed[at]), within[at], things[at])
-
-
-def encoded(vq: VQTokenizer, pixels: Tensor) -> Codes:
-    """Codes `[B, H/8, W/8]` of pictures `[B, 3, H, W]`."""
-    pixels = pixels.to(vq.codebook.dtype).contiguous(memory_format=torch.channels_last)
-    codes: Codes = vq.encode(pixels).numpy()
-    return codes
-
-
-def open_tokenizer(folder: Path) -> VQTokenizer:
-    """As it ships, in the precision that is quick here."""
-    return channels_last(VQTokenizer.from_folder(folder).to(fast_dtype()))
 
 
 def write(path: Path, scenes: list[Told]) -> None:

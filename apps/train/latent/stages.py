@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
-from polydraft.apps.train.image.data import GlyphCodes
+from polydraft.apps.train.image.data import GlyphCodes, open_tokenizer
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
 from polydraft.apps.train.latent.lessons import Beginnings, Lessons, Probe, Rows, denoising
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
@@ -25,7 +25,6 @@ from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_ra
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
-from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.words.captions import vocabulary as words
 
@@ -39,8 +38,7 @@ R = TypeVar("R", bound=Rows)
 
 def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: float) -> None:
     """What the backbone reads for a latent becomes what it read for the code of the same cell."""
-    vq = VQTokenizer.from_folder(image / "tokenizer").to(torch.bfloat16)
-    codes = GlyphCodes(vq)
+    codes = GlyphCodes(open_tokenizer(image / "tokenizer"))
     whole = LlamaForCausalLM.from_pretrained(image / "target", dtype=torch.float32)
     offset = vocabulary.code_offset(vocabulary.build(words(), synonyms()))
     pairs = [(torch.from_numpy(glyphs.glyphs[name]), torch.from_numpy(codes.glyphs[name])) for name in glyphs.glyphs]

@@ -20,8 +20,8 @@ def matrices() -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
 
 
-def gradients(step: int, rank: int = 0) -> list[Tensor]:
-    torch.manual_seed(100 * step + rank)
+def gradients(step: int) -> list[Tensor]:
+    torch.manual_seed(100 * step)
     return [torch.randn(shape) for shape in SHAPES]
 
 

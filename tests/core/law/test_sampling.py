@@ -143,9 +143,8 @@ def test_a_nucleus_without_a_sort_is_that_of_a_sort(sharpness, mass):
         assert kept.all(), "ids that are equally likely stay together"
         return
     wanted = nucleus(logits, mass)
-    # chances in fp32 and fp64 may part at the edge, where ids are all but equally likely: next to nothing in mass (how
-    # fp32 adds up 152,000 of them differs by processor: 1.5e-5 was seen)
-    assert (logits.double().softmax(-1) * (kept ^ wanted)).sum(-1).max() < 5e-5
+    # chances in fp32 and fp64 may part at the edge, where ids are all but equally likely: next to nothing in mass
+    assert (logits.double().softmax(-1) * (kept ^ wanted)).sum(-1).max() < 1e-5
     assert ((logits >= logits.masked_fill(~kept, torch.inf).amin(-1, keepdim=True)) == kept).all(), "the likeliest"
     assert (wanted.sum(-1) > 1000).all() == (sharpness == 0.3 or (sharpness == 3.0 and mass > 0.5)), "flat and sharp"
 

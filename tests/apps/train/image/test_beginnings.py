@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from polydraft.apps.train.image.beginnings import first_codes
-from polydraft.apps.train.image.data import Batches
+from polydraft.apps.train.image.data import Batches, encoded, open_tokenizer
 from polydraft.apps.train.image.target import divergence_among, divergence_of
-from polydraft.apps.train.image.textured import encoded, open_tokenizer
 from polydraft.modalities.loading import card
 from polydraft.modalities.world.worlds import FLAT
 

@@ -14,12 +14,21 @@ from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.alike import share, shares
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
-from polydraft.apps.train.image.data import Batches, begun, boxes, grounds, packed_scene, to_pixels, views
+from polydraft.apps.train.image.data import (
+    Batches,
+    begun,
+    boxes,
+    grounds,
+    open_tokenizer,
+    packed_scene,
+    to_pixels,
+    views,
+)
 from polydraft.apps.train.image.decoder import Decoding, with_grain
 from polydraft.apps.train.image.inherit import check, kept, translation
 from polydraft.apps.train.image.posterior import first_of
 from polydraft.apps.train.image.starting import starting_laws
-from polydraft.apps.train.image.textured import Live, Shards, open_tokenizer
+from polydraft.apps.train.image.textured import Live, Shards
 from polydraft.apps.train.image.tokenizer import Tokenizing, grown, measures
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.precision import fast_dtype

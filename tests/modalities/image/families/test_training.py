@@ -14,6 +14,7 @@ from polydraft.apps.train import drafter
 from polydraft.apps.train.samples import Samples
 from polydraft.core.drafters.heads.medusa import MedusaHeads
 from polydraft.core.methods.registry import parse
+from polydraft.core.model.proof import label
 from polydraft.core.training.distill import collect
 from polydraft.core.training.examples import read
 from polydraft.modalities.loading import load
@@ -66,9 +67,9 @@ def test_a_trained_drafter_draws_what_plain_decoding_draws(
     """For seconds, from a file of prompts; then by name of its folder."""
     model, size, out = str(folder_of(family)), SIZES.get(family), tmp_path / kind
     report = drafter.run(model, kind, out, 0.02, data=str(prompts), held_out=0.4, size=size)
-    assert report.steps > 0 and report.trial.same
-    assert report.trial.guarantee in ("identical", "exact (ties apart)")  # as the processor sums
     pipe = load(model, drafter=out, dtype="float32", modality="image").sized(size)
+    here = label("identical", load(model, modality="image").target())  # fp32 heads of 8 do not earn it with AVX2 alone
+    assert report.steps > 0 and report.trial.same and report.trial.guarantee == here
     assert pipe.default_method.name in ("eagle2", "hydra")
     for temperature, guidance, rows in ((0.0, 1.0, 1), (1.0, 2.5, 3)):
         asked: dict[str, Any] = {"seed": 5, "temperature": temperature, "guidance_scale": guidance}
