@@ -86,6 +86,7 @@ class Pipeline(ABC):
 
     row = 0  # tokens a row of a picture
     origins: Tensor | None = None  # which earlier token shows the same spot of a picture, where one does
+    preview: int = 0  # tokens drawn before the rows of a picture: a smaller one, or its plan
     eos: frozenset[int] = frozenset()
     rigid: Tensor | None = None  # ids that lossy rules leave alone
     unread: Tensor | None = None  # ids of prompts that stand for what only the target can see
@@ -171,7 +172,7 @@ class Pipeline(ABC):
         kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
         return MethodContext(
             self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted, self.unread,
-            self.origins,
+            self.origins, self.preview,
         )  # fmt: skip
 
     def read_target(self, folder: Path) -> PreTrainedModel:

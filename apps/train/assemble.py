@@ -70,7 +70,7 @@ FORMS = (
             },
             "fitted": dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 10, "width": 1}),
         },
-        lambda runs, target: captions_of(runs).save(str(target / "tokenizer.json")),
+        lambda runs, target: of_images.of_pictures(world_of(runs)).save(str(target / "tokenizer.json")),
     ),
     Form(
         "vae",

@@ -21,6 +21,7 @@ from polydraft.apps.train.image.textured import Live
 from polydraft.apps.train.vlm.data import DESCRIBE, drawn
 from polydraft.core.target import Prompt
 from polydraft.core.training.examples import Examples
+from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.speech.corpus.sentences import sentence
 from polydraft.modalities.speech.family import Voice
@@ -93,10 +94,11 @@ class ImageLessons(Rendered):
     def rendered(self) -> Iterator[Examples]:
         world, folder = self.pipe.card.world, self.pipe.card.path / "tokenizer"
         source = Live(open_tokenizer(folder), self.seed + 1) if world.settings else None
-        scenes = Batches(folder, self.seed + 1, world=world, source=source, textured=TEXTURED_SHARE)
+        text = vocabulary.load(self.pipe.card.path / "target")
+        scenes = Batches(folder, self.seed + 1, world=world, source=source, textured=TEXTURED_SHARE, text=text)
         while True:
             batch = scenes.next(RENDERED_ROWS)
-            judged = torch.nn.functional.pad(batch.chances[:, 1:].any(-1), (0, 1))
+            judged = torch.nn.functional.pad(batch.weight[:, 1:] > 0, (0, 1))
             yield Examples(batch.ids, judged)
 
 

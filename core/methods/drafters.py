@@ -60,8 +60,7 @@ def sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
 
 
 def pjd(context: MethodContext, values: Values) -> Drafter:
-    preview = 0 if context.origins is None else int((context.origins < 0).sum())
-    return RowDrafter(context.row, context.allowed, **values, preview=preview)
+    return RowDrafter(context.row, context.allowed, **values, preview=context.preview)
 
 
 def dynamic(values: Values) -> Dynamic:

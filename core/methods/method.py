@@ -29,6 +29,7 @@ class MethodContext:
     drafters: loaders by kind; fitted: parameter values fitted to this model and machine, by method.
     unread: `[V]` bool, ids of prompts that a drafter without eyes drops (those that stand for pictures).
     origins: `[T]`, which earlier token of a picture shows the same spot, -1 where none does; see `drafters.jacobi`.
+    preview: tokens drawn before the first row of the picture.
     """
 
     model: str
@@ -41,6 +42,7 @@ class MethodContext:
     fitted: Callable[[str], dict[str, Any]] = field(default=lambda method: {})
     unread: Tensor | None = None
     origins: Tensor | None = None
+    preview: int = 0
 
     @property
     def has(self) -> frozenset[str]:

@@ -101,6 +101,10 @@ class ImagePipeline(PicturePipeline):
         return self.family.origins
 
     @property
+    def preview(self) -> int:  # type: ignore[override]
+        return int((self.family.placed >= 0).int().argmax())
+
+    @property
     def budget(self) -> int:
         return self.family.budget
 

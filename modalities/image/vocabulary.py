@@ -1,6 +1,7 @@
-"""One vocabulary for captions and image codes: specials, then words, then the codebook.
+"""One vocabulary for captions, plans and image codes: specials, then words, then the codebook.
 
-A sequence is `<bos> word … word <boi> code … code`; the unconditional branch of guidance is `<bos> <boi> code …`.
+A sequence is `<bos> word … word <boi> plan code … code` (`plan.py`); the unconditional branch of guidance is
+`<bos> <boi> plan code …`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from polydraft.modalities.image import plan
+from polydraft.modalities.world.words.captions import synonyms
+from polydraft.modalities.world.worlds import World
 
 PAD, BOS, BOI, UNKNOWN = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<boi>", "<unk>")
@@ -25,6 +30,11 @@ def build(words: list[str], synonyms: dict[str, str]) -> Tokenizer:
     )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
+
+
+def of_pictures(world: World) -> Tokenizer:
+    """Words of a world's captions, and of the plans of its pictures."""
+    return build([*world.vocabulary(), *plan.words()], synonyms())
 
 
 def load(folder: Path) -> Tokenizer:

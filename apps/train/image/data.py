@@ -12,27 +12,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from polydraft.apps.train.image.posterior import (
-    CELLS,
-    MOST,
-    SIDE,
-    Bools,
-    Codes,
-    Floats,
-    behind,
-    corner,
-    first_of,
-    laws,
-    settled,
-)
 from polydraft.core.model.precision import fast_dtype
-from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.painting.matte import shown
-from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
@@ -43,12 +30,17 @@ from polydraft.modalities.world.scene import (
     place,
     random_composition,
 )
-from polydraft.modalities.world.words.captions import describe, in_setting, synonyms, with_article
+from polydraft.modalities.world.words.captions import describe, with_article
 from polydraft.modalities.world.worlds import FLAT, World
 
 if TYPE_CHECKING:
     from polydraft.apps.train.image.textured import Source
 
+Codes = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+CELLS = (CANVAS // GRID) ** 2
 LONGEST_PROMPT = 16
 LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
@@ -70,8 +62,6 @@ def packed_scene(rng: np.random.Generator, tries: int = 24, backgrounds: Sequenc
 def list_objects(scene: Scene, rng: np.random.Generator) -> str:
     """ "cat fox cat on a blue background": the caption of a packed scene, its objects in any order."""
     kinds = rng.permutation([item.kind for item in scene.objects])
-    if scene.background in SETTINGS:
-        return in_setting(" ".join(kinds), scene.background, rng)
     return f"{' '.join(kinds)} on {with_article(f'a {scene.background}')} background"
 
 
@@ -114,21 +104,13 @@ def grounds(weight: Tensor) -> Tensor:
     return F.avg_pool2d(outside.float(), GRID)[:, 0]
 
 
-def outline(scene: Scene) -> Codes:
-    """`[MOST_LISTED, 2]`: every thing's kind, by number, and the first cell that shows it; of things that are not there
-    the number behind the last kind, and cell -1."""
-    found = np.tile([len(KINDS), -1], (MOST_LISTED, 1))
-    for row, item in enumerate(scene.objects):
-        found[row] = list(KINDS).index(item.kind), corner(item) + first_of(shown(item.kind, item.size))
-    return found
-
-
-def begun(scene: Scene) -> Bools:
-    """`[H/8, W/8]`: cells in a thing's box behind the first that shows it: from there on it is seen to be there."""
-    found = np.zeros(CELLS, bool)
+def belonging(scene: Scene) -> Bools:
+    """`[H/8, W/8]`: cells that belong to things."""
+    found = np.zeros((CANVAS // GRID, CANVAS // GRID), bool)
     for item in scene.objects:
-        found[behind(item, first_of(shown(item.kind, item.size)))] = True
-    return found.reshape(SIDE, SIDE)
+        cells, row, column = shown(item.kind, item.size), item.y // GRID, item.x // GRID
+        found[row : row + len(cells), column : column + len(cells)] |= cells
+    return found
 
 
 class GlyphCodes:
@@ -172,111 +154,89 @@ def glyph_codes(folder: Path, changed: int) -> GlyphCodes:
 
 @dataclass(frozen=True)
 class Batch:
-    """ids `[B, L]` right-padded. What the token at every place could have been, and the chances: choices and chances
-    `[B, L, K]`; chances are 0 where there is nothing to learn. starts `[B, L]`: where an object may begin. weight
-    `[B, L]`: what a place counts. cells `[B, L]`: which cell a code is of, -1 for the caption. kinds, begins
-    `[B, MOST_LISTED]`: things as `outline` has them.
-    """
+    """ids `[B, L]` right-padded. weight `[B, L]`: what the id at a place counts, 0 where there is nothing to learn.
+    planned `[B, L]`: ids of plans."""
 
     ids: Tensor
-    choices: Tensor
-    chances: Tensor
-    starts: Tensor
     weight: Tensor
-    cells: Tensor
-    kinds: Tensor
-    begins: Tensor
+    planned: Tensor
 
 
 class Sample(NamedTuple):
-    """A scene of a batch: codes `[H/8, W/8]`; laws as `posterior.laws` has them; weight `[CELLS]`; things as
-    `outline` has them."""
+    """A scene of a batch: its caption, what its plan says, its codes `[H/8, W/8]` and what each counts."""
 
     caption: str
+    plan: list[str]
     codes: Codes
-    laws: tuple[Codes, Floats, Bools]
     weight: Floats
-    things: Codes
 
 
 class Batches:
-    """Captions and codes of scenes, with the laws of their codes.
+    """Captions, plans and codes of scenes.
 
     One caption in `drop` is left out for guidance (Ho and Salimans 2022, "Classifier-Free Diffusion Guidance").
-    In a world with settings a share `textured` of the scenes come from `source`. What could begin where is counted
-    there, too, but nobody can count what a texture could have been: its law is the code itself, and its divergence is
-    the cross-entropy. Most of that nobody could know, and it drowns what can be: cells of things already begun count
-    `things` times as much as others. Whether one has begun is known from the codes before it, so that the best law
-    stays the same.
+    In a world with settings a share `textured` of the scenes come from `source`. Most that a texture's code says nobody
+    could know, and it drowns what can be: cells of things count `things` times as much as others. Which these are the
+    plan has said, so that the best law stays the same. text: the vocabulary, the world's own unless given; one without
+    plans makes rows without.
     """
-
-    longest = LONGEST_PROMPT
 
     def __init__(
         self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1, world: World = FLAT,
-        source: Source | None = None, textured: float = 0.0, things: float = 1.0,
+        source: Source | None = None, textured: float = 0.0, things: float = 1.0, text: Tokenizer | None = None,
     ) -> None:  # fmt: skip
         self.codes = glyph_codes(vq_folder, (vq_folder / "model.safetensors").stat().st_mtime_ns)
-        self.text = vocabulary.build(world.vocabulary(), synonyms())
+        self.text = text or vocabulary.of_pictures(world)
+        self.planned = plan.said(self.text)
         self.source, self.textured, self.things = source, textured if source else 0.0, things
-        if world.settings:
-            self.longest = LONGEST_IN_SETTINGS
+        self.longest = LONGEST_IN_SETTINGS if world.settings else LONGEST_PROMPT
         self.offset = vocabulary.code_offset(self.text)
         self.vocab_size = self.offset + self.codes.size
-        self.rng, self.held_out, self.drop = np.random.default_rng(seed), held_out, drop
+        self.world, self.rng = world, np.random.default_rng(seed)
+        self.held_out, self.drop = held_out, drop
 
-    def captioned(self) -> tuple[str, Scene, tuple[Codes, Floats, Bools]]:
-        """A composition from the grammar, drawn once: its caption, and the law of every code."""
+    def on_colours(self) -> Sample:
+        """A scene of the flat world's grammar."""
         composition = random_composition(self.rng, self.held_out)
         scene = place(composition, self.rng)
-        codes, empty = self.codes.of(scene), int(self.codes.empty[scene.background])
-        caption = "" if self.rng.random() < self.drop else describe(composition, self.rng)
-        return caption, scene, laws(composition, scene, codes, empty, int(self.rng.integers(6)))
+        return Sample(self.kept(describe(composition, self.rng)), plan.of(scene), self.codes.of(scene), np.ones(CELLS))
 
-    def packed(self) -> tuple[str, Scene, tuple[Codes, Floats, Bools]]:
-        """Many objects at once: what glyphs look like is learned sooner than from scenes that are mostly empty.
-
-        Only codes that the codes before them settle count; where objects begin is for the grammar's scenes to teach.
-        """
-        scene = packed_scene(self.rng)
-        codes = self.codes.of(scene)
-        chances = np.zeros((CELLS, 1 + MOST), np.float32)
-        for item in scene.objects:
-            chances[settled(codes, item, int(self.codes.empty[scene.background])), 0] = 1
-        laws = np.repeat(codes.reshape(-1, 1), 1 + MOST, 1), chances, np.zeros(CELLS, bool)
-        return list_objects(scene, self.rng), scene, laws
-
-    def in_setting(self, packed: float) -> Sample:
-        """A textured scene: its caption, its codes, and their laws as far as they can be counted. None is whole: what
-        begins is not the only thing that could be there beside the code that is."""
+    def in_setting(self) -> Sample:
+        """A textured scene."""
         assert self.source is not None
-        told = self.source.next(packed)
-        caption = "" if self.rng.random() < self.drop else told.captions[self.rng.integers(len(told.captions))]
-        found = told.choices, told.chances, np.zeros(CELLS, bool)
-        weight = np.where(told.begun.ravel(), self.things, 1.0).astype(np.float32)
-        return Sample(caption, told.codes, found, weight, told.things)
+        told = self.source.next()
+        weight = np.where(told.belonging.ravel(), self.things, 1.0)
+        caption = told.captions[self.rng.integers(len(told.captions))]
+        return Sample(self.kept(caption), told.plan, told.codes, weight)
 
-    def sample(self, packed: float) -> Sample:
-        if self.textured and self.rng.random() < self.textured:
-            return self.in_setting(packed)
-        caption, scene, found = self.packed() if self.rng.random() < packed else self.captioned()
-        return Sample(caption, self.codes.of(scene), found, np.ones(CELLS, np.float32), outline(scene))
+    def kept(self, caption: str) -> str:
+        return "" if self.rng.random() < self.drop else caption
 
-    def next(self, rows: int, packed: float = 0.0) -> Batch:
-        """The next batch, a share `packed` of it packed scenes."""
-        samples = [self.sample(packed) for _ in range(rows)]
-        length = self.longest + CELLS  # one shape for every batch: compiled once
-        ids = torch.full((rows, length), vocabulary.PAD)
-        choices, chances = torch.zeros(rows, length, 1 + MOST, dtype=torch.long), torch.zeros(rows, length, 1 + MOST)
-        starts, weight = torch.zeros(rows, length, dtype=torch.bool), torch.zeros(rows, length)
-        cells = torch.full((rows, length), -1)
-        for row, (caption, codes, (what, how_likely, may_begin), counts, _) in enumerate(samples):
+    def next(self, rows: int) -> Batch:
+        """The next pictures."""
+        among = self.rng.random(rows) < self.textured
+        return self.batch([self.in_setting() if textured else self.on_colours() for textured in among], CELLS)
+
+    def plans(self, rows: int) -> Batch:
+        """Captions and plans of so many scenes that nobody draws."""
+        asked = [self.world.composition(self.rng, self.held_out) for _ in range(rows)]
+        none = np.zeros((0, 0), np.int64), np.zeros(0)
+        return self.batch(
+            [Sample(self.kept(describe(one, self.rng)), plan.of(place(one, self.rng)), *none) for one in asked], 0
+        )
+
+    def batch(self, samples: list[Sample], codes: int) -> Batch:
+        """Of samples with so many codes each."""
+        length = self.longest + self.planned + codes  # one shape for every batch: compiled once
+        ids = torch.full((len(samples), length), vocabulary.PAD)
+        weight, planned = torch.zeros(len(samples), length), torch.zeros(len(samples), length, dtype=torch.bool)
+        for row, (caption, said, drawn, counts) in enumerate(samples):
             prompt = vocabulary.prompt_ids(self.text, caption)
-            here = slice(len(prompt), len(prompt) + CELLS)
-            ids[row, : len(prompt)] = torch.tensor(prompt)
-            ids[row, here] = torch.from_numpy(codes).flatten() + self.offset
-            choices[row, here], chances[row, here] = torch.from_numpy(what) + self.offset, torch.from_numpy(how_likely)
-            starts[row, here], weight[row, here] = torch.from_numpy(may_begin), torch.from_numpy(counts)
-            cells[row, here] = torch.arange(CELLS)
-        kinds, begins = torch.from_numpy(np.stack([one.things for one in samples])).unbind(-1)
-        return Batch(ids, choices, chances, starts, weight, cells, kinds, begins)
+            begins = len(prompt) + self.planned
+            here = slice(begins, begins + codes)
+            words = [self.text.token_to_id(word) for word in said[: self.planned]]
+            ids[row, :begins] = torch.tensor([*prompt, *words])
+            ids[row, here] = torch.from_numpy(drawn).flatten() + self.offset
+            weight[row, here] = torch.from_numpy(counts).float()
+            weight[row, len(prompt) : begins], planned[row, len(prompt) : begins] = 1, True
+        return Batch(ids, weight, planned)

@@ -1,6 +1,6 @@
 """A target of the settings' world begun with what one of the flat world knows: layers, words, and codes translated.
 
-    model = inherit(config, Path("assets/models/tiny-image"), Path("runs/tiny-image/tokenizer"), EVERYTHING)
+    inherit(model, Path("assets/models/tiny-image"), Path("runs/tiny-image/tokenizer"), of_pictures(EVERYTHING))
 
 A tokenizer that was begun as the elder's has the elder's codes, and they keep their rows. Both see the same scenes: any
 other code begins as the mean of the old codes that stood where it stands, in the embedding as in the head; one that no
@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from polydraft.apps.train.image.data import encoded, open_tokenizer, packed_scene, to_pixels
 from polydraft.core.errors import InvalidArgument
@@ -23,8 +24,7 @@ from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import card
 from polydraft.modalities.world.scene import Scene, place
-from polydraft.modalities.world.words.captions import synonyms
-from polydraft.modalities.world.worlds import FLAT, TEXTURED, World
+from polydraft.modalities.world.worlds import FLAT, TEXTURED
 
 SCENES, TOGETHER = 3000, 20  # looked at, and at once
 
@@ -35,23 +35,24 @@ def check(elder: Path) -> None:
         raise InvalidArgument(f"a target cannot begin as that in {elder}; give a model of the flat world: tiny-image.")
 
 
-def inherit(config: LlamaConfig, elder: Path, tokenizer: Path, world: World, seed: int = 0) -> LlamaForCausalLM:
-    """A model of `config`, whose layers are as wide and as many as those of the target in the model folder `elder`."""
+@torch.no_grad()
+def inherit(model: LlamaForCausalLM, elder: Path, tokenizer: Path, text: Tokenizer, seed: int = 0) -> None:
+    """Begin `model`, which reads `text` and the codes of `tokenizer`, with what the target in the model folder `elder`
+    knows; its layers must be as wide and as many."""
     check(elder)
-    old = LlamaForCausalLM.from_pretrained(elder / "target", dtype=torch.float32)
+    config, old = model.config, LlamaForCausalLM.from_pretrained(elder / "target", dtype=torch.float32)
     if (old.config.hidden_size, old.config.num_hidden_layers) != (config.hidden_size, config.num_hidden_layers):
         raise InvalidArgument(f"a target that begins as that in {elder} needs its width and its number of layers.")
-    model = LlamaForCausalLM(config)
     model.model.layers.load_state_dict(old.model.layers.state_dict())
     model.model.norm.load_state_dict(old.model.norm.state_dict())
-    before, now = (vocabulary.build(some.vocabulary(), synonyms()) for some in (FLAT, world))
-    words, first, then = before.get_vocab_size(), vocabulary.code_offset(before), vocabulary.code_offset(now)
+    before = vocabulary.load(elder / "target")
+    known = {word: index for word, index in before.get_vocab().items() if text.token_to_id(word) is not None}
+    here = [text.token_to_id(word) for word in known]
     share = translation(open_tokenizer(elder / "tokenizer"), open_tokenizer(tokenizer), seed)
-    with torch.no_grad():
-        for new, known in ((model.model.embed_tokens, old.model.embed_tokens), (model.lm_head, old.lm_head)):
-            new.weight[:words] = known.weight[:words]
-            new.weight[then:] = share @ known.weight[first:]
-    return model
+    tables = (model.model.embed_tokens, old.model.embed_tokens), (model.lm_head, old.lm_head)
+    for table, had in tables:
+        table.weight[here] = had.weight[list(known.values())]
+        table.weight[vocabulary.code_offset(text) :] = share @ had.weight[vocabulary.code_offset(before) :]
 
 
 @torch.no_grad()

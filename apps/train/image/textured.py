@@ -21,54 +21,37 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from polydraft.apps.train.image.data import (
-    begun,
-    encoded,
-    list_objects,
-    open_tokenizer,
-    outline,
-    packed_scene,
-    to_pixels,
-)
-from polydraft.apps.train.image.posterior import Bools, Codes, Floats
-from polydraft.apps.train.image.starting import starting_laws
+from polydraft.apps.train.image.data import Bools, Codes, belonging, encoded, open_tokenizer, to_pixels
 from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.image import plan
 from polydraft.modalities.image.vq import VQTokenizer
-from polydraft.modalities.world.painting.matte import matted
-from polydraft.modalities.world.scene import place, to_bytes
+from polydraft.modalities.world.scene import place
 from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.worlds import TEXTURED
 
 SCENES = 1000  # a shard
 WORDINGS = 4  # captions a scene
-PACKED = 0.3  # share of packed scenes in shards
 TOGETHER = 16  # scenes encoded at once
 WAIT = 2.0  # seconds between looks for a first shard
 
 
 @dataclass(frozen=True)
 class Told:
-    """A scene. captions: several wordings. codes: `[H/8, W/8]`. choices, chances: `[CELLS, 1 + MOST]`, what could have
-    been (`starting.py`). packed: whether it only lists its objects. begun: which cells belong to things that can be
-    seen by then, `[H/8, W/8]`. things: as `outline` has them.
-    """
+    """A scene. captions: several wordings. plan: its words. codes: `[H/8, W/8]`. belonging: which of them belong to
+    things."""
 
     captions: list[str]
+    plan: list[str]
     codes: Codes
-    choices: Codes
-    chances: Floats
-    packed: bool
-    begun: Bools
-    things: Codes
+    belonging: Bools
 
 
 class Source(Protocol):
     """Where scenes come from."""
 
-    def next(self, packed: float) -> Told:
-        """A scene; a share `packed` of them, where it can be chosen, is packed."""
+    def next(self) -> Told:
+        """A scene."""
 
 
 class Live:
@@ -78,33 +61,24 @@ class Live:
         self.vq, self.rng, self.held_out = vq, np.random.default_rng(seed), held_out
         self.ready: list[Told] = []
 
-    def next(self, packed: float) -> Told:
+    def next(self) -> Told:
         if not self.ready:
-            self.ready = self.draw(TOGETHER, packed)
+            self.ready = self.draw(TOGETHER)
         return self.ready.pop()
 
     @torch.no_grad()
-    def draw(self, number: int, packed: float) -> list[Told]:
-        crowded = (self.rng.random(number) < packed).tolist()
-        asked = [None if full else TEXTURED.composition(self.rng, self.held_out) for full in crowded]
-        scenes = [place(one, self.rng) if one else packed_scene(self.rng, 24, TEXTURED.settings) for one in asked]
-        captions = [
-            [describe(one, self.rng) if one else list_objects(scene, self.rng) for _ in range(WORDINGS)]
-            for one, scene in zip(asked, scenes, strict=True)
+    def draw(self, number: int) -> list[Told]:
+        asked = [TEXTURED.composition(self.rng, self.held_out) for _ in range(number)]
+        scenes = [place(one, self.rng) for one in asked]
+        captions = [[describe(one, self.rng) for _ in range(WORDINGS)] for one in asked]
+        codes = encoded(self.vq, to_pixels([scene.matted() for scene in scenes]))
+        return [
+            Told(told, plan.of(scene), drawn, belonging(scene))
+            for told, scene, drawn in zip(captions, scenes, codes, strict=True)
         ]
-        layers = [scene.layers() for scene in scenes]
-        codes = self.encode(to_pixels([to_bytes(matted(*parts)) for parts in layers]))
-        grounds = [picture for picture, _ in layers]
-        laws = starting_laws(asked, scenes, grounds, codes, self.encode, self.rng)
-        within, things = [begun(scene) for scene in scenes], [outline(scene) for scene in scenes]
-        return [Told(*told) for told in zip(captions, codes, *laws, crowded, within, things, strict=True)]
 
-    def encode(self, pixels: Tensor) -> Codes:
-        """Codes `[B, H/8, W/8]` of pictures `[B, 3, H, W]`."""
-        return encoded(self.vq, pixels)
-
-    def draw_many(self, number: int, packed: float) -> list[Told]:
-        return [told for _ in range(0, number, TOGETHER) for told in self.draw(TOGETHER, packed)][:number]
+    def draw_many(self, number: int) -> list[Told]:
+        return [told for _ in range(0, number, TOGETHER) for told in self.draw(TOGETHER)][:number]
 
 
 class Shards:
@@ -114,10 +88,8 @@ class Shards:
         self.folder, self.rng = folder, np.random.default_rng(seed)
         self.scenes = self.endless()
 
-    def next(self, packed: float) -> Told:
-        while (told := next(self.scenes)).packed and self.rng.random() > packed / PACKED:
-            pass
-        return told
+    def next(self) -> Told:
+        return next(self.scenes)
 
     def endless(self) -> Iterator[Told]:
         while True:
@@ -125,12 +97,10 @@ class Shards:
                 time.sleep(WAIT)
             for path in self.rng.permutation(np.array(found, dtype=object)):
                 with np.load(path) as stored:
-                    codes, captions = stored["codes"].astype(np.int64), json.loads(str(stored["captions"]))
-                    choices, chances = stored["choices"].astype(np.int64), stored["chances"].astype(np.float32)
-                    packed, within, things = stored["packed"], stored["begun"], stored["things"].astype(np.int64)
+                    codes, within = stored["codes"].astype(np.int64), stored["belonging"]
+                    captions, plans = json.loads(str(stored["captions"])), json.loads(str(stored["plans"]))
                 for at in self.rng.permutation(len(codes)):
-                    laws = choices[at], chances[at]
-                    yield Told(captions[at], codes[at], *laws, bool(packed[at]), within[at], things[at])
+                    yield Told(captions[at], plans[at], codes[at], within[at])
 
 
 def write(path: Path, scenes: list[Told]) -> None:
@@ -139,11 +109,9 @@ def write(path: Path, scenes: list[Told]) -> None:
     with part.open("wb") as file:
         np.savez_compressed(
             file, codes=np.stack([told.codes for told in scenes]).astype(np.uint16),
-            choices=np.stack([told.choices for told in scenes]).astype(np.uint16),
-            chances=np.stack([told.chances for told in scenes]),
-            packed=np.array([told.packed for told in scenes]), begun=np.stack([told.begun for told in scenes]),
-            things=np.stack([told.things for told in scenes]).astype(np.int16),
+            belonging=np.stack([told.belonging for told in scenes]),
             captions=np.array(json.dumps([told.captions for told in scenes])),
+            plans=np.array(json.dumps([told.plan for told in scenes])),
         )  # fmt: skip
     part.rename(path)
 
@@ -161,7 +129,7 @@ def run(tokenizer: Path, out: Path, scenes: int, seed: int = 0, first: int = 0, 
             continue
         # shards of the same number hold the same scenes, whoever writes them
         source = Live(vq, int(np.random.SeedSequence((seed, index)).generate_state(1)[0]))
-        write(path, source.draw_many(SCENES, PACKED))
+        write(path, source.draw_many(SCENES))
         made += 1
         print(f"{time.monotonic() - begun:6.0f}s {path.name}, {made * SCENES} scenes", flush=True)
 

@@ -11,7 +11,6 @@ sequences (activation times outgoing weight). On the shipped `tiny-image`, at 6.
 from __future__ import annotations
 
 import argparse
-import time
 from functools import partial
 from pathlib import Path
 
@@ -22,17 +21,17 @@ from transformers import LlamaForCausalLM
 from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import save_pretrained
 from polydraft.apps.train.image.data import Batch, Batches
-from polydraft.apps.train.image.target import WEIGHTS, divergence
+from polydraft.apps.train.image.target import WEIGHTS, losses
 from polydraft.core.model.precision import mixed
+from polydraft.modalities.image import vocabulary
 
 LAYERS, NEURONS = 10, 448  # of 12 and 704
-PACKED = 0.5  # share of packed scenes at first, as much of the minutes later none
 
 
 @torch.no_grad()
 def energies(model: LlamaForCausalLM, batch: Batch) -> list[Tensor]:
     """What every feed-forward neuron adds to its layer's output, squared, over codes that mean something; a layer."""
-    taught, found = batch.chances.any(-1), []
+    taught, found = batch.weight > 0, []
 
     def watch(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
         found.append(inputs[0].float()[taught].square().mean(0))
@@ -58,7 +57,7 @@ def shorten(model: LlamaForCausalLM, batch: Batch, layers: int) -> None:
         for gone in range(len(whole)):
             inner.layers = torch.nn.ModuleList([layer for index, layer in enumerate(whole) if index != gone])
             model.config.num_hidden_layers = len(inner.layers)
-            costs.append(divergence(model, batch)[0].item())
+            costs.append(losses(model, [batch])[0].item())
         gone = min(range(len(costs)), key=costs.__getitem__)
         print(f"layer {gone} goes: {costs[gone]:.4f} nats a code", flush=True)
         inner.layers = torch.nn.ModuleList([layer for index, layer in enumerate(whole) if index != gone])
@@ -85,8 +84,9 @@ def narrow(model: LlamaForCausalLM, batch: Batch, neurons: int) -> LlamaForCausa
 def run(image: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, rate: float = 1e-3) -> None:
     """Make smaller and heal for `minutes`; leaves a `LlamaForCausalLM` over `tiny-image`'s codes in `out`."""
     torch.manual_seed(seed)
-    data = Batches(image / "tokenizer", seed + 7)
-    valid = Batches(image / "tokenizer", 99, held_out=True, drop=0.0).next(16)
+    text = vocabulary.load(image / "target")
+    data = Batches(image / "tokenizer", seed + 7, text=text)
+    valid = Batches(image / "tokenizer", 99, held_out=True, drop=0.0, text=text).next(16)
     whole = LlamaForCausalLM.from_pretrained(image / "target", dtype=torch.float32)
     tell("whole", whole, valid)
     shorten(whole, data.next(8), LAYERS)
@@ -94,13 +94,8 @@ def run(image: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, r
     tell("smaller", model, valid)
     model.model.compile()
     out.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
-
-    def next_batch() -> Batch:
-        return data.next(rows, max(0.0, PACKED - (time.monotonic() - begun) / (minutes * 60)))
-
     course.run(
-        model, [], partial(divergence, model), next_batch, [valid], partial(save_pretrained, model, out),
+        model, [], partial(losses, model), lambda: [data.next(rows)], [[valid]], partial(save_pretrained, model, out),
         weights=WEIGHTS, minutes=minutes, rate=rate, curve=[], rank=0,
     )  # fmt: skip
     tell("healed", model, valid)
@@ -108,7 +103,7 @@ def run(image: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, r
 
 @torch.no_grad()
 def tell(name: str, model: LlamaForCausalLM, valid: Batch) -> None:
-    print(f"{name}: {divergence(model, valid)[0].item():.4f} nats a code", flush=True)
+    print(f"{name}: {losses(model, [valid])[0].item():.4f} nats a code", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.apps.train.image.data import LONGEST_PROMPT, list_objects, packed_scene, to_pixels
-from polydraft.apps.train.image.posterior import CELLS, MOST, Bools, Codes, Floats, corner, laws, settled
+from polydraft.apps.train.latent.posterior import CELLS, MOST, Bools, Codes, Floats, corner, laws, settled
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder

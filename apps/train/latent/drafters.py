@@ -24,10 +24,10 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
 from polydraft.apps.train import checkpoint, course
-from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
 from polydraft.apps.train.latent.lessons import Lessons, noisy
 from polydraft.apps.train.latent.model import LatentModel, losses, noised
+from polydraft.apps.train.latent.posterior import CELLS
 from polydraft.apps.train.latent.target import JUDGE_EVERY
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.model.precision import mixed

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaModel
 
 from polydraft.apps.bench.image.prompts import held_out
-from polydraft.apps.train.image.posterior import CELLS, SIDE
+from polydraft.apps.train.latent.posterior import CELLS, SIDE
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import LatentHead

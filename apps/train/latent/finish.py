@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polydraft.apps.train.image.posterior import SIDE
 from polydraft.apps.train.latent.autoencoder import ROWS, learn_to_decode
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
+from polydraft.apps.train.latent.posterior import SIDE
 from polydraft.apps.train.latent.rounds import drawn
 from polydraft.apps.train.latent.stages import fit_head
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder

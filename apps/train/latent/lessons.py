@@ -1,6 +1,6 @@
 """What is taught about a latent: the head learns to denoise whatever it could be, and the backbone to know what begins.
 
-What a latent could be is known with its chances (`image/posterior.py`), so the noisy latent is drawn from that law,
+What a latent could be is known with its chances (`posterior.py`), so the noisy latent is drawn from that law,
 whichever way the scene went, and the head is taught the law's own posterior mean at that point instead of a single draw
 of it: the same optimum with less noise in it.
 """
@@ -15,7 +15,6 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from polydraft.apps.train.image.target import divergence_begun, divergence_of
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.head import LatentHead
@@ -27,6 +26,22 @@ OVER = 4.0  # what one where no more may begin counts more, of what begins
 PLAIN = 0.4  # what a latent of bare background counts, where nothing else is possible nor tempting
 TINY = 1e-9  # chances below it are none
 HEADROOM = 0.8  # noise below the chain's last but one level that the head is taught
+
+
+def divergence_of(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor:
+    """KL in nats of every row: logits `[N, V]`; chances and choices `[N, K]`."""
+    said = logits.log_softmax(-1).gather(1, choices)
+    return -(torch.where(chances > 0, chances * said, 0) + torch.special.entr(chances)).sum(-1)
+
+
+def divergence_begun(logits: Tensor, chances: Tensor, choices: Tensor) -> Tensor:
+    """`divergence_of` given that something begins: the first choice, for nothing, is left out.
+
+    Objects are few: at most cells the law says "nothing yet" and what would begin has next to no weight. Given that
+    something does begin, the law of what it is can be taught at each of them.
+    """
+    begun = logits.scatter(1, choices[:, :1], -torch.inf)
+    return divergence_of(begun, chances[:, 1:] / chances[:, 1:].sum(1, keepdim=True), choices[:, 1:])
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,7 @@ class Beginnings(Rows):
 
     def told(self, probe: Probe) -> Tensor:
         """`[3]`: how far what the probe says begins is from the law, KL in nats a latent, weighted; of what it is
-        alone, where something may begin (`divergence` of the image model's codes); and there, the squared error of the
+        alone, where something may begin; and there, the squared error of the
         latent.
 
         Squared errors of latents hardly tell a chance of .95 from 1, which decides whether a thing comes at all.

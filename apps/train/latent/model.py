@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from transformers import LlamaModel
 
 from polydraft.apps.train import checkpoint
-from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.apps.train.latent.lessons import Lessons, denoising
+from polydraft.apps.train.latent.posterior import CELLS
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.head import LatentHead
 

@@ -25,8 +25,6 @@ from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_ra
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
-from polydraft.modalities.world.words.captions import synonyms
-from polydraft.modalities.world.words.captions import vocabulary as words
 
 KEPT = 160  # batches of states that the head learns from alone
 FEWER = 48  # that the probe does
@@ -40,7 +38,7 @@ def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: 
     """What the backbone reads for a latent becomes what it read for the code of the same cell."""
     codes = GlyphCodes(open_tokenizer(image / "tokenizer"))
     whole = LlamaForCausalLM.from_pretrained(image / "target", dtype=torch.float32)
-    offset = vocabulary.code_offset(vocabulary.build(words(), synonyms()))
+    offset = vocabulary.code_offset(vocabulary.load(image / "target"))
     pairs = [(torch.from_numpy(glyphs.glyphs[name]), torch.from_numpy(codes.glyphs[name])) for name in glyphs.glyphs]
     pairs += [
         (torch.tensor(glyphs.empty[name]), torch.tensor(codes.empty[name])) for name in glyphs.empty for _ in range(500)

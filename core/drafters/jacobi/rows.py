@@ -49,7 +49,7 @@ class OpenRows(Rows):
 class RowDrafter:
     """row: tokens a row of the picture. lead: codes that a row has more than the one below it. rows: most that are open
     at once. window: guesses a row and pass. init: what guesses are before any pass has made them. allowed: `[V]` bool.
-    preview: tokens of a smaller picture before this one; they are drawn in their order.
+    preview: tokens before the picture, of a smaller one or of a plan; they are drawn in their order.
     """
 
     row: int

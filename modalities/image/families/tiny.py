@@ -1,15 +1,21 @@
-"""The project's own pictures: words of the emoji world and codes in one vocabulary, and a tokenizer of their own."""
+"""The project's own pictures: words of the emoji world and codes in one vocabulary, and a tokenizer of their own.
+
+A model whose vocabulary has plans writes one before it draws (`plan.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.law.history import History
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
+from polydraft.modalities.image.plan import Slots
 from polydraft.modalities.image.run import Asked
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.image.world import WorldWords
@@ -37,6 +43,22 @@ class TinyImage(PictureFamily):
                 f"the words and codes in {parts.card.path} are {wanted} ids and its target knows {self.size}; "
                 "its parts are of several models, install it again."
             )
+        self.slots = Slots.of(self.world.words, ~self.table.isnan().any(-1))
+
+    @property
+    def budget(self) -> int:
+        return self.slots.length + super().budget
+
+    @property
+    def placed(self) -> Tensor:
+        return torch.cat([torch.full((self.slots.length,), -1), super().placed[: super().budget]])
+
+    @property
+    def classes(self) -> Tensor:
+        return self.slots.classes
+
+    def slot(self, history: History) -> Tensor:
+        return self.slots(history)
 
     def caption(self, text: str) -> tuple[str, list[str]]:
         return self.world.caption(text)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.train.image.data import LONGEST_PROMPT, Batches, GlyphCodes, list_objects, packed_scene
+from polydraft.apps.train.image.data import CELLS, LONGEST_PROMPT, Batches, GlyphCodes, list_objects, packed_scene
+from polydraft.apps.train.image.places import begin
+from polydraft.apps.train.image.target import losses
 from polydraft.core.model.precision import fast_dtype
-from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import card
-from polydraft.modalities.world.scene import overlap, place, random_composition
+from polydraft.modalities.world.scene import Scene, overlap, place, random_composition
+from polydraft.modalities.world.words.captions import synonyms
+from polydraft.modalities.world.worlds import FLAT
 
 
 @pytest.fixture(scope="module")
@@ -33,30 +40,75 @@ def test_pasted_codes_are_those_of_the_rendered_scene(batches: Batches, tokenize
     assert all((batches.codes.of(scene) == codes).all() for scene, codes in zip(scenes, encoded, strict=True))
 
 
-def test_rows_are_a_prompt_then_codes_that_their_law_allows(batches: Batches) -> None:
+def test_rows_are_a_prompt_a_plan_and_codes(batches: Batches) -> None:
     batch = batches.next(8)
-    codes = batches.codes.side**2
-    for ids, choices, chances, starts in zip(batch.ids, batch.choices, batch.chances, batch.starts, strict=True):
+    for ids, weight, planned in zip(batch.ids, batch.weight, batch.planned, strict=True):
         begins = ids.tolist().index(vocabulary.BOI) + 1
-        here = slice(begins, begins + codes)
-        assert (ids[:begins] < batches.offset).all() and (ids == vocabulary.UNKNOWN).sum() == 0
-        assert (choices[here] >= batches.offset).all() and torch.allclose(chances[here].sum(-1), torch.ones(codes))
-        assert ((choices == ids[:, None]) & (chances > 0))[here].any(-1).all()
-        assert chances[:begins].sum() == 0 and not starts[:begins].any() and not starts[begins + codes :].any()
+        codes = slice(begins + plan.LENGTH, begins + plan.LENGTH + CELLS)
+        assert (ids[: codes.start] < batches.offset).all() and (ids == vocabulary.UNKNOWN).sum() == 0
+        assert (ids[codes] >= batches.offset).all() and (ids[codes.stop :] == vocabulary.PAD).all()
+        assert weight.nonzero().flatten().tolist() == list(range(begins, codes.stop)) and weight.max() == 1
+        assert planned.nonzero().flatten().tolist() == list(range(begins, codes.start))
+        said = [batches.text.id_to_token(int(index)) for index in ids[begins : codes.start]]
+        things = plan.things(said)
+        drawn = batches.codes.of(Scene(background(batches, ids[codes]), things))
+        assert (ids[codes].numpy() - batches.offset == drawn.ravel()).all()  # the picture is the plan's
 
 
-def test_packed_rows_teach_what_is_settled_and_nothing_else(batches: Batches) -> None:
-    batch = batches.next(8, packed=1.0)
-    taught = batch.chances.any(-1)
-    assert not batch.starts.any() and (taught.sum(1) > 40).all()
-    assert (batch.chances[taught][:, 0] == 1).all() and (batch.choices[taught][:, 0] == batch.ids[taught]).all()
+def background(batches: Batches, codes: torch.Tensor) -> str:
+    """Of a flat scene: the colour that most of its codes are."""
+    most = int(codes.mode().values) - batches.offset
+    return next(name for name, code in batches.codes.empty.items() if code == most)
+
+
+def test_plans_alone_have_no_codes(batches: Batches) -> None:
+    batch = batches.plans(20)
+    assert batch.ids.shape == (20, LONGEST_PROMPT + plan.LENGTH) and (batch.ids < batches.offset).all()
+    assert (batch.planned.sum(1) == plan.LENGTH).all() and batch.weight.equal(batch.planned.float())
+
+
+def test_a_vocabulary_without_plans_makes_rows_without(tokenizer: Path) -> None:
+    text = vocabulary.build(FLAT.vocabulary(), synonyms())
+    batch = Batches(tokenizer, 0, text=text).next(2)
+    assert not batch.planned.any() and (batch.weight.sum(1) == CELLS).all()
 
 
 def test_some_captions_are_dropped_and_no_scene_is_held_out(batches: Batches) -> None:
-    captions = [batches.captioned()[0] for _ in range(100)]
+    captions = [batches.on_colours().caption for _ in range(100)]
     assert 25 < sum(caption == "" for caption in captions) < 75
     rng = np.random.default_rng(1)
     assert not any(random_composition(rng).held_out for _ in range(100))
+
+
+def test_losses_are_told_apart(batches: Batches) -> None:
+    """A model that knows every plan and no code: what is weighed are the codes, and the plans beside them."""
+
+    class Knowing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lm_head = torch.nn.Identity()
+
+        def model(self, input_ids: torch.Tensor) -> Any:
+            following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1))
+            logits = 100.0 * torch.nn.functional.one_hot(following, batches.vocab_size)
+            return SimpleNamespace(last_hidden_state=logits * (following < batches.offset)[..., None])
+
+    model: Any = Knowing()
+    codes, said = losses(model, [batches.next(2), batches.plans(3)]).tolist()
+    assert codes == pytest.approx(math.log(batches.vocab_size), rel=1e-4) and said < 1e-4
+    assert losses(model, [batches.plans(3)])[0] == 0
+
+
+def test_words_for_places_begin_alike_where_places_are_near(batches: Batches) -> None:
+    table = torch.randn(batches.offset, 64, generator=torch.Generator().manual_seed(0))
+    before = table.clone()
+    begin([table], batches.text, 0.73 ** torch.arange(32))
+    ids = {where: batches.text.token_to_id(word) for word, where in plan.places().items()}
+    changed = (table != before).any(1).nonzero().flatten().tolist()
+    assert changed == sorted(ids.values())
+    rows = torch.nn.functional.normalize(table, dim=-1)
+    like = [float(rows[ids["small", 4, 4]] @ rows[ids["small", 4, other]]) for other in (5, 6, 10)]
+    assert like[0] > like[1] > like[2] and table[changed].std() == pytest.approx(float(before.std()), rel=0.3)
 
 
 def test_packed_scenes_fit_the_canvas_and_their_captions_the_prompt(batches: Batches) -> None:

@@ -1,22 +1,25 @@
-"""Textured scenes for the target: shards are whole, resumable and what was rendered; batches are codes with no law."""
+"""Textured scenes for the target: shards are whole, resumable and what was rendered; batches are plans and codes."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from polydraft.apps.train.assemble import assemble, world_of
+from polydraft.apps.train.image import inherit as inheriting
 from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.alike import share, shares
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
 from polydraft.apps.train.image.data import (
+    CELLS,
     Batches,
-    begun,
+    belonging,
     boxes,
     grounds,
     open_tokenizer,
@@ -25,18 +28,16 @@ from polydraft.apps.train.image.data import (
     views,
 )
 from polydraft.apps.train.image.decoder import Decoding, with_grain
-from polydraft.apps.train.image.inherit import check, kept, translation
-from polydraft.apps.train.image.posterior import first_of
-from polydraft.apps.train.image.starting import starting_laws
+from polydraft.apps.train.image.inherit import check, inherit, kept, translation
 from polydraft.apps.train.image.textured import Live, Shards
 from polydraft.apps.train.image.tokenizer import Tokenizing, grown, measures
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.precision import fast_dtype
-from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import Grain, VQTokenizer
 from polydraft.modalities.loading import card
 from polydraft.modalities.world.painting.matte import shown
-from polydraft.modalities.world.scene import Composition, Group, Placed, Scene
+from polydraft.modalities.world.scene import Placed, Scene
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
 
@@ -62,37 +63,43 @@ def test_shards_go_on_where_they_were_stopped(folder: Path, tmp_path: Path, monk
     assert sorted(path.name for path in (tmp_path / "one").glob("*.npz")) == ["000-00000.npz", "000-00001.npz"]
     textured.run(folder, tmp_path / "two", 20)
     with np.load(found) as first, np.load(tmp_path / "two" / found.name) as second:
-        assert all((first[name] == second[name]).all() for name in ("codes", "packed", "begun", "captions"))
+        assert all((first[name] == second[name]).all() for name in ("codes", "belonging", "captions", "plans"))
     reader = Shards(tmp_path / "one", 0)
-    seen = {tuple(reader.next(textured.PACKED).codes.flatten()) for _ in range(40)}
+    seen = {tuple(reader.next().codes.flatten()) for _ in range(40)}
     assert len(seen) == 40  # all of them, each once
-    assert not any(reader.next(0.0).packed for _ in range(60))
 
 
 def test_live_scenes_are_told_and_encoded_as_they_were_rendered(vq: VQTokenizer) -> None:
     source = Live(vq, 5, held_out=True)
     for _ in range(8):
-        told = source.next(0.0)
+        told = source.next()
         asked = [EVERYTHING.parse(caption).composition for caption in told.captions]
         assert asked[0] is not None and asked[0].held_out and len(set(asked)) == 1
         assert told.codes.shape == (16, 16) and len(np.unique(told.codes)) > 20  # no stamp on one colour
+        kinds = [kind for kind in told.plan[::2] if kind != plan.NOTHING]
+        assert kinds == [group.kind for group in asked[0].groups for _ in range(group.count)]
+        assert (told.belonging == shown_by(told.plan)).all()
     assert not any(
-        EVERYTHING.parse(Live(vq, seed).next(0.0).captions[0]).composition.held_out  # type: ignore[union-attr]
+        EVERYTHING.parse(Live(vq, seed).next().captions[0]).composition.held_out  # type: ignore[union-attr]
         for seed in range(2)
     )
 
 
-def test_batches_teach_codes_where_textured_and_laws_where_flat(folder: Path, vq: VQTokenizer) -> None:
-    batches = Batches(folder, 0, drop=0.0, world=EVERYTHING, source=Live(vq, 1), textured=1.0)  # slow to make: once
-    batch = batches.next(6, packed=0.5)
-    assert (batch.ids == vocabulary.UNKNOWN).sum() == 0 and not batch.starts.any()
-    taught = batch.chances.any(-1)
-    assert (taught.sum(1) == 256).all() and torch.allclose(batch.chances[taught].sum(-1), torch.ones(()))
-    possible = (batch.choices == batch.ids[..., None]) & (batch.chances > 0)
-    assert possible.any(-1)[taught].all() and (batch.chances > 0).sum(-1).max() > 1  # something could have begun
-    batches.textured = 0.0
-    flat = batches.next(6)
-    assert (flat.chances > 0).sum(-1).max() > 1  # something could have begun elsewhere
+def shown_by(said: list[str]) -> np.ndarray:
+    """Cells of the things of a plan, painted one by one."""
+    found = np.zeros((128, 128), bool)
+    for item in plan.things(said):
+        cells = shown(item.kind, item.size).repeat(8, 0).repeat(8, 1)
+        found[item.y : item.y + item.side, item.x : item.x + item.side] |= cells
+    return found[::8, ::8]
+
+
+def test_batches_of_settings_know_the_flat_worlds_words(folder: Path, vq: VQTokenizer) -> None:
+    batches = Batches(folder, 0, drop=0.0, world=EVERYTHING, source=Live(vq, 1), textured=0.5)
+    batch = batches.next(6)
+    assert (batch.ids == vocabulary.UNKNOWN).sum() == 0 and (batch.weight > 0).sum(1).tolist() == [
+        CELLS + plan.LENGTH
+    ] * 6
     plain = vocabulary.build(FLAT.vocabulary(), synonyms())
     assert plain.get_vocab().items() <= batches.text.get_vocab().items()  # ids of the flat world's words stay
 
@@ -104,47 +111,63 @@ def test_packed_scenes_in_settings_are_each_painted_anew() -> None:
     assert len({scene.seed for scene in scenes}) == 20
 
 
-def test_cells_of_things_count_more_once_they_have_begun(folder: Path, vq: VQTokenizer) -> None:
+def test_cells_of_things_count_more(folder: Path, vq: VQTokenizer) -> None:
     scene = Scene("grass", (Placed("cat", "small", 16, 24), Placed("dog", "large", 64, 64)))
-    found = begun(scene)
+    found = belonging(scene)
     cat = found[3:7, 2:6]
-    assert found[:8, :8].sum() == cat.sum() and 11 <= cat.sum() < 16 and cat[1:].all() and not cat[0, 0]
-    assert first_of(shown("cat", "small")) == 16 - cat.sum() - 1
-    assert found[10:15, 8:15].all() and not found[8, 8] and not found[7].any()
+    assert found[:8, :8].sum() == cat.sum() and 11 <= cat.sum() < 17 and cat[1:3].all()
+    assert (found == shown_by(plan.of(scene))).all() and found[9:14, 10:13].all() and not found[7].any()
     batch = Batches(folder, 0, False, 0.0, EVERYTHING, Live(vq, 1), textured=1.0, things=3.0).next(4)
-    assert set(batch.weight.unique().tolist()) == {0.0, 1.0, 3.0}
-    assert ((batch.weight > 0) == batch.chances.any(-1)).all()
+    assert set(batch.weight.unique().tolist()) == {0.0, 1.0, 3.0} and (batch.weight[batch.planned] == 1).all()
 
 
-def test_what_could_begin_in_a_setting_looks_as_it_would_there() -> None:
-    asked = Composition("night", (Group("ghost", 1, "large"), Group("bear", 1, "large")), "above")
-    scene = Scene("night", (Placed("ghost", "large", 40, 8), Placed("bear", "large", 24, 72)), 3)
-
-    def encode(pixels: torch.Tensor) -> np.ndarray:  # mean brightness in 0..255
-        return (
-            ((pixels + 1) * 127.5).mean(1, keepdim=True).unfold(2, 8, 8).unfold(3, 8, 8).mean((1, 4, 5)).int().numpy()
-        )
-
-    def bright(objects: tuple[Placed, ...]) -> np.ndarray:
-        return encode(to_pixels([replace(scene, objects=objects).matted()]))
-
-    codes = bright(scene.objects)
-    ground, _ = scene.layers()
-    found, odds = starting_laws(
-        [asked, None], [scene] * 2, [ground] * 2, codes.repeat(2, 0), encode, np.random.default_rng(0)
+@pytest.fixture
+def flat_elder(tmp_path: Path, folder: Path) -> Path:
+    """A model of the flat world without plans, of two narrow layers."""
+    elder = tmp_path / "elder"
+    text = vocabulary.build(FLAT.vocabulary(), synonyms())
+    (elder / "target").mkdir(parents=True)
+    narrow(vocabulary.code_offset(text) + VQTokenizer.from_folder(folder).config.codebook_size).save_pretrained(
+        elder / "target"
     )
-    choices, chances = found[0], odds[0]
-    assert np.allclose(chances.sum(-1), 1) and (odds[1, :, 0] == 1).all() and (found[1, :, 0] == codes.ravel()).all()
-    ghost = 1 * 16 + 5 + first_of(shown("ghost", "large"))
-    assert 0 < chances[ghost, 0] < 1 and choices[ghost, 0] == bright(())[0].ravel()[ghost]
-    slot = int((choices[ghost, 1:] == codes.ravel()[ghost]).argmax()) + 1  # what is there, beside the ground
-    assert chances[ghost, slot] > 0 and abs(choices[ghost, slot] - choices[ghost, 0]) > 20
-    for column in (0, 3, 8):  # the ghost elsewhere in the first row of cells
-        cell = column + first_of(shown("ghost", "large"))
-        moved = bright((Placed("ghost", "large", 8 * column, 0),))[0].ravel()[cell]
-        assert chances[cell, slot] > 0 and abs(int(choices[cell, slot]) - int(moved)) < 25
+    text.save(str(elder / "target" / "tokenizer.json"))
+    shutil.copytree(folder, elder / "tokenizer")
+    (elder / "polydraft.json").write_text(json.dumps({"format": 1, "modality": "image"}))
+    return elder
 
 
+def narrow(ids: int, width: int = 16) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=ids, hidden_size=width, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+    )
+    return LlamaForCausalLM(config)
+
+
+@pytest.mark.usefixtures("few_scenes")
+def test_a_target_knows_its_elders_words_and_codes(flat_elder: Path, folder: Path) -> None:
+    text = vocabulary.of_pictures(EVERYTHING)
+    old = LlamaForCausalLM.from_pretrained(flat_elder / "target")
+    first, before = vocabulary.code_offset(text), vocabulary.load(flat_elder / "target")
+    model = narrow(first + old.config.vocab_size - vocabulary.code_offset(before))
+    untouched = model.lm_head.weight[text.token_to_id(plan.NOTHING)].clone()
+    inherit(model, flat_elder, folder, text)
+    for word in ("frog", "purple", "<boi>"):
+        there, here = before.token_to_id(word), text.token_to_id(word)
+        assert model.model.embed_tokens.weight[here].equal(old.model.embed_tokens.weight[there])
+    assert model.lm_head.weight[first:].equal(old.lm_head.weight[vocabulary.code_offset(before) :])
+    assert model.lm_head.weight[text.token_to_id(plan.NOTHING)].equal(untouched)
+    assert model.model.layers[1].mlp.up_proj.weight.equal(old.model.layers[1].mlp.up_proj.weight)
+    with pytest.raises(InvalidArgument, match="needs its width"):
+        inherit(narrow(400, width=32), flat_elder, folder, text)
+
+
+@pytest.fixture
+def few_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough to see that codes are translated."""
+    monkeypatch.setattr(inheriting, "SCENES", 200)
+
+
+@pytest.mark.usefixtures("few_scenes")
 def test_a_target_begins_as_that_of_another_tokenizer(vq: VQTokenizer) -> None:
     size = vq.config.codebook_size
     more = grown(vq, size + 32).to(fast_dtype())

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.apps.train.latent.drafters import continuation, small
 from polydraft.apps.train.latent.model import LatentModel, losses
+from polydraft.apps.train.latent.posterior import CELLS
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
-from polydraft.apps.train.image.posterior import CELLS
 from polydraft.apps.train.latent import stages
 from polydraft.apps.train.latent.data import NEAR, GlyphLatents, LatentBatches, last_begun
 from polydraft.apps.train.latent.lessons import (
@@ -26,6 +25,7 @@ from polydraft.apps.train.latent.lessons import (
     sigmas,
 )
 from polydraft.apps.train.latent.model import LatentModel, losses
+from polydraft.apps.train.latent.posterior import CELLS
 from polydraft.apps.train.latent.rounds import POOL, Rounds, nearest
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from polydraft.apps.train.image.posterior import CELLS, SIDE, laws
+from polydraft.apps.train.latent.posterior import CELLS, SIDE, laws
 from polydraft.modalities.world.glyphs import SIZES
 from polydraft.modalities.world.scene import GRID, Composition, Group, Placed, Scene, overlap, stands
 

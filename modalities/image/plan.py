@@ -1,0 +1,96 @@
+"""What a picture model of the emoji world says before it draws: which things stand where.
+
+    <bos> two frogs in the snow <boi> frog <small@3,2> frog <small@9,11> <nothing> <nothing> code code …
+
+How many things there are and how they stand to each other is settled in six tokens that see the caption and each other,
+and codes need only follow them; without, it hangs on what does not begin at each of 256 codes. Layout comes before
+pixels as in Gafni et al. 2022 ("Make-A-Scene", section 3) and Feng et al. 2023 ("LayoutGPT", section 3); here one model
+says both, and the plan is drafted and verified like the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from polydraft.core.law.history import History
+from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.scene import CANVAS, GRID, Placed, Scene
+
+MOST = 3  # things of a scene
+LENGTH = 2 * MOST  # tokens: what a thing is, and where
+NOTHING = "<nothing>"  # says both of a thing that is not there
+KIND, PLACE, CODE = range(3)  # classes of slots
+
+
+def place_of(item: Placed) -> str:
+    """How large a thing is and the cell, row and column, of its upper left corner."""
+    return f"<{item.size}@{item.y // GRID},{item.x // GRID}>"
+
+
+def places() -> dict[str, tuple[str, int, int]]:
+    """Every size, row and column there is, by the word for it."""
+    found = {}
+    for size, side in SIZES.items():
+        for row in range((CANVAS - side) // GRID + 1):
+            for column in range((CANVAS - side) // GRID + 1):
+                found[place_of(Placed("", size, column * GRID, row * GRID))] = size, row, column
+    return found
+
+
+def words() -> list[str]:
+    """What plans say beside kinds of things, in a fixed order."""
+    return [NOTHING, *places()]
+
+
+def of(scene: Scene) -> list[str]:
+    """A scene's plan, `LENGTH` words: things in the order of the caption, those of a kind from above and from the
+    left."""
+    kinds = list(dict.fromkeys(item.kind for item in scene.objects))
+    things = sorted(scene.objects, key=lambda item: (kinds.index(item.kind), item.y, item.x))
+    said = [word for item in things for word in (item.kind, place_of(item))]
+    return said + [NOTHING] * (LENGTH - len(said))
+
+
+def things(said: Sequence[str]) -> tuple[Placed, ...]:
+    """What a plan has stand where; a kind without a place, or a place without a kind, is nothing."""
+    known, found = places(), []
+    for kind, where in zip(said[::2], said[1::2], strict=True):
+        if kind in KINDS and where in known:
+            size, row, column = known[where]
+            found.append(Placed(kind, size, column * GRID, row * GRID))
+    return tuple(found)
+
+
+def said(vocabulary: Tokenizer) -> int:
+    """How many tokens the plans of a vocabulary are: `LENGTH`, or 0 where it has none."""
+    return 0 if vocabulary.token_to_id(NOTHING) is None else LENGTH
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Which ids may stand where in what a model draws, `length` ids of a plan and then codes. classes: `[3, V]` bool,
+    or `[1, V]` for a model whose vocabulary has no plans."""
+
+    length: int
+    classes: Tensor
+
+    @classmethod
+    def of(cls, vocabulary: Tokenizer, codes: Tensor) -> Slots:
+        """codes: `[V]` bool, ids that are codes."""
+        length, nothing = said(vocabulary), vocabulary.token_to_id(NOTHING)
+        if not length:
+            return cls(0, codes[None])
+        classes = torch.zeros(3, len(codes), dtype=torch.bool, device=codes.device)
+        classes[KIND, [nothing, *map(vocabulary.token_to_id, KINDS)]] = True
+        classes[PLACE, [nothing, *map(vocabulary.token_to_id, places())]] = True
+        classes[CODE] = codes
+        return cls(length, classes)
+
+    def __call__(self, history: History) -> Tensor:
+        """The class of every column, by its position behind the prompt."""
+        return (history.t % 2).where(history.t < self.length, CODE)
