@@ -98,7 +98,7 @@ class ImageLessons(Rendered):
         scenes = Batches(folder, self.seed + 1, world=world, source=source, textured=TEXTURED_SHARE, text=text)
         while True:
             batch = scenes.next(RENDERED_ROWS)
-            judged = torch.nn.functional.pad(batch.weight[:, 1:] > 0, (0, 1))
+            judged = torch.nn.functional.pad(((batch.weight > 0) | batch.planned)[:, 1:], (0, 1))
             yield Examples(batch.ids, judged)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from polydraft.apps.train.image.placing import laws
 from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
@@ -154,12 +155,22 @@ def glyph_codes(folder: Path, changed: int) -> GlyphCodes:
 
 @dataclass(frozen=True)
 class Batch:
-    """ids `[B, L]` right-padded. weight `[B, L]`: what the id at a place counts, 0 where there is nothing to learn.
-    planned `[B, L]`: ids of plans."""
+    """Pictures: ids `[B, L]` right-padded. weight `[B, L]`: what a code counts, 0 elsewhere. planned `[B, L]`: ids of
+    plans."""
 
     ids: Tensor
     weight: Tensor
     planned: Tensor
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Plans that nobody draws: ids `[B, L]` and planned `[B, L]` as above; chances `[B, plan.LENGTH, words]`: of every
+    word, at every token of a plan."""
+
+    ids: Tensor
+    planned: Tensor
+    chances: Tensor
 
 
 class Sample(NamedTuple):
@@ -217,13 +228,20 @@ class Batches:
         among = self.rng.random(rows) < self.textured
         return self.batch([self.in_setting() if textured else self.on_colours() for textured in among], CELLS)
 
-    def plans(self, rows: int) -> Batch:
-        """Captions and plans of so many scenes that nobody draws."""
-        asked = [self.world.composition(self.rng, self.held_out) for _ in range(rows)]
-        none = np.zeros((0, 0), np.int64), np.zeros(0)
-        return self.batch(
-            [Sample(self.kept(describe(one, self.rng)), plan.of(place(one, self.rng)), *none) for one in asked], 0
-        )
+    def plans(self, rows: int) -> Plans:
+        """Captions and plans of so many scenes."""
+        chances = torch.zeros(rows, plan.LENGTH, self.offset)
+        samples, places = [], [self.text.token_to_id(word) for word in plan.places()]
+        for row in range(rows):
+            composition = self.world.composition(self.rng, self.held_out)
+            scene = place(composition, self.rng)
+            said, caption = plan.of(scene), self.kept(describe(composition, self.rng))
+            samples.append(Sample(caption, said, np.zeros((0, 0), np.int64), np.zeros(0)))
+            chances[row, torch.arange(plan.LENGTH), torch.tensor([self.text.token_to_id(word) for word in said])] = 1
+            for index, law in enumerate(laws(composition, scene)):
+                chances[row, 2 * index + 1, places] = torch.from_numpy(law)
+        batch = self.batch(samples, 0)
+        return Plans(batch.ids, batch.planned, chances)
 
     def batch(self, samples: list[Sample], codes: int) -> Batch:
         """Of samples with so many codes each."""
@@ -237,6 +255,5 @@ class Batches:
             words = [self.text.token_to_id(word) for word in said[: self.planned]]
             ids[row, :begins] = torch.tensor([*prompt, *words])
             ids[row, here] = torch.from_numpy(drawn).flatten() + self.offset
-            weight[row, here] = torch.from_numpy(counts).float()
-            weight[row, len(prompt) : begins], planned[row, len(prompt) : begins] = 1, True
+            weight[row, here], planned[row, len(prompt) : begins] = torch.from_numpy(counts).float(), True
         return Batch(ids, weight, planned)

@@ -8,8 +8,8 @@
 A deep and narrow Llama. It learns to write the plan of a scene (`modalities/image/plan.py`) and to draw it; what plans
 may be is learned from many more scenes than are drawn. The learning rate follows the clock. Weights already in `--out`
 are trained on; they are saved every few minutes, and so is the curve. Shards are written by `textured.py`, also while
-this runs; without them scenes are rendered in between (a tenth of the time). Told are nats a code and nats a token of a
-plan; of held-out scenes the mean, then those of flat and of textured codes.
+this runs; without them scenes are rendered in between (a tenth of the time). Told are nats a code and how far plans are
+from their law; of held-out scenes the mean, then nats of flat and of textured codes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import known, save_pretrained, steps
 from polydraft.apps.train.image import places
 from polydraft.apps.train.image.alike import share
-from polydraft.apps.train.image.data import Batch, Batches, open_tokenizer
+from polydraft.apps.train.image.data import Batch, Batches, Plans, open_tokenizer
 from polydraft.apps.train.image.inherit import inherit
 from polydraft.apps.train.image.textured import Live, Shards, Source
 from polydraft.apps.train.together import join
@@ -44,24 +43,31 @@ WEIGHTS = {"code": 1.0, "plan": 0.3}
 PLANS = 3  # scenes of which only the plan is written, for every picture
 
 
-def losses(model: LlamaForCausalLM, batches: Sequence[Batch]) -> Tensor:
-    """`[2]`: mean nats of a code, weighed as batches say, and of a plan's token."""
-    nats, weight, planned = (torch.cat(some) for some in zip(*(judged(model, batch) for batch in batches), strict=True))
-    return torch.stack([weighed(nats, weight * ~planned), weighed(nats, weight * planned)])
+def losses(model: LlamaForCausalLM, pictures: Batch, plans: Plans) -> Tensor:
+    """`[2]`: mean nats of a code, weighed as the batch says, and mean KL in nats from the law of a plan's token."""
+    return torch.stack([nats(model, pictures), divergence(model, plans)])
 
 
-def weighed(nats: Tensor, weight: Tensor) -> Tensor:
-    """Mean of `nats`; 0 where nothing counts."""
-    return (nats * weight).sum() / weight.sum().clamp(min=1e-6)
+def nats(model: LlamaForCausalLM, batch: Batch) -> Tensor:
+    """Mean nats of a code."""
+    weight = batch.weight[:, 1:]
+    here = weight > 0
+    found = F.cross_entropy(said(model, batch.ids, here), batch.ids[:, 1:][here], reduction="none")
+    return (found * weight[here]).sum() / weight.sum()
 
 
-def judged(model: LlamaForCausalLM, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """Nats of every id that is taught, what each counts, and which are of plans, `[N]`."""
-    here = batch.weight[:, 1:] > 0
+def divergence(model: LlamaForCausalLM, plans: Plans) -> Tensor:
+    """Mean KL of a plan's token."""
+    chances = plans.chances.flatten(0, 1)
+    told = said(model, plans.ids, plans.planned[:, 1:]).log_softmax(-1)[:, : chances.shape[1]]
+    return -(chances * told + torch.special.entr(chances)).sum(-1).mean()
+
+
+def said(model: LlamaForCausalLM, ids: Tensor, here: Tensor) -> Tensor:
+    """fp32 logits `[N, V]` behind places `here` `[B, L - 1]` of ids `[B, L]`."""
     with mixed():
-        logits = model.lm_head(model.model(input_ids=batch.ids).last_hidden_state[:, :-1][here])
-    nats = F.cross_entropy(logits.float(), batch.ids[:, 1:][here], reduction="none")
-    return nats, batch.weight[:, 1:][here], batch.planned[:, 1:][here]
+        logits: Tensor = model.lm_head(model.model(input_ids=ids).last_hidden_state[:, :-1][here])
+    return logits.float()
 
 
 def rope_base(row: int, head: int, pair: int = 3) -> float:
@@ -83,10 +89,11 @@ def run(
     if among.settings:
         source = Shards(shards, new) if shards else Live(vq, new)
     data = Batches(tokenizer, new, world=among, source=source, textured=textured, things=things)
-    valid = [[Batches(tokenizer, 99, held_out=True, drop=0.0, world=among).next(64)]]
+    apart = [Batches(tokenizer, 99, held_out=True, drop=0.0, world=among)]
     if among.settings:
-        apart = Live(vq, 99, held_out=True)
-        valid += [[Batches(tokenizer, 99, True, 0.0, among, apart, textured=1.0).next(64)]]
+        textures = Live(vq, 99, held_out=True)
+        apart.append(Batches(tokenizer, 99, True, 0.0, among, textures, textured=1.0))
+    valid = [(some.next(64), some.plans(64)) for some in apart]
     config = LlamaConfig(
         vocab_size=data.vocab_size, hidden_size=width, num_hidden_layers=layers,
         intermediate_size=width * 11 // 4, num_attention_heads=width // 64,
@@ -111,11 +118,11 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     (out / "world.json").write_text(json.dumps({"world": world}) + "\n")  # for whoever assembles the model
 
-    def next_batch() -> list[Batch]:
-        return [data.next(rows), data.plans(PLANS * rows)]
+    def next_batch() -> tuple[Batch, Plans]:
+        return data.next(rows), data.plans(PLANS * rows)
 
     course.run(
-        model, [], partial(losses, model), next_batch, valid, partial(save_pretrained, model, out),
+        model, [], lambda some: losses(model, *some), next_batch, valid, partial(save_pretrained, model, out),
         weights=WEIGHTS, minutes=minutes, rate=rate, curve=curve, rank=rank,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from transformers import LlamaForCausalLM
 from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import save_pretrained
 from polydraft.apps.train.image.data import Batch, Batches
-from polydraft.apps.train.image.target import WEIGHTS, losses
+from polydraft.apps.train.image.target import nats
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
 
@@ -57,7 +57,7 @@ def shorten(model: LlamaForCausalLM, batch: Batch, layers: int) -> None:
         for gone in range(len(whole)):
             inner.layers = torch.nn.ModuleList([layer for index, layer in enumerate(whole) if index != gone])
             model.config.num_hidden_layers = len(inner.layers)
-            costs.append(losses(model, [batch])[0].item())
+            costs.append(nats(model, batch).item())
         gone = min(range(len(costs)), key=costs.__getitem__)
         print(f"layer {gone} goes: {costs[gone]:.4f} nats a code", flush=True)
         inner.layers = torch.nn.ModuleList([layer for index, layer in enumerate(whole) if index != gone])
@@ -95,15 +95,15 @@ def run(image: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, r
     model.model.compile()
     out.mkdir(parents=True, exist_ok=True)
     course.run(
-        model, [], partial(losses, model), lambda: [data.next(rows)], [[valid]], partial(save_pretrained, model, out),
-        weights=WEIGHTS, minutes=minutes, rate=rate, curve=[], rank=0,
+        model, [], lambda some: nats(model, some)[None], lambda: data.next(rows), [valid],
+        partial(save_pretrained, model, out), weights={"code": 1.0}, minutes=minutes, rate=rate, curve=[], rank=0,
     )  # fmt: skip
     tell("healed", model, valid)
 
 
 @torch.no_grad()
 def tell(name: str, model: LlamaForCausalLM, valid: Batch) -> None:
-    print(f"{name}: {losses(model, [valid])[0].item():.4f} nats a code", flush=True)
+    print(f"{name}: {nats(model, valid).item():.4f} nats a code", flush=True)
 
 
 if __name__ == "__main__":

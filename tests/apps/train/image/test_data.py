@@ -47,7 +47,7 @@ def test_rows_are_a_prompt_a_plan_and_codes(batches: Batches) -> None:
         codes = slice(begins + plan.LENGTH, begins + plan.LENGTH + CELLS)
         assert (ids[: codes.start] < batches.offset).all() and (ids == vocabulary.UNKNOWN).sum() == 0
         assert (ids[codes] >= batches.offset).all() and (ids[codes.stop :] == vocabulary.PAD).all()
-        assert weight.nonzero().flatten().tolist() == list(range(begins, codes.stop)) and weight.max() == 1
+        assert weight.nonzero().flatten().tolist() == list(range(codes.start, codes.stop)) and weight.max() == 1
         assert planned.nonzero().flatten().tolist() == list(range(begins, codes.start))
         said = [batches.text.id_to_token(int(index)) for index in ids[begins : codes.start]]
         things = plan.things(said)
@@ -61,10 +61,13 @@ def background(batches: Batches, codes: torch.Tensor) -> str:
     return next(name for name, code in batches.codes.empty.items() if code == most)
 
 
-def test_plans_alone_have_no_codes(batches: Batches) -> None:
-    batch = batches.plans(20)
-    assert batch.ids.shape == (20, LONGEST_PROMPT + plan.LENGTH) and (batch.ids < batches.offset).all()
-    assert (batch.planned.sum(1) == plan.LENGTH).all() and batch.weight.equal(batch.planned.float())
+def test_plans_alone_have_no_codes_and_their_law(batches: Batches) -> None:
+    plans = batches.plans(20)
+    assert plans.ids.shape == (20, LONGEST_PROMPT + plan.LENGTH) and (plans.ids < batches.offset).all()
+    assert (plans.planned.sum(1) == plan.LENGTH).all() and torch.allclose(plans.chances.sum(-1), torch.ones(()))
+    said = plans.ids[plans.planned].view(20, plan.LENGTH)
+    chances = plans.chances.gather(2, said[..., None])[..., 0]
+    assert (chances > 0).all() and (chances[:, ::2] == 1).all() and (chances[:, 1] < 0.5).all()
 
 
 def test_a_vocabulary_without_plans_makes_rows_without(tokenizer: Path) -> None:
@@ -80,8 +83,8 @@ def test_some_captions_are_dropped_and_no_scene_is_held_out(batches: Batches) ->
     assert not any(random_composition(rng).held_out for _ in range(100))
 
 
-def test_losses_are_told_apart(batches: Batches) -> None:
-    """A model that knows every plan and no code: what is weighed are the codes, and the plans beside them."""
+def test_codes_and_plans_are_judged_apart(batches: Batches) -> None:
+    """A model that knows every token of a plan and no code: what it does not know of plans is their law."""
 
     class Knowing(torch.nn.Module):
         def __init__(self) -> None:
@@ -90,13 +93,15 @@ def test_losses_are_told_apart(batches: Batches) -> None:
 
         def model(self, input_ids: torch.Tensor) -> Any:
             following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1))
-            logits = 100.0 * torch.nn.functional.one_hot(following, batches.vocab_size)
+            logits = 12.0 * torch.nn.functional.one_hot(following, batches.vocab_size)
             return SimpleNamespace(last_hidden_state=logits * (following < batches.offset)[..., None])
 
     model: Any = Knowing()
-    codes, said = losses(model, [batches.next(2), batches.plans(3)]).tolist()
-    assert codes == pytest.approx(math.log(batches.vocab_size), rel=1e-4) and said < 1e-4
-    assert losses(model, [batches.plans(3)])[0] == 0
+    plans = batches.plans(3)
+    codes, apart = losses(model, batches.next(2), plans).tolist()
+    assert codes == pytest.approx(math.log(batches.vocab_size), rel=1e-4) and apart > 1
+    plans.chances.zero_().scatter_(2, plans.ids[plans.planned].view(3, plan.LENGTH, 1), 1.0)  # nothing else could be
+    assert losses(model, batches.next(2), plans)[1] < 0.05
 
 
 def test_words_for_places_begin_alike_where_places_are_near(batches: Batches) -> None:
