@@ -11,6 +11,7 @@ polydraft bench costs
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
 polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3
+polydraft bench certainty --n 32 --temperature 1
 polydraft bench latents --method eagle
 polydraft bench moments --method eagle+coupled --prompts 200
 polydraft bench serve --clients 1,2,4,8
@@ -278,6 +279,25 @@ def acceptance(
     run(
         prompts=prompts, method=method, model=model, temperatures=temperatures, tokens=tokens, world=world,
         output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("certainty")
+def certainty(
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="Held-out captions drawn.")] = 32,
+    model: Model = "tiny-image",
+    temperature: Temperature = None,
+    guidance_scale: Guidance = None,
+    world: WorldName = None,
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """How sure a model is of its codes, on things and on the ground that they stand on."""
+    from polydraft.apps.bench.image.certainty import run
+
+    run(
+        n=n, model=model, temperature=temperature, guidance_scale=guidance_scale, world=world, output=output,
+        json=as_json,
     )  # fmt: skip
 
 

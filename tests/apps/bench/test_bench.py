@@ -169,6 +169,19 @@ def test_frontier_end_to_end(tmp_path: Path):
     assert strips == ["00-ar.png", "01-jacobi_window_8.png", "02-top-k_k_10.png"]
 
 
+def test_certainty_end_to_end(tmp_path: Path):
+    arguments = ["bench", "certainty", "--n", "2", "--temperature", "1", "-o", str(tmp_path)]
+    done = runner.invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    things, ground = value["things"], value["ground"]
+    assert things["codes"] + ground["codes"] == 2 * 256 and things["codes"] > 10
+    assert all(0 < part["entropy"] < 2 and 0.5 < part["sure"] <= 1 for part in (things, ground))
+    assert {path.name for path in tmp_path.iterdir()} == {"certainty.json", "certainty.md", "certainty.png"}
+    wrong = runner.invoke(app, ["bench", "certainty", "--n", "1", "--model", "tiny-vlm"])
+    assert wrong.exit_code == 2 and "draws no codes of the emoji world" in wrong.stderr
+
+
 def test_acceptance_end_to_end(tmp_path: Path):
     """Of the trained drafter: any ranking gains with k, and the shared noise more than the likeliest ids."""
     arguments = ["--prompts", "1", "--tokens", "24", "--method", "draft", "--temperatures", "1", "-o", str(tmp_path)]
