@@ -106,7 +106,7 @@ def run(
 
 def found(among: World, picture: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """`[H/8, W/8]`: cells of the things that the matcher finds."""
-    return belonging(among.find(picture)[0])
+    return belonging(among.find(picture)[0].objects)
 
 
 def told(entropy: Tensor, highest: Tensor, where: Tensor) -> dict[str, Any]:

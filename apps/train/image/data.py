@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,6 +44,7 @@ Floats = NDArray[np.float64]
 CELLS = (CANVAS // GRID) ** 2
 LONGEST_PROMPT = 16
 LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
+FIRST = 8.0  # what the cell counts where a thing begins: there the plan is followed or not
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
@@ -105,12 +106,20 @@ def grounds(weight: Tensor) -> Tensor:
     return F.avg_pool2d(outside.float(), GRID)[:, 0]
 
 
-def belonging(scene: Scene) -> Bools:
+def belonging(things: Iterable[Placed]) -> Bools:
     """`[H/8, W/8]`: cells that belong to things."""
     found = np.zeros((CANVAS // GRID, CANVAS // GRID), bool)
-    for item in scene.objects:
+    for item in things:
         cells, row, column = shown(item.kind, item.size), item.y // GRID, item.x // GRID
         found[row : row + len(cells), column : column + len(cells)] |= cells
+    return found
+
+
+def counting(things: Sequence[Placed], thing: float, first: float) -> Floats:
+    """`[CELLS]`: what every cell counts: `first` where a thing begins, `thing` where one goes on, 1 elsewhere."""
+    found = np.where(belonging(things).ravel(), thing, 1.0)
+    for item in things:
+        found[belonging([item]).argmax()] = first
     return found
 
 
@@ -187,9 +196,9 @@ class Batches:
 
     One caption in `drop` is left out for guidance (Ho and Salimans 2022, "Classifier-Free Diffusion Guidance").
     In a world with settings a share `textured` of the scenes come from `source`. Most that a texture's code says nobody
-    could know, and it drowns what can be: cells of things count `things` times as much as others. Which these are the
-    plan has said, so that the best law stays the same. text: the vocabulary, the world's own unless given; one without
-    plans makes rows without.
+    could know, and it drowns what can be: cells of things count `things` times as much as others, and where a thing
+    begins `FIRST` times. Which these are the plan has said, so that the best law stays the same. text: the vocabulary,
+    the world's own unless given; one without plans makes rows without.
     """
 
     def __init__(
@@ -210,15 +219,17 @@ class Batches:
         """A scene of the flat world's grammar."""
         composition = random_composition(self.rng, self.held_out)
         scene = place(composition, self.rng)
-        return Sample(self.kept(describe(composition, self.rng)), plan.of(scene), self.codes.of(scene), np.ones(CELLS))
+        return self.drawn(describe(composition, self.rng), plan.of(scene), self.codes.of(scene))
 
     def in_setting(self) -> Sample:
         """A textured scene."""
         assert self.source is not None
         told = self.source.next()
-        weight = np.where(told.belonging.ravel(), self.things, 1.0)
-        caption = told.captions[self.rng.integers(len(told.captions))]
-        return Sample(self.kept(caption), told.plan, told.codes, weight)
+        return self.drawn(told.captions[self.rng.integers(len(told.captions))], told.plan, told.codes)
+
+    def drawn(self, caption: str, said: list[str], codes: Codes) -> Sample:
+        weight = counting(plan.things(said), self.things, FIRST) if self.planned else np.ones(CELLS)
+        return Sample(self.kept(caption), said, codes, weight)
 
     def kept(self, caption: str) -> str:
         return "" if self.rng.random() < self.drop else caption

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from polydraft.apps.train.image.data import Bools, Codes, belonging, encoded, open_tokenizer, to_pixels
+from polydraft.apps.train.image.data import Codes, encoded, open_tokenizer, to_pixels
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import plan
 from polydraft.modalities.image.vq import VQTokenizer
@@ -38,13 +38,11 @@ WAIT = 2.0  # seconds between looks for a first shard
 
 @dataclass(frozen=True)
 class Told:
-    """A scene. captions: several wordings. plan: its words. codes: `[H/8, W/8]`. belonging: which of them belong to
-    things."""
+    """A scene. captions: several wordings. plan: its words. codes: `[H/8, W/8]`."""
 
     captions: list[str]
     plan: list[str]
     codes: Codes
-    belonging: Bools
 
 
 class Source(Protocol):
@@ -72,10 +70,7 @@ class Live:
         scenes = [place(one, self.rng) for one in asked]
         captions = [[describe(one, self.rng) for _ in range(WORDINGS)] for one in asked]
         codes = encoded(self.vq, to_pixels([scene.matted() for scene in scenes]))
-        return [
-            Told(told, plan.of(scene), drawn, belonging(scene))
-            for told, scene, drawn in zip(captions, scenes, codes, strict=True)
-        ]
+        return [Told(told, plan.of(scene), drawn) for told, scene, drawn in zip(captions, scenes, codes, strict=True)]
 
     def draw_many(self, number: int) -> list[Told]:
         return [told for _ in range(0, number, TOGETHER) for told in self.draw(TOGETHER)][:number]
@@ -97,10 +92,10 @@ class Shards:
                 time.sleep(WAIT)
             for path in self.rng.permutation(np.array(found, dtype=object)):
                 with np.load(path) as stored:
-                    codes, within = stored["codes"].astype(np.int64), stored["belonging"]
+                    codes = stored["codes"].astype(np.int64)
                     captions, plans = json.loads(str(stored["captions"])), json.loads(str(stored["plans"]))
                 for at in self.rng.permutation(len(codes)):
-                    yield Told(captions[at], plans[at], codes[at], within[at])
+                    yield Told(captions[at], plans[at], codes[at])
 
 
 def write(path: Path, scenes: list[Told]) -> None:
@@ -109,7 +104,6 @@ def write(path: Path, scenes: list[Told]) -> None:
     with part.open("wb") as file:
         np.savez_compressed(
             file, codes=np.stack([told.codes for told in scenes]).astype(np.uint16),
-            belonging=np.stack([told.belonging for told in scenes]),
             captions=np.array(json.dumps([told.captions for told in scenes])),
             plans=np.array(json.dumps([told.plan for told in scenes])),
         )  # fmt: skip
