@@ -44,7 +44,6 @@ Floats = NDArray[np.float64]
 CELLS = (CANVAS // GRID) ** 2
 LONGEST_PROMPT = 16
 LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
-FIRST = 8.0  # what the cell counts where a thing begins: there the plan is followed or not
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
@@ -197,18 +196,21 @@ class Batches:
     One caption in `drop` is left out for guidance (Ho and Salimans 2022, "Classifier-Free Diffusion Guidance").
     In a world with settings a share `textured` of the scenes come from `source`. Most that a texture's code says nobody
     could know, and it drowns what can be: cells of things count `things` times as much as others, and where a thing
-    begins `FIRST` times. Which these are the plan has said, so that the best law stays the same. text: the vocabulary,
-    the world's own unless given; one without plans makes rows without.
+    begins `first` times. Which these are the plan has said, so that the best law stays the same; a model that is not
+    sure of a place yet says too often that something begins. text: the vocabulary, the world's own unless given; one
+    without plans makes rows without.
     """
 
     def __init__(
         self, vq_folder: Path, seed: int, held_out: bool = False, drop: float = 0.1, world: World = FLAT,
-        source: Source | None = None, textured: float = 0.0, things: float = 1.0, text: Tokenizer | None = None,
+        source: Source | None = None, textured: float = 0.0, things: float = 1.0, first: float = 1.0,
+        text: Tokenizer | None = None,
     ) -> None:  # fmt: skip
         self.codes = glyph_codes(vq_folder, (vq_folder / "model.safetensors").stat().st_mtime_ns)
         self.text = text or vocabulary.of_pictures(world)
         self.planned = plan.said(self.text)
-        self.source, self.textured, self.things = source, textured if source else 0.0, things
+        self.source, self.textured = source, textured if source else 0.0
+        self.things, self.first = things, first
         self.longest = LONGEST_IN_SETTINGS if world.settings else LONGEST_PROMPT
         self.offset = vocabulary.code_offset(self.text)
         self.vocab_size = self.offset + self.codes.size
@@ -228,7 +230,7 @@ class Batches:
         return self.drawn(told.captions[self.rng.integers(len(told.captions))], told.plan, told.codes)
 
     def drawn(self, caption: str, said: list[str], codes: Codes) -> Sample:
-        weight = counting(plan.things(said), self.things, FIRST) if self.planned else np.ones(CELLS)
+        weight = counting(plan.things(said), self.things, self.first) if self.planned else np.ones(CELLS)
         return Sample(self.kept(caption), said, codes, weight)
 
     def kept(self, caption: str) -> str:

@@ -38,7 +38,8 @@ from polydraft.modalities.image import vocabulary
 from polydraft.modalities.world.scene import CANVAS, GRID
 from polydraft.modalities.world.worlds import WORLDS
 
-THINGS = 3.0  # what a cell of a thing counts in settings, beside 1
+THINGS = 3.0  # what a cell of a thing counts, beside 1
+FIRST = 3.0  # and the one where it begins: there the plan is followed or not
 WEIGHTS = {"code": 1.0, "plan": 0.3}
 PLANS = 3  # scenes of which only the plan is written, for every picture
 
@@ -78,7 +79,7 @@ def rope_base(row: int, head: int, pair: int = 3) -> float:
 def run(
     tokenizer: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, width: int = 256, layers: int = 12,
     rate: float = 3e-3, eager: bool = False, world: str = "flat", shards: Path | None = None,
-    textured: float = 0.75, things: float = THINGS, begin: Path | None = None,
+    textured: float = 0.75, things: float = THINGS, first: float = FIRST, begin: Path | None = None,
 ) -> None:  # fmt: skip
     """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
     curve, rank = known(out), join()
@@ -88,7 +89,7 @@ def run(
     source: Source | None = None
     if among.settings:
         source = Shards(shards, new) if shards else Live(vq, new)
-    data = Batches(tokenizer, new, world=among, source=source, textured=textured, things=things)
+    data = Batches(tokenizer, new, world=among, source=source, textured=textured, things=things, first=first)
     apart = [Batches(tokenizer, 99, held_out=True, drop=0.0, world=among)]
     if among.settings:
         textures = Live(vq, 99, held_out=True)
@@ -141,6 +142,9 @@ if __name__ == "__main__":
     parser.add_argument("--shards", type=Path, help="folder of textured scenes; default: they are rendered in between")
     parser.add_argument("--textured", type=float, default=0.75, help="share of textured scenes, in such a world")
     parser.add_argument("--things", type=float, default=THINGS, help="weight of cells of things")
+    parser.add_argument(
+        "--first", type=float, default=FIRST, help="weight of cells where things begin; 8 to begin with"
+    )
     parser.add_argument("--begin", type=Path, help="model folder of the flat world, whose target this one begins as")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     run(**vars(parser.parse_args()))

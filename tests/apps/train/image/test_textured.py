@@ -18,7 +18,6 @@ from polydraft.apps.train.image.alike import share, shares
 from polydraft.apps.train.image.appearance import THINGS, bands_apart
 from polydraft.apps.train.image.data import (
     CELLS,
-    FIRST,
     Batches,
     belonging,
     boxes,
@@ -116,11 +115,11 @@ def test_cells_of_things_count_more(folder: Path, vq: VQTokenizer) -> None:
     cat = found[3:7, 2:6]
     assert found[:8, :8].sum() == cat.sum() and 11 <= cat.sum() < 17 and cat[1:3].all()
     assert (found == shown_by(plan.of(scene))).all() and found[9:14, 10:13].all() and not found[7].any()
-    batch = Batches(folder, 0, False, 0.0, EVERYTHING, Live(vq, 1), textured=1.0, things=3.0).next(4)
-    assert set(batch.weight.unique().tolist()) == {0.0, 1.0, 3.0, FIRST} and not batch.weight[batch.planned].any()
-    counts = counting(scene.objects, 3.0, FIRST).reshape(16, 16)
-    assert ((counts > 1) == found).all() and (counts == FIRST).sum() == 2
-    assert counts[3, 2:6].tolist().index(FIRST) == cat[0].argmax()  # where the row of the cat's first cell begins
+    batch = Batches(folder, 0, False, 0.0, EVERYTHING, Live(vq, 1), textured=1.0, things=3.0, first=8.0).next(4)
+    assert set(batch.weight.unique().tolist()) == {0.0, 1.0, 3.0, 8.0} and not batch.weight[batch.planned].any()
+    counts = counting(scene.objects, 3.0, 8.0).reshape(16, 16)
+    assert ((counts > 1) == found).all() and (counts == 8).sum() == 2
+    assert counts[3, 2:6].tolist().index(8) == cat[0].argmax()  # where the row of the cat's first cell begins
 
 
 @pytest.fixture
