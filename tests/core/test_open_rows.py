@@ -258,7 +258,6 @@ def test_the_method_by_name():
     with pytest.raises(UnsupportedMethod, match="rows of a picture"):
         build(choice, replace(context, row=0))
     assert "pjd" in IDS.available([], (ROWS,)) and "pjd" not in IDS.available([])
-    preview = torch.tensor([-1] * 7 + [0] * WIDE)
-    assert build(choice, replace(context, origins=preview))[0].preview == 7
+    assert build(choice, replace(context, preview=7))[0].preview == 7
     with pytest.raises(InvalidArgument, match="above, left"):
         rows(init="random")
