@@ -10,6 +10,7 @@ says both, and the plan is drafted and verified like the picture.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ def place_of(item: Placed) -> str:
     return f"<{item.size}@{item.y // GRID},{item.x // GRID}>"
 
 
+@functools.cache
 def places() -> dict[str, tuple[str, int, int]]:
     """Every size, row and column there is, by the word for it."""
     found = {}

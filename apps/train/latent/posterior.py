@@ -1,4 +1,4 @@
-"""What every cell of a scene could have been, given the cells before it: soft labels for the image model.
+"""What every cell of a scene could have been, given the cells before it: soft labels for `tiny-latent`.
 
 Scenes are placed at random, so most of a next-code loss is noise: where an object begins could not be known. But the
 law of placements is known (uniform over all that fit), so the chance that an object begins at a cell, given the caption
