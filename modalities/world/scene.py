@@ -22,6 +22,8 @@ from polydraft.modalities.world.painting.textures import Field
 
 CANVAS = 128
 GRID = CELL
+SIDE = CANVAS // GRID  # cells of a row
+CELLS = SIDE**2
 BACKGROUNDS: dict[str, tuple[int, int, int]] = {
     "blue": (96, 165, 235), "yellow": (250, 214, 92), "green": (122, 200, 120), "pink": (246, 168, 200),
     "grey": (176, 180, 186), "orange": (247, 160, 84), "purple": (168, 132, 220), "navy": (38, 52, 98),

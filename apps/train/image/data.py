@@ -24,7 +24,9 @@ from polydraft.modalities.world.painting.matte import shown
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
+    CELLS,
     GRID,
+    SIDE,
     Placed,
     Scene,
     overlap,
@@ -41,7 +43,6 @@ Codes = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-CELLS = (CANVAS // GRID) ** 2
 LONGEST_PROMPT = 16
 LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue background"
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
@@ -107,7 +108,7 @@ def grounds(weight: Tensor) -> Tensor:
 
 def belonging(things: Iterable[Placed]) -> Bools:
     """`[H/8, W/8]`: cells that belong to things."""
-    found = np.zeros((CANVAS // GRID, CANVAS // GRID), bool)
+    found = np.zeros((SIDE, SIDE), bool)
     for item in things:
         cells, row, column = shown(item.kind, item.size), item.y // GRID, item.x // GRID
         found[row : row + len(cells), column : column + len(cells)] |= cells
@@ -129,7 +130,7 @@ class GlyphCodes:
     """
 
     def __init__(self, vq: VQTokenizer) -> None:
-        self.side, self.size = CANVAS // GRID, vq.config.codebook_size
+        self.size = vq.config.codebook_size
         empty = self.encode(vq, [Scene(name, ()) for name in BACKGROUNDS])
         self.empty = {name: codes[0, 0] for name, codes in zip(BACKGROUNDS, empty, strict=True)}
         self.glyphs: dict[tuple[str, str, str], NDArray[np.int64]] = {}
@@ -147,7 +148,7 @@ class GlyphCodes:
 
     def of(self, scene: Scene) -> NDArray[np.int64]:
         """A scene's codes, `[H/8, W/8]`."""
-        codes = np.full((self.side, self.side), self.empty[scene.background])
+        codes = np.full((SIDE, SIDE), self.empty[scene.background])
         for item in scene.objects:
             glyph = self.glyphs[scene.background, item.size, item.kind]
             row, column = item.y // GRID, item.x // GRID

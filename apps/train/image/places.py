@@ -16,9 +16,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from polydraft.modalities.image import plan
-from polydraft.modalities.world.scene import CANVAS, GRID
-
-SIDE = CANVAS // GRID
+from polydraft.modalities.world.scene import SIDE
 
 
 def waves(frequencies: Tensor) -> Tensor:

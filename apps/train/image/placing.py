@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from polydraft.modalities.image import plan
 from polydraft.modalities.world.glyphs import SIZES
-from polydraft.modalities.world.scene import CANVAS, GRID, Composition, Group, Scene
+from polydraft.modalities.world.scene import GRID, SIDE, Composition, Group, Scene
 
 Chances = NDArray[np.float32]
 
@@ -33,7 +33,7 @@ def spots() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
 def likely(size: str | None) -> Chances:
     """`[P]`: how likely a place is before anything is known of others; every size is as likely as the other."""
     side = spots()[0]
-    found = 1.0 / (CANVAS // GRID - side + 1) ** 2
+    found = 1.0 / (SIDE - side + 1) ** 2
     return np.where((size is None) | (side == SIZES.get(size or "", 0) // GRID), found, 0).astype(np.float32)
 
 

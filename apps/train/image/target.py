@@ -35,7 +35,7 @@ from polydraft.apps.train.image.textured import Live, Shards, Source
 from polydraft.apps.train.together import join
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
-from polydraft.modalities.world.scene import CANVAS, GRID
+from polydraft.modalities.world.scene import SIDE
 from polydraft.modalities.world.worlds import WORLDS
 
 THINGS = 3.0  # what a cell of a thing counts, beside 1
@@ -99,7 +99,7 @@ def run(
         vocab_size=data.vocab_size, hidden_size=width, num_hidden_layers=layers,
         intermediate_size=width * 11 // 4, num_attention_heads=width // 64,
         num_key_value_heads=width // 64, max_position_embeddings=512, tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": rope_base(CANVAS // GRID, 64)},
+        rope_parameters={"rope_type": "default", "rope_theta": rope_base(SIDE, 64)},
         bos_token_id=vocabulary.BOS, eos_token_id=None, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
     if curve:

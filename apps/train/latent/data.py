@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.apps.train.image.data import LONGEST_PROMPT, list_objects, packed_scene, to_pixels
-from polydraft.apps.train.latent.posterior import CELLS, MOST, Bools, Codes, Floats, corner, laws, settled
+from polydraft.apps.train.latent.posterior import MOST, Bools, Codes, Floats, corner, laws, settled
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
-    CANVAS,
+    CELLS,
     GRID,
+    SIDE,
     Composition,
     Placed,
     Scene,
@@ -48,7 +49,6 @@ class GlyphLatents:
     """
 
     def __init__(self, codec: LatentAutoencoder) -> None:
-        self.side = CANVAS // GRID
         found: dict[tuple[str, str, str], Latents] = {}
         bare: dict[str, Latents] = {}
         for background in BACKGROUNDS:
@@ -87,7 +87,7 @@ class GlyphLatents:
 
     def ids(self, scene: Scene) -> Codes:
         """Which latents a scene has, `[H/8, W/8]`."""
-        ids = np.full((self.side, self.side), self.empty[scene.background])
+        ids = np.full((SIDE, SIDE), self.empty[scene.background])
         for item in scene.objects:
             glyph = self.glyphs[scene.background, item.size, item.kind]
             row, column = item.y // GRID, item.x // GRID

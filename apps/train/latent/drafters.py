@@ -27,13 +27,13 @@ from polydraft.apps.train import checkpoint, course
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
 from polydraft.apps.train.latent.lessons import Lessons, noisy
 from polydraft.apps.train.latent.model import LatentModel, losses, noised
-from polydraft.apps.train.latent.posterior import CELLS
 from polydraft.apps.train.latent.target import JUDGE_EVERY
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.model.precision import mixed
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
+from polydraft.modalities.world.scene import CELLS
 
 TURNS, FADE = 2, 0.8  # on its own predictions; a later turn counts less
 FEATURES = 0.1  # weight of the feature loss beside that of estimates

@@ -21,11 +21,11 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaModel
 
 from polydraft.apps.bench.image.prompts import held_out
-from polydraft.apps.train.latent.posterior import CELLS, SIDE
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import LatentHead
 from polydraft.modalities.world.judging.matcher import fidelity
+from polydraft.modalities.world.scene import CELLS, SIDE
 
 PARTS = ("ok", "objects", "count", "relation", "background", "clean")
 

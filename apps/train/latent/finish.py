@@ -26,11 +26,10 @@ from torch import Tensor
 from polydraft.apps.train.latent.autoencoder import ROWS, learn_to_decode
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
-from polydraft.apps.train.latent.posterior import SIDE
 from polydraft.apps.train.latent.rounds import drawn
 from polydraft.apps.train.latent.stages import fit_head
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
-from polydraft.modalities.world.scene import Scene
+from polydraft.modalities.world.scene import SIDE, Scene
 
 PACKED = 0.5  # share of packed scenes
 RATE = 7e-4  # the decoder has converged once

@@ -12,9 +12,9 @@ from transformers import LlamaModel
 from polydraft.apps.train import checkpoint
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.apps.train.latent.lessons import Lessons, denoising
-from polydraft.apps.train.latent.posterior import CELLS
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.head import LatentHead
+from polydraft.modalities.world.scene import CELLS
 
 
 class LatentModel(nn.Module):

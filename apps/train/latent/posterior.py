@@ -18,10 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.modalities.world.glyphs import SIZES
-from polydraft.modalities.world.scene import CANVAS, GRID, Composition, Placed, Scene
+from polydraft.modalities.world.scene import CELLS, GRID, SIDE, Composition, Placed, Scene
 
-SIDE = CANVAS // GRID
-CELLS = SIDE**2
 MOST = 3  # objects a scene
 INVERSE = {"left": "right", "right": "left", "above": "below", "below": "above"}
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.train.image.data import CELLS, LONGEST_PROMPT, Batches, GlyphCodes, list_objects, packed_scene
+from polydraft.apps.train.image.data import LONGEST_PROMPT, Batches, GlyphCodes, list_objects, packed_scene
 from polydraft.apps.train.image.places import begin
 from polydraft.apps.train.image.target import losses
 from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import card
-from polydraft.modalities.world.scene import Scene, overlap, place, random_composition
+from polydraft.modalities.world.scene import CELLS, Scene, overlap, place, random_composition
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT
 

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from polydraft.apps.train.latent.posterior import CELLS, SIDE, laws
+from polydraft.apps.train.latent.posterior import laws
 from polydraft.modalities.world.glyphs import SIZES
-from polydraft.modalities.world.scene import GRID, Composition, Group, Placed, Scene, overlap, stands
+from polydraft.modalities.world.scene import CELLS, GRID, SIDE, Composition, Group, Placed, Scene, overlap, stands
 
 EMPTY = 0
 
