@@ -21,6 +21,7 @@ from polydraft.apps.commands import doctor
 from polydraft.apps.commands.shared import outcome
 from polydraft.core.drafters.network.eagle import EagleNetwork
 
+from ..embedded import picture_tokens
 from .command_line import ENVIRONMENT, ROOT, assert_refused, run
 
 PROMPT = "a cat above a star on a navy background"
@@ -100,7 +101,7 @@ def test_several_prompts_become_one_batch(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["seeds"] == [1, 2, 7, 9] and report["prompts"][0] == report["prompts"][1] != report["prompts"][2]
-    assert report["stats"]["tokens"] == 4 * 256 and len(report["rows"]) == 4
+    assert report["stats"]["tokens"] == 4 * picture_tokens() and len(report["rows"]) == 4
     with Image.open(tmp_path / "sheet.webp") as picture:
         assert picture.size == (260, 260)
 
@@ -111,7 +112,7 @@ def test_compare_says_speedup_and_identity_and_draws_the_map(tmp_path: Path) -> 
     report = json.loads(done.stdout)
     compared = report["compare"]
     assert compared["identical"] is True and compared["speedup"] > 0
-    assert compared["plain"]["target_passes"] == 256 and report["stats"]["mean_accepted_length"] > 1.5
+    assert compared["plain"]["target_passes"] == picture_tokens() and report["stats"]["mean_accepted_length"] > 1.5
     with Image.open(tmp_path / "map.png") as picture:
         assert picture.width > 2 * 4 * 128 and picture.height > 4 * 128
         assert len(picture.getcolors(1 << 20) or []) > 50

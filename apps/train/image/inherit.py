@@ -32,7 +32,7 @@ SCENES, TOGETHER = 3000, 20  # looked at, and at once
 def check(elder: Path) -> None:
     """Raises InvalidArgument unless `elder` is a model folder of the flat world with codes of its own."""
     if not (elder / "tokenizer").is_dir() or card(str(elder)).world is not FLAT:
-        raise InvalidArgument(f"a target cannot begin as that in {elder}; give a model of the flat world: tiny-image.")
+        raise InvalidArgument(f"a target cannot begin as that in {elder}; give a model of the flat world.")
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from PIL import Image
 
 from polydraft.apps.server.api.pictures import written
 
+from ...embedded import picture_tokens
 from .live import Live
 from .reading import PROMPT, picture
 
@@ -46,7 +47,7 @@ def test_streamed_pictures_fill_in(live: Live, client: openai.OpenAI) -> None:
     assert [event.type for event in partial] == ["image_generation.partial_image"] * 3
     assert [event.partial_image_index for event in partial] == [0, 1, 2]
     whole = picture(last.b64_json)
-    assert last.type == "image_generation.completed" and last.usage.output_tokens == 256
+    assert last.type == "image_generation.completed" and last.usage.output_tokens == picture_tokens()
     assert whole.tobytes() == live.alone("image", prompt=PROMPT, n=2, seed=5).image.tobytes()
     top = (0, 0, 128, 16)  # drawn in the first quarter of the tokens
     assert np.abs(pixels(partial[1].b64_json, top) - pixels(last.b64_json, top)).mean() < 2

@@ -19,6 +19,7 @@ from polydraft.apps.server.errors import Cancelled, DeadlinePassed
 from polydraft.modalities import run as runs
 from polydraft.modalities.speech.result import pcm
 
+from ...embedded import picture_tokens
 from .live import LONG, Live
 from .reading import PROMPT, QUESTION, SENTENCES, asked, picture
 
@@ -120,7 +121,7 @@ def test_a_client_that_leaves_frees_its_row(live: Live, streamed: bool) -> None:
         wait(lambda: outcomes["tiny-image", "cancelled"] == before + 1)
     live.until(lambda: live.live_rows() == 0 and not any(group.jobs for group in live.engine.worker.groups.values()))
     assert live.ask(lambda: live.engine.admission.held["tiny-image"]) == 0
-    assert live.engine.meter.tokens["tiny-image"] - tokens < 4 * 256
+    assert live.engine.meter.tokens["tiny-image"] - tokens < 4 * picture_tokens()
 
 
 def test_a_pass_that_raises_fails_its_requests_alone(

@@ -29,7 +29,7 @@ def test_drafted_and_plain_pictures_are_the_same(pipe: ImagePipeline) -> None:
     drafted, plain = pipe(PROMPT, seed=3), pipe(PROMPT, seed=3, speculative=False)
     assert torch.equal(drafted.tokens, plain.tokens) and drafted.image.tobytes() == plain.image.tobytes()
     assert drafted.stats.guarantee == "identical" and drafted.stats.mean_accepted_length > 1.5
-    assert plain.stats.mean_accepted_length == 1 and plain.stats.target_passes == 256
+    assert plain.stats.mean_accepted_length == 1 and plain.stats.target_passes == pipe.budget
     assert drafted.finish_reason == "length" and drafted.tokens.min() >= 0
 
 
@@ -38,12 +38,12 @@ def test_rows_of_a_batch_are_the_pictures_of_their_seeds(pipe: ImagePipeline) ->
     assert [picture.size for picture in batch.images] == [(128, 128)] * 4 and batch.seeds == [5, 6, 7, 8]
     assert torch.equal(batch.tokens[1], pipe(PROMPT, seed=6).tokens[0])
     assert torch.equal(batch.tokens[3], pipe("two frogs on a blue background", seed=[8]).tokens[0])
-    assert batch.stats.tokens == 4 * 256 == sum(row.tokens for row in batch.row_stats)
+    assert batch.stats.tokens == 4 * pipe.budget == sum(row.tokens for row in batch.row_stats)
 
 
 def test_passes_tell_when_every_token_was_committed(pipe: ImagePipeline) -> None:
     result = pipe(PROMPT)
-    assert (result.passes[0].diff() >= 0).all() and result.passes[0, 0] == 1
+    assert (result.passes[0].diff() >= 0).all() and 1 <= result.passes[0, 0] <= 1 + pipe.preview
     assert result.passes[0, -1] == result.stats.target_passes
 
 

@@ -17,26 +17,20 @@ from polydraft.apps.train.image.target import losses
 from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
-from polydraft.modalities.loading import card
 from polydraft.modalities.world.scene import CELLS, Scene, overlap, place, random_composition
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Path:
-    return Path(card("tiny-image").path) / "tokenizer"
+def batches(folder: Path) -> Batches:
+    return Batches(folder, seed=0, drop=0.5)
 
 
-@pytest.fixture(scope="module")
-def batches(tokenizer: Path) -> Batches:
-    return Batches(tokenizer, seed=0, drop=0.5)
-
-
-def test_pasted_codes_are_those_of_the_rendered_scene(batches: Batches, tokenizer: Path) -> None:
+def test_pasted_codes_are_those_of_the_rendered_scene(batches: Batches, folder: Path) -> None:
     rng = np.random.default_rng(5)
     scenes = [packed_scene(rng) for _ in range(4)] + [place(random_composition(rng), rng) for _ in range(4)]
-    encoded = GlyphCodes.encode(VQTokenizer.from_folder(tokenizer).to(fast_dtype()), scenes)
+    encoded = GlyphCodes.encode(VQTokenizer.from_folder(folder).to(fast_dtype()), scenes)
     assert all((batches.codes.of(scene) == codes).all() for scene, codes in zip(scenes, encoded, strict=True))
 
 
@@ -70,9 +64,9 @@ def test_plans_alone_have_no_codes_and_their_law(batches: Batches) -> None:
     assert (chances > 0).all() and (chances[:, ::2] == 1).all() and (chances[:, 1] < 0.5).all()
 
 
-def test_a_vocabulary_without_plans_makes_rows_without(tokenizer: Path) -> None:
+def test_a_vocabulary_without_plans_makes_rows_without(folder: Path) -> None:
     text = vocabulary.build(FLAT.vocabulary(), synonyms())
-    batch = Batches(tokenizer, 0, text=text).next(2)
+    batch = Batches(folder, 0, text=text).next(2)
     assert not batch.planned.any() and (batch.weight.sum(1) == CELLS).all()
 
 

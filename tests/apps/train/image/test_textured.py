@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import inherit as inheriting
@@ -42,10 +41,7 @@ from polydraft.modalities.world.scene import Placed, Scene
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED
 
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    return Path(card("tiny-image").path) / "tokenizer"
+from .conftest import narrow
 
 
 @pytest.fixture(scope="module")
@@ -122,28 +118,6 @@ def test_cells_of_things_count_more(folder: Path, vq: VQTokenizer) -> None:
     assert counts[3, 2:6].tolist().index(8) == cat[0].argmax()  # where the row of the cat's first cell begins
 
 
-@pytest.fixture
-def flat_elder(tmp_path: Path, folder: Path) -> Path:
-    """A model of the flat world without plans, of two narrow layers."""
-    elder = tmp_path / "elder"
-    text = vocabulary.build(FLAT.vocabulary(), synonyms())
-    (elder / "target").mkdir(parents=True)
-    narrow(vocabulary.code_offset(text) + VQTokenizer.from_folder(folder).config.codebook_size).save_pretrained(
-        elder / "target"
-    )
-    text.save(str(elder / "target" / "tokenizer.json"))
-    shutil.copytree(folder, elder / "tokenizer")
-    (elder / "polydraft.json").write_text(json.dumps({"format": 1, "modality": "image"}))
-    return elder
-
-
-def narrow(ids: int, width: int = 16) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=ids, hidden_size=width, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
-    )
-    return LlamaForCausalLM(config)
-
-
 @pytest.mark.usefixtures("few_scenes")
 def test_a_target_knows_its_elders_words_and_codes(flat_elder: Path, folder: Path) -> None:
     text = vocabulary.of_pictures(EVERYTHING)
@@ -212,13 +186,13 @@ def test_codes_that_look_alike_learn_alike() -> None:
     assert torch.allclose(told.sum(1), torch.ones(60)) and (told.diagonal() == 0).all()
 
 
-def test_a_model_of_settings_is_no_elder(tmp_path: Path) -> None:
+def test_a_model_of_settings_is_no_elder(flat_elder: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer").mkdir()
     manifest = {"format": 1, "modality": "image", "world": "settings"}
     (tmp_path / "polydraft.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidArgument, match="give a model of the flat world"):
         check(tmp_path)  # its target's folder does not say
-    check(Path(card("tiny-image").path))
+    check(flat_elder)
 
 
 def test_grain_is_noise_while_learning_and_one_field_in_use(folder: Path) -> None:
@@ -272,11 +246,11 @@ def test_a_tokenizers_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> No
     assert set(found) == {"flat", "textured", "power"} and "psnr" not in task.train(*both, weight, flat, 0.1)
 
 
-def test_a_model_says_which_world_it_knows(tmp_path: Path) -> None:
+def test_a_model_says_which_world_it_knows(flat_elder: Path, tmp_path: Path) -> None:
     assert world_of(tmp_path) is FLAT
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "world.json").write_text(json.dumps({"world": "settings"}))
-    assert world_of(tmp_path) is EVERYTHING and card("tiny-image").world is FLAT
+    assert world_of(tmp_path) is EVERYTHING and card(str(flat_elder)).world is FLAT
     (tmp_path / "tokenizer").mkdir()
     assemble(tmp_path, tmp_path / "model")
     manifest = json.loads((tmp_path / "model" / "polydraft.json").read_text())

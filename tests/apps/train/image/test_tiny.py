@@ -29,10 +29,9 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("world", ["flat", "settings"])
-def test_a_tokenizer_that_is_done_is_not_trained(world: str, stages: list, tmp_path: Path) -> None:
-    elder = Path(card("tiny-image").path)
-    ready = elder / "tokenizer"
-    tiny.run(tmp_path, 100, world=world, ready=ready, begin=elder if world == "settings" else None)
+def test_a_tokenizer_that_is_done_is_not_trained(world: str, stages: list, flat_elder: Path, tmp_path: Path) -> None:
+    ready = flat_elder / "tokenizer"
+    tiny.run(tmp_path, 100, world=world, ready=ready, begin=flat_elder if world == "settings" else None)
     assert "tokenizer" not in dict(stages) and sum(minutes for _, minutes in stages) == pytest.approx(100)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "tokenizer", ready))
     assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
@@ -43,11 +42,13 @@ def test_a_tokenizer_that_is_done_is_not_trained(world: str, stages: list, tmp_p
     assert [name for name, _ in stages].count("target") == (2 if world == "settings" else 1)  # the flat world first
 
 
-def test_one_that_cannot_be_read_is_refused_before_anything_is_trained(stages: list, tmp_path: Path) -> None:
+def test_one_that_cannot_be_read_is_refused_before_anything_is_trained(
+    stages: list, flat_elder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(PolydraftError, match=f"tokenizer in {tmp_path / 'nothing'} cannot be loaded"):
         tiny.run(tmp_path, 100, ready=tmp_path / "nothing")
     with pytest.raises(PolydraftError, match="give a model of the flat world"):
         tiny.run(tmp_path, 100, world="settings", begin=Path(card("tiny-vlm").path))
     with pytest.raises(PolydraftError, match="leave out --begin"):
-        tiny.run(tmp_path, 100, begin=Path(card("tiny-image").path))
+        tiny.run(tmp_path, 100, begin=flat_elder)
     assert not stages
