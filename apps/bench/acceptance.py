@@ -27,6 +27,7 @@ from polydraft.apps.bench.image.prompts import held_out, world_of
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import environment
+from polydraft.apps.bench.measure.watched import Watched
 from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.decode import Method
@@ -38,7 +39,7 @@ from polydraft.core.law.noise import Noise, gumbel, row_keys
 from polydraft.core.law.sampling import Law, Sampler
 from polydraft.core.methods.fit import contested
 from polydraft.core.state import State
-from polydraft.core.target import Prefill, Prompt
+from polydraft.core.target import Prompt
 from polydraft.core.verify.rules import at, normalised
 from polydraft.modalities.loading import load
 from polydraft.modalities.pipeline import Pipeline, guided
@@ -67,21 +68,17 @@ class Heard:
 
 
 @dataclass
-class Pairs:
-    """A drafter that keeps, of every node a draft grew from, log p, log q and log q under filters, `[V]` each."""
+class Pairs(Watched):
+    """Keeps, of every node a draft grew from, log p, log q and log q under filters, `[V]` each."""
 
-    drafter: TreeDrafter
     p: list[Tensor] = field(default_factory=list)
     q: list[Tensor] = field(default_factory=list)
     filtered: list[Tensor] = field(default_factory=list)
 
-    def begin(self, own: Any, seen: Prefill) -> Any:
-        return self.drafter.begin(own, seen)
-
     def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
         heard = Heard(sampler)
         self.column = own.waiting.clone()  # what waits leads the draft, and the tree grows under the last of it
-        draft = self.drafter.draft(state, own, heard, noise)  # type: ignore[arg-type]  # it says what a sampler says
+        draft = super().draft(state, own, heard, noise)  # type: ignore[arg-type]  # it says what a sampler says
         self.said = heard.proposed[0].logp[:, 0], heard.filtered[0].logp[:, 0]
         return draft
 
@@ -91,7 +88,7 @@ class Pairs:
                 self.p.append(outcome.law.logp[row, column].cpu())
                 self.q.append(self.said[0][row].cpu())
                 self.filtered.append(self.said[1][row].cpu())
-        self.drafter.observe(state, own, outcome)
+        super().observe(state, own, outcome)
 
 
 def shared(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS, draws: int = DRAWS) -> list[float]:

@@ -24,15 +24,12 @@ from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.measure.table import PLAIN
+from polydraft.apps.bench.measure.watched import Watched
 from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train.image.data import belonging
-from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Drafter, Outcome
+from polydraft.core.drafters.base import Outcome
 from polydraft.core.errors import UnsupportedModel
-from polydraft.core.law.noise import Noise
-from polydraft.core.law.sampling import Sampler
 from polydraft.core.state import State
-from polydraft.core.target import Prefill
 from polydraft.modalities.image.families.tiny import TinyImage
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
@@ -44,24 +41,17 @@ TOGETHER = 8
 
 
 @dataclass
-class Watched:
-    """Plain decoding's drafter; keeps the entropy and the highest chance of every law, `[B]` a pass."""
+class Certainty(Watched):
+    """Keeps the entropy and the highest chance of every law of plain decoding, `[B]` a pass."""
 
-    drafter: Drafter
     entropy: list[Tensor] = field(default_factory=list)
     highest: list[Tensor] = field(default_factory=list)
-
-    def begin(self, own: Any, seen: Prefill) -> Any:
-        return self.drafter.begin(own, seen)
-
-    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
-        return self.drafter.draft(state, own, sampler, noise)
 
     def observe(self, state: State, own: Any, outcome: Outcome) -> None:
         chances = outcome.law.logp[:, 0].float().exp()
         self.entropy.append(torch.special.entr(chances).sum(-1).cpu())
         self.highest.append(chances.amax(-1).cpu())
-        self.drafter.observe(state, own, outcome)
+        super().observe(state, own, outcome)
 
 
 def run(
@@ -80,7 +70,7 @@ def run(
         some = captions[first : first + TOGETHER]
         prompts = pipe.prompts_to_ids(some, list(range(first, first + len(some))), sampling)
         method = pipe.method(pipe.parsed(PLAIN), guided(prompts))
-        watched = Watched(method.drafter)
+        watched = Certainty(method.drafter)
         drawn = decoded(replace(method, drafter=watched), prompts, len(prompts))
         codes = pipe.family.placed >= 0
         entropy.append(torch.stack(watched.entropy, 1)[:, codes])
