@@ -255,7 +255,7 @@ def test_a_model_says_which_world_it_knows(flat_elder: Path, tmp_path: Path) -> 
     assemble(tmp_path, tmp_path / "model")
     manifest = json.loads((tmp_path / "model" / "polydraft.json").read_text())
     assert manifest["world"] == "settings" and manifest["defaults"]["top_k"] == 0  # no likeliest few
-    manifest["defaults"]["temperature"] = 0.8
+    manifest["defaults"]["temperature"] = 0.7
     (tmp_path / "model" / "polydraft.json").write_text(json.dumps(manifest))
     assemble(tmp_path, tmp_path / "model")
     assert json.loads((tmp_path / "model" / "polydraft.json").read_text()) == manifest
