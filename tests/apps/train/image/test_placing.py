@@ -14,10 +14,10 @@ from polydraft.modalities.world.scene import Composition, Group, overlap, place,
 from polydraft.modalities.world.worlds import FLAT
 
 PLACES = list(plan.places())
-SCENES, TOLD = 1200, 200
+SCENES = 3000
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_last_things_law_is_every_place_that_is_left(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -61,9 +61,9 @@ def test_laws_are_shares_of_scenes(composition: Composition) -> None:
     for scene in scenes:
         for index, where in enumerate(plan.of(scene)[1::2]):
             counted[index, plan.places()[where][1]] += 1 / SCENES
-    told = sum(laws(composition, scene) for scene in scenes[:TOLD]) / TOLD
+    told = sum(laws(composition, scene) for scene in scenes[:400]) / 400
     by_row = np.stack([told[:, rows == row].sum(1) for row in range(13)], 1)
-    assert np.abs(counted - by_row).max() < 0.06  # four deviations of the shares of so few scenes
+    assert np.abs(counted - by_row).max() < 0.04  # four deviations of the shares of so few scenes
     first = laws(composition, scenes[0])[0]
     ahead = np.array([first[rows == row].sum() for row in range(13)])
-    assert np.abs(counted[0] - ahead).max() < 0.05  # what is ahead is counted: early places of three are likelier
+    assert np.abs(counted[0] - ahead).max() < 0.03  # what is ahead is counted: early places of three are likelier
