@@ -131,6 +131,7 @@ def opened(live: Live, browser: Any) -> Iterator[Callable[..., Any]]:
         page.on("request", lambda asked: asked.url.startswith(own) or watched.elsewhere.append(asked.url))
         page.goto(address + query)
         page.get_by_role("tab", name="Draw", exact=True).wait_for()
+        page.locator("#draw-stage").wait_for(state="attached")  # the tabs' contents are mounted after the tabs
         return page
 
     yield opener

@@ -21,7 +21,7 @@ WATCH_RUNS = """() => {
     const count = document.querySelectorAll("#draw-stage .run").length;
     if (count !== window.seen.at(-1)) window.seen.push(count);
   };
-  new MutationObserver(look).observe(document.querySelector("#draw-stage"), { childList: true, subtree: true });
+  new MutationObserver(look).observe(document.body, { childList: true, subtree: true });
 }"""
 
 
