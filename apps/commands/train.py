@@ -1,6 +1,6 @@
 """`polydraft train`: make the embedded models from what the project renders, and drafters, also from data of one's own.
 
-polydraft train tiny-image --out runs/tiny-image --minutes 120
+polydraft train tiny-image --out runs/tiny-image --minutes 480
 polydraft train tiny-latent --out runs/tiny-latent
 polydraft train tiny-speech --out runs/tiny-speech
 polydraft train tiny-vlm --out runs/tiny-vlm
@@ -34,11 +34,11 @@ def train() -> None:
 @app.command("tiny-image")
 def tiny_image(
     out: Out,
-    minutes: Minutes = 120.0,
+    minutes: Minutes = 480.0,
     seed: Seed = 0,
     world: Annotated[
         Literal["flat", "settings"], typer.Option(help="Scenes on flat colours, or in settings too.")
-    ] = "flat",
+    ] = "settings",
     codes: Annotated[
         int | None, typer.Option(min=64, max=65_536, help="Size of the tokenizer's codebook. Default: 2048, or 4096.")
     ] = None,
@@ -49,7 +49,7 @@ def tiny_image(
         str | None, typer.Option(help="With settings: a model of the flat world to begin as. Default: one is trained.")
     ] = None,
 ) -> None:
-    """Tokenizer, target and drafter of tiny-image, from nothing."""
+    """Tokenizer, target and drafters of tiny-image, from nothing."""
     from polydraft.apps.train.image.tiny import run
     from polydraft.modalities.loading import card
 

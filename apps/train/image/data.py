@@ -252,7 +252,7 @@ class Batches:
             said, caption = plan.of(scene), self.kept(describe(composition, self.rng))
             samples.append(Sample(caption, said, np.zeros((0, 0), np.int64), np.zeros(0)))
             chances[row, torch.arange(plan.LENGTH), torch.tensor([self.text.token_to_id(word) for word in said])] = 1
-            for index, law in enumerate(laws(composition, scene)):
+            for index, law in enumerate(laws(composition, said)):
                 chances[row, 2 * index + 1, places] = torch.from_numpy(law)
         batch = self.batch(samples, 0)
         return Plans(batch.ids, batch.planned, chances)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from polydraft.modalities.image import plan
 from polydraft.modalities.world.glyphs import SIZES
-from polydraft.modalities.world.scene import GRID, SIDE, Composition, Group, Scene
+from polydraft.modalities.world.scene import GRID, SIDE, Composition, Group
 
 Chances = NDArray[np.float32]
 
@@ -57,12 +57,12 @@ def alike() -> Chances:
     return among(None) * later * (side[:, None] == side)
 
 
-def laws(composition: Composition, scene: Scene) -> Chances:
-    """`[MOST, P]`: chances of the place of every thing of `plan.of(scene)`, rows of zeros for things that are not
-    there."""
+def laws(composition: Composition, said: Sequence[str]) -> Chances:
+    """`[MOST, P]`: chances of the place of every thing of a plan, which says `said`; rows of zeros for things that
+    are not there."""
     groups = [group for group in composition.groups for _ in range(group.count)]
     places = list(plan.places())
-    stand = [places.index(where) for where in plan.of(scene)[1::2] if where != plan.NOTHING]
+    stand = [places.index(where) for where in said[1::2] if where != plan.NOTHING]
     found = np.zeros((plan.MOST, len(places)), np.float32)
     for index in range(len(groups)):
         chances = ways(groups, composition.relation, stand[:index])

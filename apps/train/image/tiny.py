@@ -1,7 +1,7 @@
-"""Make `tiny-image` from nothing: `polydraft train tiny-image --out runs/tiny-image` (about two hours on two cores).
+"""Make `tiny-image` from nothing: `polydraft train tiny-image --out runs/tiny-image` (eight hours on two cores).
 
-    polydraft train tiny-image --out runs/settings --world settings --minutes 400
-    polydraft train tiny-image --out runs/settings --world settings --minutes 180 --begin runs/tiny-image/model
+    polydraft train tiny-image --out runs/flat --world flat --minutes 240
+    polydraft train tiny-image --out runs/tiny-image --begin runs/flat/model --minutes 240
 
 Tokenizer, target, drafters, one after the other, then what Jacobi windows commit; each stage is also a command of its
 own in this folder. The finished model folder is `<out>/model`; everything is rendered, nothing is downloaded. On flat
@@ -53,7 +53,7 @@ CAPTIONS = 16  # to measure windows on
 
 
 def run(
-    out: Path, minutes: float = 120.0, seed: int = 0, world: str = "flat", codes: int | None = None,
+    out: Path, minutes: float = 480.0, seed: int = 0, world: str = "settings", codes: int | None = None,
     ready: Path | None = None, begin: Path | None = None,
 ) -> None:  # fmt: skip
     """Train all parts within `minutes` and put them together in `out/model`; of which world, with how many codes.
@@ -62,9 +62,7 @@ def run(
     model of settings begins as; without one it is trained first, in `out/flat`.
     """
     if begin and world == FLAT.name:
-        raise InvalidArgument(
-            "a model of the flat world begins from nothing; leave out --begin or add --world settings."
-        )
+        raise InvalidArgument("a model of the flat world begins from nothing; leave out --begin or --world flat.")
     if begin:
         inherit.check(begin)
     known = read_weights("tokenizer", ready, lambda: VQTokenizer.from_folder(ready)) if ready else None

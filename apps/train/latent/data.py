@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.apps.train.image.data import LONGEST_PROMPT, list_objects, packed_scene, to_pixels
-from polydraft.apps.train.latent.posterior import MOST, Bools, Codes, Floats, corner, laws, settled
+from polydraft.apps.train.image.data import LONGEST_PROMPT, Bools, Codes, list_objects, packed_scene, to_pixels
+from polydraft.apps.train.latent.posterior import MOST, Floats, corner, laws, settled
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder

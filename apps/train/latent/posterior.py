@@ -17,15 +17,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from polydraft.apps.train.image.data import Bools, Codes
 from polydraft.modalities.world.glyphs import SIZES
 from polydraft.modalities.world.scene import CELLS, GRID, SIDE, Composition, Placed, Scene
 
 MOST = 3  # objects a scene
 INVERSE = {"left": "right", "right": "left", "above": "below", "below": "above"}
 
-Codes = NDArray[np.int64]
 Floats = NDArray[np.float32]
-Bools = NDArray[np.bool_]
 
 
 @functools.cache

@@ -23,7 +23,8 @@ def test_the_last_things_law_is_every_place_that_is_left(seed: int) -> None:
     rng = np.random.default_rng(seed)
     composition = FLAT.composition(rng)
     scene = place(composition, rng)
-    said, found = plan.of(scene), laws(composition, scene)
+    said = plan.of(scene)
+    found = laws(composition, said)
     things, last = plan.things(said), said[1::2].index(plan.NOTHING) - 1 if plan.NOTHING in said else plan.MOST - 1
     group = composition.groups[-1]
     allowed = np.zeros(len(PLACES))
@@ -61,9 +62,9 @@ def test_laws_are_shares_of_scenes(composition: Composition) -> None:
     for scene in scenes:
         for index, where in enumerate(plan.of(scene)[1::2]):
             counted[index, plan.places()[where][1]] += 1 / SCENES
-    told = sum(laws(composition, scene) for scene in scenes[:400]) / 400
+    told = sum(laws(composition, plan.of(scene)) for scene in scenes[:400]) / 400
     by_row = np.stack([told[:, rows == row].sum(1) for row in range(13)], 1)
     assert np.abs(counted - by_row).max() < 0.04  # four deviations of the shares of so few scenes
-    first = laws(composition, scenes[0])[0]
+    first = laws(composition, plan.of(scenes[0]))[0]
     ahead = np.array([first[rows == row].sum() for row in range(13)])
     assert np.abs(counted[0] - ahead).max() < 0.03  # what is ahead is counted: early places of three are likelier

@@ -50,5 +50,5 @@ def test_one_that_cannot_be_read_is_refused_before_anything_is_trained(
     with pytest.raises(PolydraftError, match="give a model of the flat world"):
         tiny.run(tmp_path, 100, world="settings", begin=Path(card("tiny-vlm").path))
     with pytest.raises(PolydraftError, match="leave out --begin"):
-        tiny.run(tmp_path, 100, begin=flat_elder)
+        tiny.run(tmp_path, 100, world="flat", begin=flat_elder)
     assert not stages
