@@ -124,6 +124,9 @@ def drafter(
     cache: Annotated[
         float, typer.Option("--cache-gb", min=0, help="Disk for what the target sees; 0 reads anew in every step.")
     ] = 20.0,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Of a step at most; where steps are slow, fewer teach more. Default: 16.")
+    ] = None,
     minutes: Minutes = 20.0,
     seed: Seed = 0,
     as_json: Results = False,
@@ -137,7 +140,7 @@ def drafter(
 
     report = run(
         target=target, kind=kind, out=check_folder(out), minutes=minutes, seed=seed, data=data, held_out=held_out,
-        cache=cache, size=size, pictures=pictures, places=places, words=words,
+        cache=cache, size=size, rows=rows, pictures=pictures, places=places, words=words,
     )  # fmt: skip
     if as_json:
         print_json(report.to_dict())

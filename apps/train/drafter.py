@@ -54,7 +54,8 @@ ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read what the t
 def run(
     target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None,
     start: Path | None = None, data: str | None = None, held_out: float = 0.1, cache: float = CACHE,
-    size: str | None = None, first: Iterator[Examples] | None = None, draw: float | None = None, **settings: Any,
+    size: str | None = None, first: Iterator[Examples] | None = None, draw: float | None = None,
+    rows: int | None = None, **settings: Any,
 ) -> card.Report:  # fmt: skip
     """A quarter of the time draws with the target, most of the rest distils, and a tenth tries what came of it.
 
@@ -62,9 +63,10 @@ def run(
     data: folder, file or hub set to take prompts from; held_out: which share of it is not trained on. cache: GB of disk
     that the target's features may take; where they need more it reads anew in every step. size: of pictures that a
     target of several draws. first: endless batches that the student learns from before those of the target's own.
-    draw: share of the time that goes into drawing more than is kept already, `DRAW` if not given. settings: of the
-    network, None is its own; `places` of heads; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many
-    ids it may guess, those that the target says most often. Raises UnsupportedMethod for an unknown kind, and
+    draw: share of the time that goes into drawing more than is kept already, `DRAW` if not given. rows: of a step at
+    most, `ROWS` if not given; where steps are slow, fewer teach more. settings: of the network, None is its own;
+    `places` of heads; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many ids it may guess, those that
+    the target says most often. Raises UnsupportedMethod for an unknown kind, and
     DataUnavailable that says where the data is wrong.
     """
     recipe, given = checked(kind, settings)
@@ -103,7 +105,7 @@ def run(
             student.guess_only(drawn.most_said(words))
         if start:
             student.load_state_dict(load_file(start / "model.safetensors"))
-        count = rows_of_a_step(drawn, model.vocab, getattr(student, "places", 0))
+        count = rows_of_a_step(drawn, model.vocab, getattr(student, "places", 0), rows or ROWS)
         # what the target saw behind a row's own prompt is not what it sees behind the blank one
         with drawn.remembering(0 if lessons.blank else cache * 1e9):
             features = "cached on disk" if drawn.seen else "read anew in every step"
@@ -161,7 +163,7 @@ def batches(
     One prompt in ten is the blank one, for guidance, where there is one.
     """
     rng = np.random.default_rng(seed)
-    rendered = lessons.rendered()
+    rendered = lessons.rendered(count)
     while True:
         picked = kept + rng.choice(len(drawn) - kept, min(count, len(drawn) - kept), replace=False)
         blank = set(np.flatnonzero(rng.random(len(picked)) < 0.1).tolist()) if lessons.blank else set()
@@ -170,12 +172,15 @@ def batches(
             yield next(rendered).to(device)
 
 
-def rows_of_a_step(drawn: Samples, vocab: int, places: int) -> int:
-    """How many rows have laws of at most LAWS and features of at most FEATURES; places: guesses behind a position."""
+def rows_of_a_step(drawn: Samples, vocab: int, places: int, most: int) -> int:
+    """How many rows, `most` or fewer, have laws of at most LAWS and features of at most FEATURES.
+
+    places: guesses behind a position.
+    """
     longest = max(map(len, drawn.outputs))
     judged = min(longest, parallel.STARTS) * places if places else longest
     width = drawn.target.config.hidden_size
-    return max(1, min(ROWS, LAWS // (judged * vocab), FEATURES // (max(drawn.sizes) * width)))
+    return max(1, min(most, LAWS // (judged * vocab), FEATURES // (max(drawn.sizes) * width)))
 
 
 def gathered(laws: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

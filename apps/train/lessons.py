@@ -32,7 +32,6 @@ from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.words.questions import questions
 
 ROWS = 32  # prompts that are written on at a time
-RENDERED_ROWS = 16
 TEXTURED_SHARE = 0.75  # of rendered scenes, in a world with settings
 HELD = 2**31  # the group of prompts that nothing is trained on
 MOST = 160  # tokens of an answer about a scene
@@ -53,8 +52,8 @@ class Lessons(Protocol):
     def held_out(self) -> list[Prompt]:
         """Prompts that are never trained on."""
 
-    def rendered(self) -> Iterator[Examples] | None:
-        """Endless batches of sequences that the target has learnt to write; None if they are not free."""
+    def rendered(self, rows: int) -> Iterator[Examples] | None:
+        """Endless batches of `rows` sequences that the target has learnt to write; None if they are not free."""
 
 
 class Rendered(ABC):
@@ -76,7 +75,7 @@ class Rendered(ABC):
     def held_out(self) -> list[Prompt]:
         return self.some(np.random.default_rng([self.seed, HELD]), ROWS, 0)
 
-    def rendered(self) -> Iterator[Examples] | None:
+    def rendered(self, rows: int) -> Iterator[Examples] | None:
         return None
 
 
@@ -91,13 +90,13 @@ class ImageLessons(Rendered):
         captions = [describe(self.pipe.card.world.composition(rng), rng) for _ in range(count)]
         return self.pipe.prompts_to_ids(captions, [first + row for row in range(count)])
 
-    def rendered(self) -> Iterator[Examples]:
+    def rendered(self, rows: int) -> Iterator[Examples]:
         world, folder = self.pipe.card.world, self.pipe.card.path / "tokenizer"
         source = Live(open_tokenizer(folder), self.seed + 1) if world.settings else None
         text = vocabulary.load(self.pipe.card.path / "target")
         scenes = Batches(folder, self.seed + 1, world=world, source=source, textured=TEXTURED_SHARE, text=text)
         while True:
-            batch = scenes.next(RENDERED_ROWS)
+            batch = scenes.next(rows)
             judged = torch.nn.functional.pad(((batch.weight > 0) | batch.planned)[:, 1:], (0, 1))
             yield Examples(batch.ids, judged)
 

@@ -134,7 +134,7 @@ class OwnLessons:
         place, reason = next(iter(self.refused.items()))
         return DataUnavailable(f"none of the data can be used; of {place}: {reason}")
 
-    def rendered(self) -> None:
+    def rendered(self, rows: int) -> None:
         return None
 
 
