@@ -21,6 +21,7 @@ from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import VQTokenizer, channels_last
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.painting.matte import shown
+from polydraft.modalities.world.painting.staging import TURNS, turned
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
     CANVAS,
@@ -92,12 +93,23 @@ def views(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
 
 
 def boxes(scenes: list[Scene], things: float) -> Tensor:
-    """`[B, 1, 128, 128]`: what every pixel counts, 1 on average; in a thing's box `things` times as much."""
+    """`[B, 1, 128, 128]`: what every pixel counts, 1 on average; in a thing's box `things` times as much on average.
+
+    Half of that is for the thing's own: a bicycle is a quarter of its box, and else drowns in the ground it stands on.
+    """
     weight = torch.ones(len(scenes), 1, CANVAS, CANVAS)
     for row, scene in enumerate(scenes):
         for item in scene.objects:
-            weight[row, 0, item.y : item.y + item.side, item.x : item.x + item.side] = things
+            box = weight[row, 0, item.y : item.y + item.side, item.x : item.x + item.side]
+            box[:] = things * (1 + own(item.kind, item.size)) / 2
     return weight / weight.mean()
+
+
+@functools.cache
+def own(kind: str, size: str) -> Tensor:
+    """`[S, S]`: how much of a thing's box is the thing, however it is turned, over the mean of that."""
+    alpha = torch.stack([torch.from_numpy(turned(kind, size, turn)[..., 3]) for turn in TURNS]).mean(0)
+    return alpha / alpha.mean()
 
 
 def grounds(weight: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import Grain, VQTokenizer
 from polydraft.modalities.loading import card
+from polydraft.modalities.world.glyphs import SIZES, sheet
 from polydraft.modalities.world.painting.matte import shown
 from polydraft.modalities.world.scene import Placed, Scene
 from polydraft.modalities.world.words.captions import synonyms
@@ -227,8 +228,19 @@ def test_a_blur_is_quieter_and_other_grass_is_not() -> None:
     blurred = torch.nn.functional.avg_pool2d(one, 3, 1, 1, count_include_pad=False)
     assert bands_apart(one, one) == 0
     assert bands_apart(blurred, one) > 1.5 * bands_apart(other, one)
-    weight = boxes([Scene("grass", (Placed("cat", "small", 8, 8),))], THINGS)
-    assert weight.mean() == pytest.approx(1, abs=1e-5) and weight[0, 0, 20, 20] == THINGS * weight[0, 0, 100, 100]
+
+
+@pytest.mark.parametrize("kind", ["cat", "bicycle"])
+def test_half_of_what_a_box_counts_is_for_the_thing_itself(kind: str) -> None:
+    weight = boxes([Scene("grass", (Placed(kind, "large", 8, 16),))], THINGS)[0, 0]
+    assert weight.mean() == pytest.approx(1, abs=1e-5)
+    side = SIZES["large"]
+    box, ground = weight[16 : 16 + side, 8 : 8 + side], weight[100, 100].item()
+    assert box.mean().item() == pytest.approx(THINGS * ground, rel=1e-5)
+    assert box[0, 0].item() == pytest.approx(THINGS * ground / 2)
+    alpha = torch.from_numpy(sheet("large")[kind][..., 3])
+    assert box[alpha > 0.9].mean() > (3 if kind == "bicycle" else 1.5) * box[0, 0]  # lines count the more
+    assert (weight == ground).sum() == 128 * 128 - side * side
 
 
 def test_a_tokenizers_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
