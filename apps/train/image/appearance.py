@@ -1,9 +1,10 @@
 """What a tokenizer of textured scenes is asked for beside small errors: things count more, and texture keeps its power.
 
 A blade of grass cannot be known from its code, and squared error answers with their mean: a blur. So grounds are asked
-for the right power in every octave of every window (`bands_apart`), whatever its phase, and a critic that sees patches
-says what still looks decoded (Isola et al. 2017, "Image-to-image translation with conditional adversarial networks";
-hinge loss and a weight fitted to gradients as in Esser et al. 2021, "Taming transformers", section 3.1).
+for the right power in every octave of every window (`bands_apart`), whatever its phase, though not from stripes that
+repeat in every cell (`repeated`), and a critic that sees patches says what still looks decoded (Isola et al. 2017,
+"Image-to-image translation with conditional adversarial networks"; hinge loss and a weight fitted to gradients as in
+Esser et al. 2021, "Taming transformers", section 3.1).
 """
 
 from __future__ import annotations
@@ -13,16 +14,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.modalities.world.judging.likeness import bands, luma, power
+from polydraft.modalities.world.scene import GRID
 
 THINGS = 6.0  # what a pixel of a thing's box counts beside the ground's 1
 WINDOW, STEP = 32, 16  # pixels whose power is compared
 LOUD = 1e-6  # power that can be seen
+REPEATED = 50.0  # what an error counts, squared, that all cells have in common
 
 
 def apart(decoded: Tensor, pixels: Tensor, weight: Tensor) -> Tensor:
-    """Mean error of pictures `[B, 3, H, W]`, absolute and squared, by what every pixel counts, `[B, 1, H, W]`."""
+    """Mean error of pictures `[B, 3, H, W]`, absolute and squared, by what every pixel counts, `[B, 1, H, W]`; and what
+    of it repeats."""
     error = decoded - pixels
-    return (weight * (error.abs() + 4 * error.square())).mean()
+    return (weight * (error.abs() + 4 * error.square())).mean() + REPEATED * repeated(error)
+
+
+def repeated(error: Tensor) -> Tensor:
+    """Mean square of what the cells of a picture have in common, of errors `[B, 3, H, W]`: the cheapest power there is,
+    and stripes to whoever looks."""
+    return error.unflatten(-1, (-1, GRID)).unflatten(2, (-1, GRID)).mean((2, 4)).square().mean()
 
 
 def bands_apart(decoded: Tensor, pixels: Tensor) -> Tensor:

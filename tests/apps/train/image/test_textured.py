@@ -14,7 +14,7 @@ from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import inherit as inheriting
 from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.alike import share, shares
-from polydraft.apps.train.image.appearance import THINGS, bands_apart
+from polydraft.apps.train.image.appearance import THINGS, apart, bands_apart, repeated
 from polydraft.apps.train.image.data import (
     CELLS,
     Batches,
@@ -241,6 +241,15 @@ def test_half_of_what_a_box_counts_is_for_the_thing_itself(kind: str) -> None:
     alpha = torch.from_numpy(sheet("large")[kind][..., 3])
     assert box[alpha > 0.9].mean() > (3 if kind == "bicycle" else 1.5) * box[0, 0]  # lines count the more
     assert (weight == ground).sum() == 128 * 128 - side * side
+
+
+def test_stripes_cost_what_noise_as_loud_does_not() -> None:
+    pixels, weight = torch.zeros(2, 3, 128, 128), torch.ones(2, 1, 128, 128)
+    stripes = 0.05 * torch.tensor([1.0, -1, 1, -1, 1, -1, 1, -1]).repeat(16)[:, None].expand(128, 128)
+    noise = 0.05 * torch.randn(pixels.shape, generator=torch.Generator().manual_seed(0)).sign()
+    assert repeated(stripes.expand(pixels.shape)).item() == pytest.approx(0.05**2)
+    assert repeated(noise) < 0.05**2 / 200  # 256 cells have nearly nothing in common
+    assert apart(pixels + stripes, pixels, weight) > 1.5 * apart(pixels + noise, pixels, weight)
 
 
 def test_a_tokenizers_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
