@@ -14,7 +14,7 @@ from polydraft.apps.train.assemble import assemble, world_of
 from polydraft.apps.train.image import inherit as inheriting
 from polydraft.apps.train.image import textured
 from polydraft.apps.train.image.alike import share, shares
-from polydraft.apps.train.image.appearance import THINGS, apart, bands_apart, repeated
+from polydraft.apps.train.image.appearance import THINGS, Adversary, apart, bands_apart, repeated
 from polydraft.apps.train.image.data import (
     CELLS,
     Batches,
@@ -241,6 +241,20 @@ def test_half_of_what_a_box_counts_is_for_the_thing_itself(kind: str) -> None:
     alpha = torch.from_numpy(sheet("large")[kind][..., 3])
     assert box[alpha > 0.9].mean() > (3 if kind == "bicycle" else 1.5) * box[0, 0]  # lines count the more
     assert (weight == ground).sum() == 128 * 128 - side * side
+
+
+def test_a_critic_tells_a_blur_from_grass_within_a_few_looks() -> None:
+    torch.manual_seed(0)
+    grass = to_pixels([Scene("grass", (), seed).render() for seed in range(6)])
+    blurred = torch.nn.functional.avg_pool2d(grass, 3, 1, 1, count_include_pad=False)
+    adversary, ground = Adversary(), torch.ones(3, 16, 16)
+    for _ in range(12):
+        loss = adversary.critic.loss(grass[:3], blurred[:3], ground)
+        adversary.optimiser.zero_grad()
+        loss.backward()
+        adversary.optimiser.step()
+    with torch.no_grad():
+        assert adversary.critic.loss(grass[3:], blurred[3:], ground) < 0.5  # of grass it has not seen; 1 is chance
 
 
 def test_stripes_cost_what_noise_as_loud_does_not() -> None:
