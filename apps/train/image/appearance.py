@@ -80,20 +80,25 @@ class Adversary:
         self.critic = Critic()
         self.optimiser = torch.optim.AdamW(self.critic.parameters(), lr=1e-3, betas=(0.5, 0.95))
 
+    def teach(self, pixels: Tensor, decoded: Tensor, ground: Tensor) -> float:
+        """One step of telling the two apart; the loss before it."""
+        judged = self.critic.loss(pixels, decoded, ground)
+        self.optimiser.zero_grad()
+        judged.backward()
+        self.optimiser.step()
+        return judged.item()
+
     def pull(
         self, pixels: Tensor, decoded: Tensor, ground: Tensor, wanted: Tensor, last: Tensor
     ) -> tuple[Tensor, float]:
         """Teach the critic, then its pull on `decoded`, as strong on `last`, a weight of the decoder, as that of
         `wanted`; and the critic's loss. ground `[B, H/8, W/8]`: cells whose looks count (what things look like is known
         from their codes, and errors say it better)."""
-        judged = self.critic.loss(pixels, decoded, ground)
-        self.optimiser.zero_grad()
-        judged.backward()
-        self.optimiser.step()
+        judged = self.teach(pixels, decoded, ground)
         self.critic.requires_grad_(False)
         fooling = -mean(self.critic(decoded), ground)
         self.critic.requires_grad_(True)
-        return balance(wanted, fooling, last) * fooling, judged.item()
+        return balance(wanted, fooling, last) * fooling, judged
 
 
 def mean(said: Tensor, ground: Tensor) -> Tensor:

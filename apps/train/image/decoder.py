@@ -19,10 +19,9 @@ from torch import Tensor
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
-from polydraft.apps.train.course import SAVE_EVERY
 from polydraft.apps.train.image.appearance import THINGS, Adversary, apart, bands_apart
 from polydraft.apps.train.image.data import boxes, grounds, views
-from polydraft.apps.train.image.tokenizer import TELL_EVERY, Scenes, held_out, measure, psnr, tell
+from polydraft.apps.train.image.tokenizer import KEEP_EVERY, TELL_EVERY, Scenes, held_out, measure, psnr, tell
 from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.vq import Grain, VQTokenizer, channels_last
@@ -81,21 +80,20 @@ def run(
     tokenizer: Path, out: Path, minutes: float, grain: int = 16, seed: int = 0, rows: int = 8,
     things: float = THINGS, spectral: float = SPECTRAL, fooling: float = FOOLING,
 ) -> None:  # fmt: skip
-    """Train the decoder of `tokenizer` for `minutes`; the tokenizer that has it is in `out`, every few minutes anew."""
+    """Train the decoder of `tokenizer` for `minutes`; the tokenizer that has it is in `out`, now and then anew."""
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
     task, scenes = Decoding(VQTokenizer.from_folder(tokenizer), grain, spectral, fooling), Scenes(EVERYTHING, (seed, 1))
     validation, clock = held_out(EVERYTHING), Clock()
-    budget, step, spent, saved = minutes * 60, 0, 0.0, 0.0
+    budget, step, spent = minutes * 60, 0, 0.0
     while spent < budget:
         drawn = scenes.draw(rows)
         figures = task.train(*views(drawn), boxes(drawn, things), spent / budget)
         spent, step = clock.spent(), step + 1
         if step % TELL_EVERY == 0:
             tell(spent, step, figures, psnr(task.model, validation))
-        if spent - saved > SAVE_EVERY:
+        if step % KEEP_EVERY == 0:
             save(task.model, out)
-            saved = spent
     save(task.model, out)
     measure(task.model, EVERYTHING, out)
 

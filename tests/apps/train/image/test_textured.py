@@ -249,10 +249,7 @@ def test_a_critic_tells_a_blur_from_grass_within_a_few_looks() -> None:
     blurred = torch.nn.functional.avg_pool2d(grass, 3, 1, 1, count_include_pad=False)
     adversary, ground = Adversary(), torch.ones(3, 16, 16)
     for _ in range(12):
-        loss = adversary.critic.loss(grass[:3], blurred[:3], ground)
-        adversary.optimiser.zero_grad()
-        loss.backward()
-        adversary.optimiser.step()
+        adversary.teach(grass[:3], blurred[:3], ground)
     with torch.no_grad():
         assert adversary.critic.loss(grass[3:], blurred[3:], ground) < 0.5  # of grass it has not seen; 1 is chance
 
