@@ -21,6 +21,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+BEGIN = 0.1  # deviation of the weights that noise begins with; at zero it has no gradient on average, and is not learned
+
 
 @dataclass(frozen=True)
 class VQConfig:
@@ -87,7 +89,7 @@ class Grain(nn.Module):
     def __init__(self, channels: int, width: int, side: int) -> None:
         super().__init__()
         self.mix = nn.Conv2d(channels, width, 1, bias=False)
-        nn.init.zeros_(self.mix.weight)
+        nn.init.normal_(self.mix.weight, std=BEGIN)
         self.register_buffer("field", torch.randn(1, channels, side, side, generator=torch.Generator().manual_seed(0)))
 
     def forward(self, x: Tensor) -> Tensor:

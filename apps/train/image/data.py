@@ -95,13 +95,13 @@ def views(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
 def boxes(scenes: list[Scene], things: float) -> Tensor:
     """`[B, 1, 128, 128]`: what every pixel counts, 1 on average; in a thing's box `things` times as much on average.
 
-    Half of that is for the thing's own: a bicycle is a quarter of its box, and else drowns in the ground it stands on.
+    Half of what it counts more is for the thing's own: a bicycle is a quarter of its box, and else drowns in the ground it stands on.
     """
     weight = torch.ones(len(scenes), 1, CANVAS, CANVAS)
     for row, scene in enumerate(scenes):
         for item in scene.objects:
             box = weight[row, 0, item.y : item.y + item.side, item.x : item.x + item.side]
-            box[:] = things * (1 + own(item.kind, item.size)) / 2
+            box[:] = 1 + (things - 1) * (1 + own(item.kind, item.size)) / 2
     return weight / weight.mean()
 
 

@@ -32,7 +32,7 @@ RATE = 1e-3
 
 
 def with_grain(tokenizer: VQTokenizer, channels: int) -> VQTokenizer:
-    """The same tokenizer, whose decoder is given `channels` of noise; where it had none, they change nothing yet."""
+    """The same tokenizer, whose decoder is given `channels` of noise; where it had none, they change little yet."""
     if channels == tokenizer.config.grain:
         return channels_last(tokenizer)
     made = channels_last(VQTokenizer(replace(tokenizer.config, grain=channels)))
