@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polydraft.apps.commands.shared import request
-from polydraft.apps.commands.shared.options import Compare, Device, Dtype, Model, Statistics, Temperature, TopK, TopP
+from polydraft.apps.commands.shared.options import (
+    Compare,
+    Device,
+    Dtype,
+    MinP,
+    Model,
+    Statistics,
+    Temperature,
+    TopK,
+    TopP,
+)
 from polydraft.apps.commands.shared.outcome import report, summary, tell
 from polydraft.apps.commands.shared.terminal import note, progress
 
@@ -41,6 +51,7 @@ def image(
     temperature: Temperature = None,
     top_k: TopK = None,
     top_p: TopP = None,
+    min_p: MinP = None,
     guidance_scale: Annotated[float | None, typer.Option(help="How strictly the prompt guides; 1 is off.")] = None,
     size: Annotated[str | None, typer.Option(help="Such as 512x256, for models that draw several.")] = None,
     negative_prompt: Annotated[
@@ -67,7 +78,7 @@ def image(
     shown = opened(prime)
     pipe = request.loaded(model, "image", codec=codec, drafter=drafter, device=device, dtype=dtype)
     options: dict[str, Any] = {
-        "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p,
+        "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
         "guidance_scale": guidance_scale, "size": size, "negative_prompt": negative_prompt, "prime": shown,
         "iterations": iterations,
     }  # fmt: skip

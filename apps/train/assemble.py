@@ -29,9 +29,9 @@ from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "above", "kangaroo", "block")}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
-# of textures: where a choice is open the likeliest few are no texture, and the unlikely end of a law is a stain; a plan
-# says what guidance would, which is a second network's work
-NATURAL = {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "guidance_scale": 1.0}
+# of textures: where a choice is open the likeliest few are no texture, and the unlikely end of a law is a stain where
+# it is not; a plan says what guidance would, which is a second network's work
+NATURAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.1, "guidance_scale": 1.0}
 ERRORS = dict.fromkeys(("target", "drafter-lm", "drafter-eagle"), "error of estimates")
 
 

@@ -62,6 +62,14 @@ class PicturePipeline(Pipeline):
         """Places `[K]` of what the loop committed to a row that had so many tokens, and the tokens `[K, …]` there."""
         return torch.arange(had, had + len(committed)), self.read_tokens(committed)
 
+    def drawn(self, prompts: Sequence[Prompt], outputs: Sequence[Tensor]) -> Tensor:
+        """`[n, T, …]`: tokens of whole pictures, of what the loop committed to each row."""
+        tokens = self.blank(len(prompts))
+        for row, (prompt, committed) in enumerate(zip(prompts, outputs, strict=True)):
+            places, made = self.placed(prompt, 0, committed.tolist())
+            tokens[row, places] = made
+        return tokens
+
     @abstractmethod
     def missing(self, tokens: Tensor) -> Tensor:
         """`[n, T]` bool: tokens that are not there."""
@@ -143,9 +151,9 @@ class PicturePipeline(Pipeline):
     def run(
         self, prompt: str | list[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
-        top_p: float | None = None, guidance_scale: float | None = None, size: str | None = None,
-        iterations: int | None = None, negative_prompt: str | None = None, prime: Image.Image | None = None,
-        partial_images: int = 0,
+        top_p: float | None = None, min_p: float | None = None, guidance_scale: float | None = None,
+        size: str | None = None, iterations: int | None = None, negative_prompt: str | None = None,
+        prime: Image.Image | None = None, partial_images: int = 0,
     ) -> ImageRun:  # fmt: skip
         """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
         pipe, choice = self.sized(size).drawn_in(iterations), self.chosen(speculative, method)
@@ -155,7 +163,9 @@ class PicturePipeline(Pipeline):
         texts = [prompt] if isinstance(prompt, str) else list(prompt)
         captions, ignored = pipe.read(texts)
         captions = [caption for caption in captions for _ in range(n)]
-        sampling = pipe.sampling(temperature=temperature, top_k=top_k, top_p=top_p, guidance_scale=guidance_scale)
+        sampling = pipe.sampling(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
+        )
         prompts = pipe.prompts_to_ids(captions, seeds(seed, len(captions), "picture"), sampling)
         way = pipe.method(choice, guided(prompts))
         return ImageRun(pipe, way, prompts, [t for t in texts for _ in range(n)], captions, ignored, partial_images)

@@ -36,8 +36,8 @@ from polydraft.modalities.loading import ModelCard, load
 def generate_image(
     prompt: str | list[str], *, speculative: bool = True, model: str = "tiny-image", method: str | None = None,
     n: int = 1, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
-    top_p: float | None = None, guidance_scale: float | None = None, size: str | None = None,
-    negative_prompt: str | None = None, prime: Image.Image | None = None, device: str = "auto",
+    top_p: float | None = None, min_p: float | None = None, guidance_scale: float | None = None,
+    size: str | None = None, negative_prompt: str | None = None, prime: Image.Image | None = None, device: str = "auto",
     dtype: str = "auto", on_step: Callable[[ImageStep], None] | None = None,
 ) -> ImageResult:  # fmt: skip
     """Draw `prompt` (or each of a list), `n` pictures a prompt.
@@ -50,8 +50,8 @@ def generate_image(
     """
     return _cached_pipeline(model, device, dtype)(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
-        top_p=top_p, guidance_scale=guidance_scale, size=size, negative_prompt=negative_prompt, prime=prime,
-        on_step=on_step,
+        top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, negative_prompt=negative_prompt,
+        prime=prime, on_step=on_step,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-BEGIN = 0.1  # deviation of the weights that noise begins with; at zero it has no gradient on average, and is not learned
+BEGIN = 0.1  # deviation of the weights noise begins with; at zero they have no gradient on average, and learn nothing
 
 
 @dataclass(frozen=True)

@@ -55,15 +55,15 @@ class Certainty(Watched):
 
 
 def run(
-    *, n: int, model: str, temperature: float | None, guidance_scale: float | None, world: str | None,
-    output: Path | None, json: bool,
+    *, n: int, model: str, temperature: float | None, min_p: float | None, guidance_scale: float | None,
+    world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
     pipe = load(model)
     if not isinstance(pipe, ImagePipeline) or not isinstance(pipe.family, TinyImage):
         raise UnsupportedModel(f"{pipe.card.name} draws no codes of the emoji world; use --model tiny-image.")
-    among, sampling = world_of(pipe, world), settings(pipe, temperature, guidance_scale)
+    among, sampling = world_of(pipe, world), settings(pipe, temperature, guidance_scale, min_p=min_p)
     captions, _ = held_out(n, among)
     entropy, highest, things = [], [], []
     for first in range(0, n, TOGETHER):
@@ -75,8 +75,7 @@ def run(
         codes = pipe.family.placed >= 0
         entropy.append(torch.stack(watched.entropy, 1)[:, codes])
         highest.append(torch.stack(watched.highest, 1)[:, codes])
-        tokens = pipe.read_tokens(torch.stack(drawn.outputs))[:, codes]
-        pictures = pipe.decode_images(tokens)
+        pictures = pipe.decode_images(pipe.drawn(prompts, drawn.outputs))
         things.append(torch.from_numpy(np.stack([found(among, np.asarray(each)) for each in pictures])).flatten(1))
         note(f"{min(first + TOGETHER, n)}/{n} pictures")
     laws = torch.cat(entropy), torch.cat(highest)
@@ -84,7 +83,8 @@ def run(
     parts = {"things": told(*laws, on), "ground": told(*laws, ~on)}
     value = {
         "model": pipe.card.name, "world": among.name, "n": n, "temperature": sampling.temperature,
-        "guidance_scale": sampling.guidance_scale, "environment": environment(pipe.device, pipe.dtype),
+        "min_p": sampling.min_p, "guidance_scale": sampling.guidance_scale,
+        "environment": environment(pipe.device, pipe.dtype),
     }  # fmt: skip
     rows = [
         [name, str(part["codes"]), f"{part['entropy']:.2f}", f"{100 * part['sure']:.0f} %"]

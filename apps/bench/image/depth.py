@@ -35,7 +35,7 @@ COMPARED = (
 
 def run(
     *, prompts: int, repeats: int, methods: str | None, model: str, temperature: float | None,
-    guidance_scale: float | None, world: str | None, output: Path | None, json: bool,
+    min_p: float | None, guidance_scale: float | None, world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
@@ -48,7 +48,7 @@ def run(
         )
     for name in names:
         pipe.checked(name)
-    sampling = settings(pipe, temperature, guidance_scale)
+    sampling = settings(pipe, temperature, guidance_scale, min_p=min_p)
     among = world_of(pipe, world)
     asked = pipe.prompts_to_ids(held_out(prompts, among)[0], sampling=sampling)
     taken_on = timed_on(pipe.device, pipe.dtype)

@@ -76,7 +76,8 @@ class Point:
 
 def run(
     *, n: int, timed: int, methods: str | None, model: str, batch: int, temperature: float | None,
-    top_k: int | None, guidance_scale: float | None, world: str | None, output: Path | None, json: bool,
+    top_k: int | None, min_p: float | None, guidance_scale: float | None, world: str | None, output: Path | None,
+    json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save."""
     report.check_folder(output)
@@ -85,7 +86,7 @@ def run(
     for name in names:
         pipe.checked(name)
     points = {name: Point(name) for name in names}
-    sampling = settings(pipe, temperature, guidance_scale, top_k)
+    sampling = settings(pipe, temperature, guidance_scale, top_k, min_p)
     among = world_of(pipe, world)
     captions, compositions = held_out(n, among)
     judge = partial(turn, pipe, sampling, among)
@@ -157,7 +158,7 @@ def turn(
     point.parts.append(done.stats)
     if batch == 1:
         point.seconds.append(done.seconds)
-    pictures = pipe.decode_images(torch.stack([pipe.read_tokens(tokens) for tokens in done.outputs]))
+    pictures = pipe.decode_images(pipe.drawn(prompts, done.outputs))
     point.right += [among.fidelity(np.asarray(p), wanted).ok for p, wanted in zip(pictures, compositions, strict=True)]
     kept = len(pictures) if among.settings else max(0, SHOWN - seed)
     point.pictures |= {seed + row: picture for row, picture in enumerate(pictures[:kept])}

@@ -109,7 +109,7 @@ def drawn(
             done = draw(pipe, method, asked, TOGETHER)
             assert done.stats is not None
             parts.append(done.stats)
-            made = torch.stack([pipe.read_tokens(tokens) for tokens in done.outputs])
+            made = pipe.drawn(asked, done.outputs)
             latents.append(made)
             pairs = zip(pipe.decode_images(made), compositions[first : first + TOGETHER], strict=True)
             right += [float(fidelity(np.asarray(picture), wanted).ok) for picture, wanted in pairs]

@@ -66,8 +66,11 @@ def settings(
     temperature: float | None = None,
     guidance_scale: float | None = None,
     top_k: int | None = None,
+    min_p: float | None = None,
 ) -> Sampling:
     """The model's own sampling and guidance, or others where given; refuses what drawing refuses, by the same rules."""
-    asked: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "guidance_scale": guidance_scale}
+    asked: dict[str, Any] = {
+        "temperature": temperature, "top_k": top_k, "min_p": min_p, "guidance_scale": guidance_scale,
+    }  # fmt: skip
     pipe.stream("a cat", method=PLAIN, **asked).close()
     return pipe.sampling(**asked)

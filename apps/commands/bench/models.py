@@ -28,7 +28,17 @@ import typer
 
 from polydraft.apps.commands.bench import engine
 from polydraft.apps.commands.bench.engine import Output, Repeats
-from polydraft.apps.commands.shared.options import Device, Dtype, Method, Model, Results, Temperature, TopK, TopP
+from polydraft.apps.commands.shared.options import (
+    Device,
+    Dtype,
+    Method,
+    MinP,
+    Model,
+    Results,
+    Temperature,
+    TopK,
+    TopP,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
 app.add_typer(engine.app)
@@ -173,6 +183,7 @@ def fidelity(
     model: Model = "tiny-image",
     temperature: Temperature = None,
     top_p: TopP = None,
+    min_p: MinP = None,
     guidance_scale: Guidance = None,
     seed: Annotated[int, typer.Option(min=0, help="Picture i gets seed + i.")] = 0,
     world: WorldName = None,
@@ -183,8 +194,8 @@ def fidelity(
     from polydraft.apps.bench.image.judging.fidelity import run
 
     run(
-        n=n, method=method, model=model, temperature=temperature, top_p=top_p, guidance_scale=guidance_scale,
-        seed=seed, world=world, output=output, json=as_json,
+        n=n, method=method, model=model, temperature=temperature, top_p=top_p, min_p=min_p,
+        guidance_scale=guidance_scale, seed=seed, world=world, output=output, json=as_json,
     )  # fmt: skip
 
 
@@ -227,6 +238,7 @@ def frontier(
     batch: Annotated[int, typer.Option(min=2, help="How many of the others are drawn together.")] = 10,
     temperature: Temperature = None,
     top_k: TopK = None,
+    min_p: MinP = None,
     guidance_scale: Guidance = None,
     world: WorldName = None,
     output: Output = None,
@@ -237,7 +249,7 @@ def frontier(
 
     run(
         n=n, timed=timed, methods=methods, model=model, batch=batch, temperature=temperature, top_k=top_k,
-        guidance_scale=guidance_scale, world=world, output=output, json=as_json,
+        min_p=min_p, guidance_scale=guidance_scale, world=world, output=output, json=as_json,
     )  # fmt: skip
 
 
@@ -248,6 +260,7 @@ def depth(
     methods: Named = None,
     model: Model = "tiny-image",
     temperature: Temperature = None,
+    min_p: MinP = None,
     guidance_scale: Guidance = None,
     world: WorldName = None,
     output: Output = None,
@@ -258,7 +271,7 @@ def depth(
 
     run(
         prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature,
-        guidance_scale=guidance_scale, world=world, output=output, json=as_json,
+        min_p=min_p, guidance_scale=guidance_scale, world=world, output=output, json=as_json,
     )  # fmt: skip
 
 
@@ -287,6 +300,7 @@ def certainty(
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Held-out captions drawn.")] = 32,
     model: Model = "tiny-image",
     temperature: Temperature = None,
+    min_p: MinP = None,
     guidance_scale: Guidance = None,
     world: WorldName = None,
     output: Output = None,
@@ -296,8 +310,8 @@ def certainty(
     from polydraft.apps.bench.image.certainty import run
 
     run(
-        n=n, model=model, temperature=temperature, guidance_scale=guidance_scale, world=world, output=output,
-        json=as_json,
+        n=n, model=model, temperature=temperature, min_p=min_p, guidance_scale=guidance_scale, world=world,
+        output=output, json=as_json,
     )  # fmt: skip
 
 

@@ -49,13 +49,17 @@ LONGEST_IN_SETTINGS = 24  # "in front of a brick wall" is longer than "on a blue
 MOST_LISTED = 8  # objects of a packed scene whose caption fits in a prompt
 
 
-def packed_scene(rng: np.random.Generator, tries: int = 24, backgrounds: Sequence[str] = tuple(BACKGROUNDS)) -> Scene:
-    """A canvas as full of objects as `tries` random placements make it."""
+def packed_scene(
+    rng: np.random.Generator, tries: int = 24, backgrounds: Sequence[str] = tuple(BACKGROUNDS),
+    chances: Floats | None = None,
+) -> Scene:  # fmt: skip
+    """A canvas as full of objects as `tries` random placements make it. chances: of every kind, `[K]`; all are equally
+    likely unless given."""
     objects: list[Placed] = []
     for attempt in range(tries):
         size = "large" if attempt < tries // 3 else "small"
         x, y = rng.integers((CANVAS - SIZES[size]) // GRID + 1, size=2) * GRID
-        item = Placed(list(KINDS)[rng.integers(len(KINDS))], size, int(x), int(y))
+        item = Placed(list(KINDS)[rng.choice(len(KINDS), p=chances)], size, int(x), int(y))
         if len(objects) < MOST_LISTED and not any(overlap(item, other) for other in objects):
             objects.append(item)
     background = backgrounds[int(rng.integers(len(backgrounds)))]
@@ -95,7 +99,8 @@ def views(scenes: Sequence[Scene]) -> tuple[Tensor, Tensor]:
 def boxes(scenes: list[Scene], things: float) -> Tensor:
     """`[B, 1, 128, 128]`: what every pixel counts, 1 on average; in a thing's box `things` times as much on average.
 
-    Half of what it counts more is for the thing's own: a bicycle is a quarter of its box, and else drowns in the ground it stands on.
+    Half of what it counts more is for the thing's own: a bicycle is a quarter of its box, and else drowns in the ground
+    it stands on.
     """
     weight = torch.ones(len(scenes), 1, CANVAS, CANVAS)
     for row, scene in enumerate(scenes):

@@ -11,24 +11,32 @@ there is.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.image.appearance import THINGS, Adversary, apart, bands_apart
-from polydraft.apps.train.image.data import boxes, grounds, views
+from polydraft.apps.train.image.data import Floats, boxes, grounds, own, views
 from polydraft.apps.train.image.tokenizer import KEEP_EVERY, TELL_EVERY, Scenes, held_out, measure, psnr, tell
 from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.vq import Grain, VQTokenizer, channels_last
+from polydraft.modalities.world.glyphs import KINDS
+from polydraft.modalities.world.scene import Scene
 from polydraft.modalities.world.worlds import EVERYTHING
 
 SPECTRAL, FOOLING = 0.1, 0.2
 RATE = 1e-3
+SEEN = 0.05  # of a kind's error is what was seen last
+LIKELY = 0.02  # squared error of a thing's pixels, which is begun with
+MOST = 16
+ORDER = {kind: at for at, kind in enumerate(KINDS)}
 
 
 def with_grain(tokenizer: VQTokenizer, channels: int) -> VQTokenizer:
@@ -44,17 +52,40 @@ def with_grain(tokenizer: VQTokenizer, channels: int) -> VQTokenizer:
     return made
 
 
+class Errors:
+    """How badly every kind of thing is decoded now: what is thin or pale is learned last, and shown more often."""
+
+    def __init__(self) -> None:
+        self.known = np.ones(len(KINDS))
+
+    def see(self, decoded: Tensor, pixels: Tensor, scenes: Sequence[Scene]) -> None:
+        """Take in pictures `[B, 3, 128, 128]` of `scenes`: squared errors of things' own pixels."""
+        error = (decoded.detach() - pixels).square().mean(1)
+        for square, scene in zip(error, scenes, strict=True):
+            for item in scene.objects:
+                box = square[item.y : item.y + item.side, item.x : item.x + item.side]
+                at, found = ORDER[item.kind], (box * own(item.kind, item.size)).mean().item()
+                self.known[at] += SEEN * (found / LIKELY - self.known[at])
+
+    @property
+    def chances(self) -> Floats:
+        """`[K]`: of kinds, as their errors are; none more than `MOST` times as likely as another."""
+        share = np.clip(self.known / np.median(self.known), 0.5, 0.5 * MOST)
+        found: Floats = share / share.sum()
+        return found
+
+
 class Decoding:
     """A run: a tokenizer of which the decoder learns, and its critic."""
 
     def __init__(self, tokenizer: VQTokenizer, grain: int, spectral: float, fooling: float) -> None:
         self.model, self.adversary = with_grain(tokenizer, grain), Adversary()
-        self.spectral, self.fooling = spectral, fooling
+        self.spectral, self.fooling, self.errors = spectral, fooling, Errors()
         self.optimiser = torch.optim.AdamW(self.model.decoder.parameters(), lr=RATE, betas=(0.9, 0.95))
 
-    def train(self, pixels: Tensor, told: Tensor, weight: Tensor, spent: float) -> dict[str, float]:
-        """One step on pictures and what codes tell of them, `[B, 3, 128, 128]`; weight: `[B, 1, 128, 128]`; spent:
-        share of the minutes."""
+    def train(self, scenes: list[Scene], things: float, spent: float) -> dict[str, float]:
+        """One step. things: what a pixel of theirs counts; spent: share of the minutes."""
+        (pixels, told), weight = views(scenes), boxes(scenes, things)
         set_rate([self.optimiser], RATE * min(1.0, spent / 0.02 + 0.01) * annealed(spent))
         self.model.train()
         with mixed():
@@ -63,6 +94,7 @@ class Decoding:
             decoded = self.model.decode(codes)
         self.model.eval()
         decoded = decoded.float()
+        self.errors.see(decoded, pixels, scenes)
         bands = bands_apart(decoded, pixels)
         loss = wanted = apart(decoded, pixels, weight) + self.spectral * bands
         figures = {"loss": wanted.item(), "bands": bands.item()}
@@ -87,8 +119,7 @@ def run(
     validation, clock = held_out(EVERYTHING), Clock()
     budget, step, spent = minutes * 60, 0, 0.0
     while spent < budget:
-        drawn = scenes.draw(rows)
-        figures = task.train(*views(drawn), boxes(drawn, things), spent / budget)
+        figures = task.train(scenes.draw(rows, task.errors.chances), things, spent / budget)
         spent, step = clock.spent(), step + 1
         if step % TELL_EVERY == 0:
             tell(spent, step, figures, psnr(task.model, validation))

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from polydraft.apps.train.checkpoint import save
 from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.image.appearance import THINGS, apart, bands_apart
-from polydraft.apps.train.image.data import boxes, packed_scene, views
+from polydraft.apps.train.image.data import Floats, boxes, packed_scene, views
 from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.precision import mixed
@@ -136,17 +136,18 @@ class Scenes:
     def __init__(self, world: World, seed: Sequence[int]) -> None:
         self.world, self.rng = world, np.random.default_rng(seed)
 
-    def draw(self, rows: int) -> list[Scene]:
-        return [self.one() for _ in range(rows)]
+    def draw(self, rows: int, chances: Floats | None = None) -> list[Scene]:
+        """chances: of kinds in packed scenes, `[K]`."""
+        return [self.one(chances) for _ in range(rows)]
 
-    def one(self) -> Scene:
+    def one(self, chances: Floats | None = None) -> Scene:
         if not self.world.settings:
-            return packed_scene(self.rng)
+            return packed_scene(self.rng, chances=chances)
         if self.rng.random() > TEXTURED_SHARE:
-            return packed_scene(self.rng, tries=int(self.rng.integers(6, 25)))
+            return packed_scene(self.rng, int(self.rng.integers(6, 25)), chances=chances)
         if self.rng.random() < 0.4:
             return place(TEXTURED.composition(self.rng), self.rng)
-        return packed_scene(self.rng, int(self.rng.integers(3, 25)), self.world.settings)
+        return packed_scene(self.rng, int(self.rng.integers(3, 25)), self.world.settings, chances)
 
 
 def grown(elder: VQTokenizer, codes: int) -> VQTokenizer:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.train.image.data import to_pixels
+from polydraft.apps.train.image.data import views
 from polydraft.apps.train.image.tokenizer import decibels
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer
 from polydraft.modalities.loading import card
@@ -34,7 +34,7 @@ def embedded() -> VQTokenizer:
 def test_held_out_scenes_come_back(embedded: VQTokenizer) -> None:
     rng = np.random.default_rng(77)
     scenes = [place(random_composition(rng, held_out=True), rng) for _ in range(20)]
-    rendered = to_pixels([scene.render() for scene in scenes])  # its codes tell all of a picture, edges' ground too
+    rendered, told = views(scenes)
     with torch.no_grad():
-        whole, boxes = decibels(rendered, embedded.decode(embedded.encode(rendered)).clamp(-1, 1), scenes)
+        whole, boxes = decibels(rendered, embedded.decode(embedded.encode(told)).clamp(-1, 1), scenes)
     assert whole > 28 and boxes > 24

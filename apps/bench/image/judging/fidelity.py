@@ -25,13 +25,13 @@ PARTS = ("ok", "objects", "count", "relation", "background", "clean")
 
 def run(
     *, n: int, method: str | None, model: str, temperature: float | None, top_p: float | None,
-    guidance_scale: float | None, seed: int, world: str | None, output: Path | None, json: bool,
+    min_p: float | None, guidance_scale: float | None, seed: int, world: str | None, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Draw, judge, print and, given a folder, save figures and a sheet of the first pictures."""
     report.check_folder(output)
     pipe = load(model)
     asked: dict = {
-        "method": method, "temperature": temperature, "top_p": top_p, "guidance_scale": guidance_scale,
+        "method": method, "temperature": temperature, "top_p": top_p, "min_p": min_p, "guidance_scale": guidance_scale,
     }  # fmt: skip
     among = world_of(pipe, world)
     captions, compositions = held_out(n, among)

@@ -69,6 +69,7 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[Prompt], batc
     options: dict[str, Any] = {"do_sample": not sampling.greedy} | mode
     if not sampling.greedy:
         options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        options |= {"min_p": sampling.min_p} if sampling.min_p else {}
     outputs: list[Tensor] = []
     seconds, tokens, theirs = 0.0, 0, cast(Any, model.generate)
     for first in range(0, len(prompts), batch):

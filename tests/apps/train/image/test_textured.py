@@ -27,7 +27,7 @@ from polydraft.apps.train.image.data import (
     to_pixels,
     views,
 )
-from polydraft.apps.train.image.decoder import Decoding, with_grain
+from polydraft.apps.train.image.decoder import Decoding, Errors, with_grain
 from polydraft.apps.train.image.inherit import check, inherit, kept, translation
 from polydraft.apps.train.image.textured import Live, Shards
 from polydraft.apps.train.image.tokenizer import Tokenizing, grown, measures
@@ -36,7 +36,7 @@ from polydraft.core.model.precision import fast_dtype
 from polydraft.modalities.image import plan, vocabulary
 from polydraft.modalities.image.vq import Grain, VQTokenizer
 from polydraft.modalities.loading import card
-from polydraft.modalities.world.glyphs import SIZES, sheet
+from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
 from polydraft.modalities.world.painting.matte import shown
 from polydraft.modalities.world.scene import Placed, Scene
 from polydraft.modalities.world.words.captions import synonyms
@@ -211,13 +211,30 @@ def test_grain_is_noise_while_learning_and_one_field_in_use(folder: Path) -> Non
 
 def test_a_decoder_learns_and_its_codes_stay(folder: Path) -> None:
     scenes = [Scene("grass", (Placed("cat", "large", 8, 8),), 1), Scene("blue", (Placed("dog", "small", 8, 8),))]
-    both, weight = views(scenes), boxes(scenes, THINGS)
+    _, told = views(scenes)
     task = Decoding(VQTokenizer.from_folder(folder), 4, spectral=0.1, fooling=0.2)
-    before, state = task.model.encode(both[1]), {name: w.clone() for name, w in task.model.state_dict().items()}
-    told = [task.train(*both, weight, 0.5) for _ in range(8)]
-    assert told[-1]["loss"] < told[0]["loss"] and torch.equal(task.model.encode(both[1]), before)
+    before, state = task.model.encode(told), {name: w.clone() for name, w in task.model.state_dict().items()}
+    steps = [task.train(scenes, THINGS, 0.5) for _ in range(8)]
+    assert steps[-1]["loss"] < steps[0]["loss"] and torch.equal(task.model.encode(told), before)
     changed = {name.split(".")[0] for name, weight in task.model.state_dict().items() if not weight.equal(state[name])}
     assert changed == {"decoder"}
+
+
+def test_what_is_decoded_badly_is_shown_more_often() -> None:
+    scene = Scene("grass", (Placed("bicycle", "large", 8, 16), Placed("cat", "large", 64, 64)))
+    pixels = to_pixels([scene.render()])
+    errors, even = Errors(), Errors().chances
+    assert np.allclose(even, 1 / len(KINDS))
+    decoded = pixels.clone()
+    decoded[..., 16:56, 8:48] = 0  # the bicycle is gone
+    for _ in range(60):
+        errors.see(decoded, pixels, [scene])
+    kinds = list(KINDS)
+    bicycle, cat, other = (errors.chances[kinds.index(kind)] for kind in ("bicycle", "cat", "dog"))
+    assert bicycle > 3 * other and cat == pytest.approx(other / 2) and errors.chances.sum() == pytest.approx(1)
+    rng = np.random.default_rng(0)
+    shown = [item.kind for _ in range(40) for item in packed_scene(rng, chances=errors.chances).objects]
+    assert shown.count("bicycle") > 3 * shown.count("dog")
 
 
 def test_a_critic_looks_at_grounds_alone() -> None:
