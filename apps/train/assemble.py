@@ -32,6 +32,7 @@ CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to th
 # of textures: where a choice is open the likeliest few are no texture, and the unlikely end of a law is a stain where
 # it is not; a plan says what guidance would, which is a second network's work
 NATURAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.1, "guidance_scale": 1.0}
+TREE = {"depth": 6, "width": 4, "total": 12}  # where a choice is open, EAGLE-2 pays as a tree and not as a chain
 ERRORS = dict.fromkeys(("target", "drafter-lm", "drafter-eagle"), "error of estimates")
 
 
@@ -131,6 +132,7 @@ def assemble(runs: Path, out: Path) -> None:
     if (world := world_of(runs)) is not FLAT:
         manifest["world"] = world.name
         manifest["defaults"] |= NATURAL
+        manifest["fitted"] |= dict.fromkeys(("eagle2", "eagle2-published"), TREE)
     manifest |= json.loads(path.read_text()) if path.exists() else {}
     for kind, folder in DRAFTERS.items():
         path_of_fit = runs / folder / "fitted.json"
