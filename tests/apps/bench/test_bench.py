@@ -77,7 +77,9 @@ def test_names_with_commas_stay_whole():
 
 def test_a_model_is_measured_at_its_own_sampling():
     pipe = load("tiny-image")
-    own = Sampling(**{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p", "guidance_scale")})
+    own = Sampling(
+        **{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p", "min_p", "guidance_scale")}
+    )
     assert settings(pipe) == own
     assert settings(pipe, 0.0, 1.0, 9) == replace(own, temperature=0.0, top_k=9, guidance_scale=1.0)
     with pytest.raises(InvalidArgument):
@@ -169,14 +171,22 @@ def test_frontier_end_to_end(tmp_path: Path):
     assert strips == ["00-ar.png", "01-jacobi_window_8.png", "02-top-k_k_10.png"]
 
 
-def test_certainty_end_to_end(tmp_path: Path):
-    arguments = ["bench", "certainty", "--n", "2", "--temperature", "1", "-o", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("world", "entropies", "sure"), [("flat", (0, 0.5), (0.9, 1)), ("textured", (1.5, 4), (0, 0.4))]
+)
+def test_certainty_end_to_end(
+    tmp_path: Path, world: str, entropies: tuple[float, float], sure: tuple[float, float]
+) -> None:
+    """A model is sure of flat colours, and of grounds in settings it is not."""
+    law = ["--temperature", "1", "--min-p", "0", "--world", world]
+    arguments = ["bench", "certainty", "--n", "2", *law, "-o", str(tmp_path)]
     done = runner.invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     value = json.loads(done.stdout)
     things, ground = value["things"], value["ground"]
     assert things["codes"] + ground["codes"] == 2 * 256 and things["codes"] > 10
-    assert all(0 < part["entropy"] < 2 and 0.5 < part["sure"] <= 1 for part in (things, ground))
+    assert all(part["entropy"] > 0 and 0 <= part["sure"] <= 1 for part in (things, ground))
+    assert entropies[0] < ground["entropy"] < entropies[1] and sure[0] <= ground["sure"] <= sure[1]
     assert {path.name for path in tmp_path.iterdir()} == {"certainty.json", "certainty.md", "certainty.png"}
     wrong = runner.invoke(app, ["bench", "certainty", "--n", "1", "--model", "tiny-vlm"])
     assert wrong.exit_code == 2 and "draws no codes of the emoji world" in wrong.stderr

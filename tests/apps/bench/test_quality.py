@@ -140,7 +140,7 @@ def test_one_picture_that_differs_is_not_the_same(clip_folder: Path):
         def __call__(self, texts: Sequence[str], method: str, seed: list[int], **options: Any) -> Any:
             done = super().__call__(texts, method, seed, **options)
             if method == "slip" and 6 in seed:
-                done.images[seed.index(6)].putpixel((0, 0), (255, 0, 255))
+                done.images[seed.index(6)].paste((255, 0, 255), (0, 0, 16, 16))
             return done
 
     judge = Quality(Wanted(8, str(clip_folder), features="clip"), ["a cat"], 3, CPU)
