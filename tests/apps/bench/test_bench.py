@@ -185,7 +185,7 @@ def test_certainty_end_to_end(
     value = json.loads(done.stdout)
     things, ground = value["things"], value["ground"]
     assert things["codes"] + ground["codes"] == 2 * 256 and things["codes"] > 10
-    assert all(part["entropy"] > 0 and 0 <= part["sure"] <= 1 for part in (things, ground))
+    assert 0 < things["entropy"] < 2 and 0.5 < things["sure"] <= 1
     assert entropies[0] < ground["entropy"] < entropies[1] and sure[0] <= ground["sure"] <= sure[1]
     assert {path.name for path in tmp_path.iterdir()} == {"certainty.json", "certainty.md", "certainty.png"}
     wrong = runner.invoke(app, ["bench", "certainty", "--n", "1", "--model", "tiny-vlm"])
