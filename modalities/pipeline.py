@@ -21,6 +21,7 @@ from polydraft.core.drafters.heads.block import BlockNetwork
 from polydraft.core.drafters.heads.hydra import HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads
 from polydraft.core.drafters.network.base import FeatureNetwork
+from polydraft.core.drafters.jacobi.local import LocalNetwork
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.drafters.network.lm import IndependentLM
@@ -37,7 +38,8 @@ from polydraft.modalities.loading import ModelCard, causal_lm, read_weights, wit
 from polydraft.modalities.translation import between
 
 log = logging.getLogger("polydraft.models")
-NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, BlockNetwork)
+WINDOWED = ("jacobi", "local")  # methods of which `<method>_committed` in a manifest is τ by window
+NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, BlockNetwork, LocalNetwork)
 NEAR, FAR = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # nodes that passes are timed with
 SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # nodes that trees of heads may get
 MOST = SIZES[-1]
@@ -227,13 +229,13 @@ class Pipeline(ABC):
         """Parameters fitted to the model, and to this machine where they depend on it."""
         values = dict(self.card.manifest.get("fitted", {}).get(method, {}))
         if committed := self.committed(method):
-            values["window" if method == "jacobi" else "nodes"] = self.size(method, committed)
+            values["window" if method in WINDOWED else "nodes"] = self.size(method, committed)
         return values
 
     def committed(self, method: str) -> dict[int, float]:
         """The model's τ by how much `method` drafts a pass, where that is to be fitted to the machine."""
-        if method == "jacobi":
-            return {int(window): tau for window, tau in self.card.manifest.get("jacobi_committed", {}).items()}
+        if method in WINDOWED:
+            return {int(window): tau for window, tau in self.card.manifest.get(f"{method}_committed", {}).items()}
         told = self.card.manifest.get("fitted", {}).get(method, {})
         if "shares" not in told:
             return {}

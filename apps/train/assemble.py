@@ -27,7 +27,7 @@ from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
 WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
-DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "above", "kangaroo", "block")}
+DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "above", "local", "kangaroo", "block")}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 # of textures: where a choice is open the likeliest few are no texture, and the unlikely end of a law is a stain where
 # it is not; a plan says what guidance would, which is a second network's work

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,14 +25,14 @@ from torch import Tensor
 
 from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train import card
-from polydraft.apps.train.kinds import checked
+from polydraft.apps.train.kinds import Recipe, checked
 from polydraft.apps.train.lessons import LESSONS, Lessons
 from polydraft.apps.train.own.lessons import OwnLessons, asks
 from polydraft.apps.train.samples import TOGETHER, Samples
 from polydraft.apps.train.trial import tried
 from polydraft.core.errors import DataUnavailable, InvalidArgument, UnsupportedMethod
 from polydraft.core.methods.registry import parse
-from polydraft.core.target import Prompt
+from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.training import parallel
 from polydraft.core.training.distill import STATE, distil
 from polydraft.core.training.examples import Examples
@@ -88,6 +88,8 @@ def run(
     model, words = pipe.target(), given.pop("words", None)
     if "row" in recipe.settings:
         given["row"] = row_of(pipe, kind)
+    if "preview" in recipe.settings:
+        given["preview"] = pipe.preview
     student = recipe.student(model, **given).to(pipe.device)
     lessons: Lessons = LESSONS[pipe.card.modality](pipe, seed) if asked is None else OwnLessons(
         pipe, asked, seed, held_out
@@ -107,7 +109,7 @@ def run(
             student.load_state_dict(load_file(start / "model.safetensors"))
         count = rows_of_a_step(drawn, model.vocab, getattr(student, "places", 0), rows or ROWS)
         # what the target saw behind a row's own prompt is not what it sees behind the blank one
-        with drawn.remembering(0 if lessons.blank else cache * 1e9):
+        with drawn.remembering(0 if lessons.blank or recipe.laws is None else cache * 1e9):
             features = "cached on disk" if drawn.seen else "read anew in every step"
 
             def held_batches(most: int) -> Iterator[Examples]:
@@ -130,10 +132,10 @@ def run(
                 folder=out, judge=judge,
             )  # fmt: skip
             with torch.no_grad():
-                laws = gathered(recipe.laws(model, student, examples) for examples in held_batches(kept))
+                fit = fitted(recipe, model, student, held_batches(kept))
                 loss = judge()
         keep(out / "curve.json", made["curve"])
-        keep(out / "fitted.json", recipe.fit(*laws))
+        keep(out / "fitted.json", fit)
         trial = tried(pipe, out, recipe.method, apart, minutes * TRY * 60)
     report = card.Report(
         target=target, modality=pipe.card.modality, kind=kind, drafter=str(out), data=data,
@@ -143,6 +145,13 @@ def run(
     )  # fmt: skip
     card.write(report, out)
     return report
+
+
+def fitted(recipe: Recipe, target: CausalTarget, student: Any, held: Iterable[Examples]) -> dict[str, Any]:
+    """What is read off the laws of held-out batches, if anything is."""
+    if recipe.laws is None or recipe.fit is None:
+        return {}
+    return recipe.fit(*gathered(recipe.laws(target, student, examples) for examples in held))
 
 
 def row_of(pipe: Pipeline, kind: str) -> int:

@@ -16,13 +16,14 @@ from polydraft.core.drafters.heads.above import AboveHeads
 from polydraft.core.drafters.heads.block import BlockNetwork
 from polydraft.core.drafters.heads.hydra import HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads
+from polydraft.core.drafters.jacobi.local import LocalNetwork
 from polydraft.core.drafters.network.base import FeatureNetwork
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.methods.fit import best_shares, best_spread
 from polydraft.core.target import CausalTarget
-from polydraft.core.training import distill, eagle, parallel
+from polydraft.core.training import distill, eagle, local, parallel
 from polydraft.core.training import exit as early
 from polydraft.core.training.distill import shallow_copy_of
 from polydraft.core.training.examples import Examples
@@ -35,14 +36,14 @@ class Recipe:
     """How a kind of drafter is made.
 
     method: what it is tried with. student: untrained, of (target, **settings); settings: which it takes. fit: what is
-    read off laws, as `laws` gives them of (target, student, examples).
+    read off laws, as `laws` gives them of (target, student, examples); None where nothing is.
     """
 
     method: str
     student: Callable[..., Any]
     loss: Callable[[CausalTarget, Any, Examples], Tensor]
-    laws: Callable[[CausalTarget, Any, Examples], tuple[Tensor, ...]]
-    fit: Callable[..., dict[str, Any]]
+    laws: Callable[[CausalTarget, Any, Examples], tuple[Tensor, ...]] | None = None
+    fit: Callable[..., dict[str, Any]] | None = None
     settings: tuple[str, ...] = ()
 
 
@@ -67,8 +68,9 @@ def adapter(target: CausalTarget) -> KangarooAdapter:
     return KangarooAdapter(target.config).behind(target.model)
 
 
-EAGLE, MEDUSA, HYDRA, ABOVE, BLOCK = (
-    partial(on_features, network) for network in (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, BlockNetwork)
+EAGLE, MEDUSA, HYDRA, ABOVE, BLOCK, LOCAL = (
+    partial(on_features, network)
+    for network in (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, BlockNetwork, LocalNetwork)
 )
 KINDS = {
     "lm": Recipe("draft", language_model, distill.divergence, distill.laws, spread),
@@ -77,6 +79,7 @@ KINDS = {
     "kangaroo": Recipe("kangaroo", adapter, early.divergence, early.laws, spread),
     "hydra": Recipe("hydra", HYDRA, parallel.divergence, parallel.laws, shares, ("places", "hidden")),
     "above": Recipe("above", ABOVE, parallel.divergence, parallel.laws, shares, ("places", "row")),
+    "local": Recipe("local", LOCAL, local.surprise, settings=("row", "preview", "hidden")),
     "block": Recipe("speechspec", BLOCK, parallel.overlap, parallel.laws, shares, ("places",)),
 }
 

@@ -157,10 +157,17 @@ class Law:
 
     scores: `[B, C, V]` fp32, log p but for a constant a column, -inf where nothing may be drawn. greedy: `[B]` rows at
     temperature 0, whose scores are raw: only their argmax counts, and rules that need chances read them at 1.
+    unfiltered: scores before top-k, top-p and min-p, where there are such.
     """
 
     scores: Tensor
     greedy: Tensor
+    unfiltered: Tensor | None = None
+
+    @property
+    def whole(self) -> Tensor:
+        """`[B, C, V]`: scores of all ids that the grammar allows, whatever a filter left of them."""
+        return self.scores if self.unfiltered is None else self.unfiltered
 
     @cached_property
     def logp(self) -> Tensor:
@@ -242,7 +249,7 @@ class Sampler:
         scores = whole if settings.greedy_alone else filtered(whole, settings)
         if settings.window:
             scores = without_repeats(scores, whole, known(history), settings)
-        return Law(scores, settings.greedy)
+        return Law(scores, settings.greedy, whole)
 
     def proposal(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
         """The same without top-k, top-p and min-p: what a draft on the tape is ranked by.

@@ -13,6 +13,7 @@ from polydraft.core.drafters.base import Drafter, NoDrafter
 from polydraft.core.drafters.heads.above import AboveDrafter
 from polydraft.core.drafters.heads.hydra import HydraDrafter
 from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
+from polydraft.core.drafters.jacobi.local import LocalDrafter
 from polydraft.core.drafters.jacobi.rows import FILLS, RowDrafter
 from polydraft.core.drafters.jacobi.sjd import SJDDrafter
 from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
@@ -50,9 +51,17 @@ def initial(context: MethodContext, values: Values) -> Initial:
 
 
 def jacobi(context: MethodContext, values: Values) -> Drafter:
-    window, filled, restart = values["window"], initial(context, values), values["restart"] == "yes"
-    # measured: shorter windows save no more, where rows share a pass, than the further passes cost
-    return JacobiDrafter(window.alone if isinstance(window, ByRows) else window, filled, restart)
+    return JacobiDrafter(alone(values["window"]), initial(context, values), values["restart"] == "yes")
+
+
+def alone(window: int | ByRows) -> int:
+    """Measured: shorter windows save no more, where rows share a pass, than the further passes cost."""
+    return window.alone if isinstance(window, ByRows) else window
+
+
+def local(context: MethodContext, values: Values) -> Drafter:
+    network, window = context.drafters["local"](), alone(values["window"])
+    return LocalDrafter(network, context.target, context.allowed, window, values["trust"], values["sweeps"])
 
 
 def sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
@@ -114,8 +123,8 @@ def dynamic_shape(values: Values) -> str:
     return "chain" if values["width"] == 1 else "picked"
 
 
-WINDOW = {
-    "window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 256),
+GUESSES = {"window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 256)}
+WINDOW = GUESSES | {
     "init": Parameter("left-law", "what fills new places", choices=(*INITIALISATIONS, PREVIEW), kind=str),
 }
 SPARSE = {
@@ -181,6 +190,17 @@ DRAFTERS: dict[str, DraftPart] = {
             parameters=WINDOW | {
                 "restart": Parameter("yes", "forget guesses a fresh start would beat", choices=("yes", "no"), kind=str)
             },
+        ),
+        DraftPart(
+            "local", "Jacobi iteration on the tape, whose guesses a small network moves to their new neighbours",
+            "after Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", local, lambda values: "tape",
+            kind="local",
+            parameters=GUESSES | {
+                "trust": Parameter(0.7, "how far a law follows its neighbours", 0, 1, kind=float),
+                "sweeps": Parameter(3, "how often in a draft", 1, 16),
+            },
+            ours="Jacobi windows whose laws follow their neighbours between two passes, and whose new places these fill",
+            needs=ROWS,
         ),
         DraftPart(
             "sjd", "Jacobi guesses drawn afresh in every pass, ratio-tested", "Teng et al. 2024, arXiv 2410.01699",
