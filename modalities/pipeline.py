@@ -20,8 +20,8 @@ from polydraft.core.drafters.heads.above import AboveHeads
 from polydraft.core.drafters.heads.block import BlockNetwork
 from polydraft.core.drafters.heads.hydra import HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads
-from polydraft.core.drafters.network.base import FeatureNetwork
 from polydraft.core.drafters.jacobi.local import LocalNetwork
+from polydraft.core.drafters.network.base import FeatureNetwork
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.drafters.network.lm import IndependentLM

@@ -105,7 +105,7 @@ def tiny_vlm(
 def drafter(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for samples and the finished drafter.")],
     target: AnyModel = "tiny-image",
-    kind: Annotated[str, typer.Option(help="lm, eagle, heads, hydra, above, kangaroo or block.")] = "lm",
+    kind: Annotated[str, typer.Option(help="lm, eagle, heads, hydra, above, local, kangaroo or block.")] = "lm",
     pictures: Annotated[
         str | None, typer.Option(help="What an EAGLE head reads of pictures: features, embeddings, or dropped.")
     ] = None,

@@ -27,7 +27,8 @@ from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
 WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
-DRAFTERS = {kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "above", "local", "kangaroo", "block")}
+KINDS = ("lm", "eagle", "heads", "hydra", "above", "local", "kangaroo", "block")
+DRAFTERS = {kind: f"drafter-{kind}" for kind in KINDS}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 # of textures: where a choice is open the likeliest few are no texture, and the unlikely end of a law is a stain where
 # it is not; a plan says what guidance would, which is a second network's work
@@ -74,6 +75,7 @@ FORMS = (
             "fitted": dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 10, "width": 1}),
         },
         lambda runs, target: of_images.of_pictures(world_of(runs)).save(str(target / "tokenizer.json")),
+        (("local", "local"),),
     ),
     Form(
         "vae",
@@ -131,6 +133,7 @@ def assemble(runs: Path, out: Path) -> None:
     manifest = deepcopy({"jacobi_committed": {}, "fitted": {}} | form.manifest)
     if (world := world_of(runs)) is not FLAT:
         manifest["world"] = world.name
+        manifest["summary"] = "128x128 scenes of the emoji world on colours and in settings, one to three objects"
         manifest["defaults"] |= NATURAL
         manifest["fitted"] |= dict.fromkeys(("eagle2", "eagle2-published"), TREE)
     manifest |= json.loads(path.read_text()) if path.exists() else {}

@@ -193,13 +193,13 @@ DRAFTERS: dict[str, DraftPart] = {
         ),
         DraftPart(
             "local", "Jacobi iteration on the tape, whose guesses a small network moves to their new neighbours",
-            "after Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", local, lambda values: "tape",
-            kind="local",
+            "after Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", local,
+            lambda values: "tape", kind="local",
             parameters=GUESSES | {
                 "trust": Parameter(0.7, "how far a law follows its neighbours", 0, 1, kind=float),
                 "sweeps": Parameter(3, "how often in a draft", 1, 16),
             },
-            ours="Jacobi windows whose laws follow their neighbours between two passes, and whose new places these fill",
+            ours="Jacobi windows whose laws follow their neighbours between two passes",
             needs=ROWS,
         ),
         DraftPart(

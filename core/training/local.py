@@ -1,6 +1,6 @@
 """How a local network learns what stands next to what: on sequences alone, without the target's pass over them.
 
-    distil(partial(surprise, target), LocalNetwork(target.config, row=16), source, minutes=5, folder=out)
+distil(partial(surprise, target), LocalNetwork(target.config, row=16), source, minutes=5, folder=out)
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from polydraft.core.drafters.heads.above import AboveDrafter, AboveHeads
 from polydraft.core.drafters.heads.block import BlockNetwork
 from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
+from polydraft.core.drafters.jacobi.local import LocalDrafter, LocalNetwork
 from polydraft.core.drafters.jacobi.rows import RowDrafter
 from polydraft.core.drafters.jacobi.sjd import REFRESHES, SJDDrafter
 from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
@@ -77,7 +78,7 @@ def gemma(**fields: Any) -> PreTrainedModel:
     )
 
 
-NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, BlockNetwork)
+NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, BlockNetwork, LocalNetwork)
 CODES = torch.nn.functional.normalize(torch.randn(VOCAB, 3, generator=torch.Generator().manual_seed(9)), dim=-1)
 CODES[:10] = torch.nan  # words
 NEAR, MEMBERS = nearest(CODES, 6), groups(CODES, 0.8)
@@ -98,6 +99,7 @@ class Lab:
     above: AboveHeads
     kangaroo: KangarooAdapter
     block: BlockNetwork
+    local: LocalNetwork
     prompts: list[Prompt]
 
     def target(self, guided: bool = False) -> CausalTarget:
@@ -125,6 +127,7 @@ class Lab:
             **{f"jacobi {init}": JacobiDrafter(6, Initial(init, everything, 4)) for init in INITIALISATIONS},
             "jacobi preview": JacobiDrafter(6, Initial(PREVIEW, everything, origins=SPOTS)),
             "jacobi for ever": JacobiDrafter(6, Initial("above", everything, 4), restart=False),
+            "local": lambda target: LocalDrafter(self.local, target, everything, 6, 0.7, 2),
             "lm chain": lambda target: LMDrafter(self.student, target, Dynamic(4), Rank()),
             "lm stopping": lambda target: LMDrafter(self.student, target, Dynamic(6, 2, 9, stop=0.7), Rank()),
             "lm tree": lambda target: LMDrafter(self.student, target, Dynamic(4, 3, 12), Rank()),

@@ -20,8 +20,8 @@ from . import conftest
 from .conftest import NETWORKS, VOCAB, Lab, chosen
 from .far_device import DEVICE, Far, far_device, move
 
-DRAFTERS = list(Lab(None, None, None, None, None, None, None, None, []).drafters([]))  # type: ignore[arg-type]
-JUDGED = list(Lab(None, None, None, None, None, None, None, None, []).judged())  # type: ignore[arg-type]
+DRAFTERS = list(Lab(None, None, None, None, None, None, None, None, None, []).drafters([]))  # type: ignore[arg-type]
+JUDGED = list(Lab(None, None, None, None, None, None, None, None, None, []).judged())  # type: ignore[arg-type]
 MIXED = [Sampling(), Sampling(temperature=0), Sampling(top_k=9, top_p=0.9, repetition_penalty=1.2), Sampling(0.8)]
 SETTINGS = {
     "alike": lambda row: Sampling(),

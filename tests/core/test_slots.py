@@ -37,7 +37,7 @@ def test_no_method_emits_an_id_of_another_slot(lab, run, name, table, temperatur
     made = lab(seed=seed)
     codes = torch.full((VOCAB, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(VOCAB - 10, 4), dim=-1)
-    kinds = ("eagle", "heads", "hydra", "above", "kangaroo", "block")
+    kinds = ("eagle", "heads", "hydra", "above", "kangaroo", "block", "local")
     networks = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds}
     context = MethodContext(
         "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: IndependentLM(made.student)},

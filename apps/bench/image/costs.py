@@ -1,10 +1,11 @@
-"""`polydraft bench costs`: what a pass of N nodes costs here, and what Jacobi windows commit.
+"""`polydraft bench costs`: what a pass of N nodes costs here, and what windows commit.
 
 polydraft bench costs --model tiny-image -o runs/bench
 polydraft bench costs --model assets/models/tiny-image --write
 
-The second line stores τ by window in the model's manifest; with t(N), measured when a model is first used, it decides
-the window. τ is measured on training prompts, so that benches on held-out ones stay honest.
+The second line stores τ by window in the model's manifest, of every method that has a window and that the model can
+use; with t(N), measured when a model is first used, it decides the window. τ is measured on training prompts, so that
+benches on held-out ones stay honest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.methods.fit import pass_seconds
 from polydraft.modalities.loading import MANIFEST, load
-from polydraft.modalities.pipeline import Pipeline, guided
+from polydraft.modalities.pipeline import WINDOWED, Pipeline, guided
 
 NODES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48)
 WINDOWS = (4, 8, 12, 16, 24, 32)
@@ -41,18 +42,20 @@ def run(*, prompts: int, model: str, write: bool, output: Path | None, json: boo
     taken_on = timed_on(pipe.device, pipe.dtype)
     scales = dict.fromkeys((1.0, pipe.sampling().guidance_scale))
     costs = {f"{scale:g}": milliseconds(pipe, scale) for scale in scales}
-    taus = {str(window): round(tau, 3) for window, tau in committed(pipe, WINDOWS, prompts).items()}
+    methods = [method for method in WINDOWED if method in pipe.available_methods()]
+    taus = {method: committed(pipe, method, WINDOWS, prompts) for method in methods}
+    told = {f"{method}_committed": found for method, found in taus.items()}
     value = {
-        "model": pipe.card.name, "prompts": prompts, "pass_ms": costs, "jacobi_committed": taus,
-        "environment": taken_on,
+        "model": pipe.card.name, "prompts": prompts, "pass_ms": costs, **told, "environment": taken_on,
     }  # fmt: skip
     passes = ["nodes", *(f"ms, guidance {scale}" for scale in costs)]
     pass_rows = [[str(nodes), *(f"{column[nodes]:.2f}" for column in costs.values())] for nodes in NODES]
-    windows, window_rows = ["window", "τ"], [[window, f"{tau:.2f}"] for window, tau in taus.items()]
+    windows = ["window", *(f"τ, {method}" for method in methods)]
+    window_rows = [[str(window), *(f"{taus[method][str(window)]:.2f}" for method in methods)] for window in WINDOWS]
     sheets = [(passes, pass_rows), (windows, window_rows)]
     report.tell("costs", value, sheets, [], lambda: curves(costs, taus), output, json)
     if write:
-        store(pipe.card.path / MANIFEST, {"jacobi_committed": taus})
+        store(pipe.card.path / MANIFEST, told)
 
 
 def milliseconds(pipe: Pipeline, scale: float) -> dict[int, float]:
@@ -63,29 +66,30 @@ def milliseconds(pipe: Pipeline, scale: float) -> dict[int, float]:
     return {nodes: 1000 * value for nodes, value in seconds.items()}
 
 
-def committed(pipe: Pipeline, windows: Sequence[int], prompts: int) -> dict[int, float]:
-    """τ of the model's Jacobi settings by window, at its default sampling, over that many training prompts."""
+def committed(pipe: Pipeline, method: str, windows: Sequence[int], prompts: int) -> dict[str, float]:
+    """τ of the model's windows of `method`, by their size, at its default sampling, over that many training prompts."""
     asked = LESSONS[pipe.card.modality](pipe, SEED).some(np.random.default_rng(SEED), prompts, first=0)
     asked, taus = [replace(prompt, sampling=pipe.sampling()) for prompt in asked], {}
     for window in windows:
-        stats = draw(pipe, f"jacobi(window={window})", asked, prompts).stats
+        stats = draw(pipe, f"{method}(window={window})", asked, prompts).stats
         assert stats is not None  # only peers have none
-        taus[window] = stats.mean_accepted_length
-        note(f"window {window}: τ {taus[window]:.2f}")
+        taus[str(window)] = round(stats.mean_accepted_length, 3)
+        note(f"{method}, window {window}: τ {taus[str(window)]:.2f}")
     return taus
 
 
-def curves(costs: dict[str, dict[int, float]], taus: dict[str, float]) -> Image.Image:
+def curves(costs: dict[str, dict[int, float]], taus: dict[str, dict[str, float]]) -> Image.Image:
     """t(N) on the left, τ(window) on the right."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     for scale, column in costs.items():
         left.plot(list(column), list(column.values()), marker="o", label=f"guidance {scale}")
-    left.legend(frameon=False)
     left.set(xlabel="nodes", ylabel="ms a pass")
-    right.plot([int(window) for window in taus], list(taus.values()), marker="o", color=plots.COLOURS["S"])
-    right.set(xlabel="Jacobi window", ylabel="τ, tokens a pass")
+    for method, found in taus.items():
+        right.plot([int(window) for window in found], list(found.values()), marker="o", label=method)
+    right.set(xlabel="window", ylabel="τ, tokens a pass")
     for axes in (left, right):
+        axes.legend(frameon=False)
         axes.set_ylim(0, 1.1 * axes.dataLim.ymax)  # from zero, or small differences would look large
         axes.spines[["top", "right"]].set_visible(False)
     return plots.rendered(figure)

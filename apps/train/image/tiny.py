@@ -46,7 +46,10 @@ class Course:
 ON_COLOURS = Course(tokenizer=0.2, target=0.65, drafters={"lm": 0.15})
 AS_ELDER = Course(tokenizer=0.12, target=0.88)
 IN_SETTINGS = Course(
-    tokenizer=0.12, decoder=0.08, target=0.6, drafters={"lm": 0.06, "eagle": 0.05, "hydra": 0.04, "above": 0.05}
+    tokenizer=0.12,
+    decoder=0.08,
+    target=0.55,
+    drafters={"lm": 0.06, "eagle": 0.05, "hydra": 0.04, "above": 0.05, "local": 0.05},
 )
 
 CAPTIONS = 16  # to measure windows on

@@ -60,7 +60,7 @@ class LocalNetwork(FeatureNetwork):
         return max(up * self.row + left for up, left in SEEN)
 
     def tells(self, neighbour: int, embeddings: Tensor) -> Tensor:
-        """What ids with these embeddings `[..., D]` tell where they are that neighbour, `[..., hidden]`; zero, nothing."""
+        """What ids with embeddings `[..., D]` tell as that neighbour, `[..., hidden]`; zero tells nothing."""
         scaled = F.rms_norm(embeddings.float(), embeddings.shape[-1:], eps=1e-6)
         told: Tensor = self.reads[neighbour](scaled.to(self.begins.dtype))
         return told
@@ -152,8 +152,10 @@ class LocalDrafter:
         return state.tokens.gather(1, (state.lengths[:, None] + back).clamp(min=0))
 
     def read(self, before: Tensor, ids: Tensor, there: Tensor) -> Tensor:
-        """`[B, W + 1, H]`: what stands around places with guesses `ids` `[B, W]` in them, of neighbours that are `there`
-        `[B, W + 1, 5]`."""
+        """`[B, W + 1, H]`: what stands around places with guesses `ids` `[B, W]` in them.
+
+        before: as above; there: `[B, W + 1, 5]` bool, which neighbours there are.
+        """
         line = self.lines[torch.cat([before, ids], 1).clamp(max=len(self.lines) - 1)]
         around = line[:, self.neighbours].where(there, self.nothing)
         read: Tensor = self.network(self.told[around + self.firsts].sum(-2))

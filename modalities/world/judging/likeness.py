@@ -71,7 +71,8 @@ def frechet(first: Tensor, second: Tensor) -> float:
     root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
     shared = torch.linalg.eigvalsh(root @ covariances[1] @ root).clamp(min=0).sqrt().sum()
     apart = (one.mean(0) - other.mean(0)).square().sum()
-    return float(apart + covariances[0].trace() + covariances[1].trace() - 2 * shared)
+    spread = covariances[0].trace() + covariances[1].trace() - 2 * shared
+    return max(0.0, float(apart + spread))  # of equal sets it is rounded to either side
 
 
 @dataclass(frozen=True)
