@@ -109,7 +109,7 @@ def run(
             student.load_state_dict(load_file(start / "model.safetensors"))
         count = rows_of_a_step(drawn, model.vocab, getattr(student, "places", 0), rows or ROWS)
         # what the target saw behind a row's own prompt is not what it sees behind the blank one
-        with drawn.remembering(0 if lessons.blank or recipe.laws is None else cache * 1e9):
+        with drawn.remembering(cache * 1e9 if recipe.on_law and not lessons.blank else 0):
             features = "cached on disk" if drawn.seen else "read anew in every step"
 
             def held_batches(most: int) -> Iterator[Examples]:
@@ -127,9 +127,9 @@ def run(
                 moved = (batch.to(pipe.device) for batch in first)
                 distil(objective, student, moved, minutes=budget * BEGIN, folder=out / "begun", judge=judge)
                 budget *= 1 - BEGIN
+            source = batches(drawn, kept, count, seed, lessons, recipe.on_law, pipe.device)
             made = distil(
-                objective, student, batches(drawn, kept, count, seed, lessons, pipe.device), minutes=budget,
-                folder=out, judge=judge,
+                objective, student, source, minutes=budget, folder=out, rate=recipe.rate, judge=judge,
             )  # fmt: skip
             with torch.no_grad():
                 fit = fitted(recipe, model, student, held_batches(kept))
@@ -165,18 +165,20 @@ def row_of(pipe: Pipeline, kind: str) -> int:
 
 
 def batches(
-    drawn: Samples, kept: int, count: int, seed: int, lessons: Lessons, device: torch.device
+    drawn: Samples, kept: int, count: int, seed: int, lessons: Lessons, on_law: bool, device: torch.device
 ) -> Iterator[Examples]:
-    """Endless batches of `count` rows behind the first `kept`, every second one rendered where that is free.
+    """Endless batches of `count` rows behind the first `kept`. Where rendering is free every second one is rendered, or
+    all of them for students that do not learn the target's law.
 
     One prompt in ten is the blank one, for guidance, where there is one.
     """
     rng = np.random.default_rng(seed)
     rendered = lessons.rendered(count)
     while True:
-        picked = kept + rng.choice(len(drawn) - kept, min(count, len(drawn) - kept), replace=False)
-        blank = set(np.flatnonzero(rng.random(len(picked)) < 0.1).tolist()) if lessons.blank else set()
-        yield drawn.examples(picked, blank, lessons.blank).to(device)
+        if on_law or rendered is None:
+            picked = kept + rng.choice(len(drawn) - kept, min(count, len(drawn) - kept), replace=False)
+            blank = set(np.flatnonzero(rng.random(len(picked)) < 0.1).tolist()) if lessons.blank else set()
+            yield drawn.examples(picked, blank, lessons.blank).to(device)
         if rendered is not None:
             yield next(rendered).to(device)
 
