@@ -34,6 +34,14 @@ def test_a_png_says_what_made_it(live: Live, client: openai.OpenAI) -> None:
     assert shown.tobytes() == live.alone("image", prompt=PROMPT, n=2, seed=5).image.tobytes()
 
 
+def test_sampling_of_a_request_is_heeded(live: Live, client: openai.OpenAI) -> None:
+    snow = "two frogs in the snow"
+    answer = client.images.generate(prompt=snow, extra_body={"seed": 5, "min_p": 0.9})
+    shown = picture(answer.data[0].b64_json).tobytes()
+    assert shown == live.alone("image", prompt=snow, seed=5, min_p=0.9).image.tobytes()
+    assert shown != live.alone("image", prompt=snow, seed=5).image.tobytes()
+
+
 @pytest.mark.parametrize("kind", ["webp", "jpeg"])
 def test_other_formats_say_it_too(kind: str) -> None:
     shown = picture(written(Image.new("RGB", (128, 128), "navy"), kind, 95, {"model": "tiny-image", "seed": "7"}))

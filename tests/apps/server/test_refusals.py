@@ -59,6 +59,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (IMAGES, {"method": "vadusa"}, "vadusa"), (IMAGES, {"method": "jacobi(window=0)"}, "window"),
     (IMAGES, {"method": "jacobi", "speculative": False}, "speculative"), (IMAGES, {"colour": "red"}, "colour"),
     (IMAGES, {"guidance_scale": -1}, "guidance_scale"), (IMAGES, {"top_k": -1}, "top_k"),
+    (IMAGES, {"min_p": 1}, "min_p"), (IMAGES, {"min_p": -0.1}, "min_p"),
     (IMAGES, {"prompt": "\ud800 a cat"}, "prompt"), (IMAGES, {"prompt": [PROMPT]}, "prompt"),
     (SPEECH, {"input": ""}, "input"), (SPEECH, {"input": "y" * 4097}, "4096"), (SPEECH, {"input": "😀"}, "Latin"),
     (SPEECH, {"voice": "alloy"}, "slt"), (SPEECH, {"voice": "../slt"}, "slt"), (SPEECH, {"speed": 0.1}, "speed"),

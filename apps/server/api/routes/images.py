@@ -41,7 +41,7 @@ async def generate(asked: ImageRequest, request: Request, engine: TheEngine) -> 
     if asked.partial_images and not asked.stream:
         raise InvalidArgument("partial_images comes with stream=true; set both, or neither.")
     arguments = asked.drawing() | {
-        "prompt": asked.prompt, "n": asked.n, "guidance_scale": asked.guidance_scale,
+        "prompt": asked.prompt, "n": asked.n, "guidance_scale": asked.guidance_scale, "min_p": asked.min_p,
         "size": asked.size, "partial_images": asked.partial_images,
     }  # fmt: skip
     ticket = noted(request, engine.submit(served.name, "image", arguments, news=asked.stream), arguments["seed"])

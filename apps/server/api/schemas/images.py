@@ -26,6 +26,7 @@ class ImageRequest(Drawn):
     stream: bool = False
     partial_images: Annotated[int, Field(ge=0, le=3, description="With `stream`: unfinished pictures.")] = 0
     guidance_scale: Annotated[float | None, Field(ge=0, le=50, description="1 is off.")] = None
+    min_p: Annotated[float | None, Field(ge=0, lt=1, description="0 is off.")] = None
     background: Literal["auto", "opaque"] = "auto"
     quality: Literal["auto", "standard"] = "auto"
     user: Annotated[str | None, Field(max_length=256)] = None
