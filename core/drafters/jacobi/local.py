@@ -174,7 +174,7 @@ class LocalDrafter:
 
 def projection(network: LocalNetwork, target: CausalTarget) -> nn.Linear:
     """W_2 and the target's head behind it in one, from h to a logit an id."""
-    columns = target.head(weight_of(network.says).T.contiguous())  # of every number of h alone; heads are linear, or nearly
+    columns = target.head(weight_of(network.says).T.contiguous())  # of each number of h; heads are linear, or nearly
     made = nn.Linear(len(columns), columns.shape[1], bias=False, device="meta")
     made.weight = nn.Parameter(columns.T.contiguous(), requires_grad=False)
     prepare(made)
