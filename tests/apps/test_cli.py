@@ -187,7 +187,9 @@ def test_a_head_of_another_target_is_refused(tmp_path: Path) -> None:
     (model / "drafter-eagle").mkdir(exist_ok=True)
     EagleNetwork(LlamaConfig(**config | {"num_hidden_layers": 3})).save_pretrained(model / "drafter-eagle")
     manifest = json.loads((model / "polydraft.json").read_text())
-    (model / "polydraft.json").write_text(json.dumps(manifest | {"drafters": {"eagle": "drafter-eagle"}}))
+    (model / "polydraft.json").write_text(
+        json.dumps(manifest | {"drafters": {"eagle": "drafter-eagle"}, "defaults": {"method": "jacobi"}})
+    )
     assert_refused(run("image", PROMPT, "--model", model, "--method", "eagle2", "-o", tmp_path / "x.png"), "EAGLE")
     assert os.listdir(tmp_path) == ["model"]
 

@@ -144,7 +144,7 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
     made = lab()
     codes = torch.full((61, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
-    kinds = ("eagle", "heads", "hydra", "above", "kangaroo", "block")
+    kinds = ("eagle", "heads", "hydra", "above", "kangaroo", "block", "local")
     loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {
         "lm": lambda: IndependentLM(made.student)
     }

@@ -81,5 +81,5 @@ def test_a_drafter_learns_from_texts_of_ones_own(folder: Path, tmp_path: Path):
 
 
 def test_an_unknown_kind_is_refused(folder: Path, tmp_path: Path):
-    with pytest.raises(UnsupportedMethod, match="lm, eagle, heads, kangaroo, hydra, above, block"):
+    with pytest.raises(UnsupportedMethod, match="lm, eagle, heads, kangaroo, hydra, above, local, block"):
         drafter.run(str(folder), "oracle", tmp_path / "oracle", minutes=0.004)
