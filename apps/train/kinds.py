@@ -36,8 +36,7 @@ class Recipe:
     """How a kind of drafter is made.
 
     method: what it is tried with. student: untrained, of (target, **settings); settings: which it takes. fit: what is
-    read off laws, as `laws` gives them of (target, student, examples); None where nothing is. on_law: whether it learns
-    the target's law of every place, and not sequences alone, of which rendered ones are as good. rate: of learning.
+    read off laws, as `laws` gives them of (target, student, examples); None for what learns no law. rate: of learning.
     """
 
     method: str
@@ -46,8 +45,12 @@ class Recipe:
     laws: Callable[[CausalTarget, Any, Examples], tuple[Tensor, ...]] | None = None
     fit: Callable[..., dict[str, Any]] | None = None
     settings: tuple[str, ...] = ()
-    on_law: bool = True
     rate: float = 1.5e-3
+
+    @property
+    def on_law(self) -> bool:
+        """Whether it learns the target's laws, not sequences alone, of which rendered ones are as good."""
+        return self.laws is not None
 
 
 def spread(p: Tensor, q: Tensor) -> dict[str, Any]:
@@ -82,7 +85,7 @@ KINDS = {
     "kangaroo": Recipe("kangaroo", adapter, early.divergence, early.laws, spread),
     "hydra": Recipe("hydra", HYDRA, parallel.divergence, parallel.laws, shares, ("places", "hidden")),
     "above": Recipe("above", ABOVE, parallel.divergence, parallel.laws, shares, ("places", "row")),
-    "local": Recipe("local", LOCAL, local.surprise, settings=("row", "preview", "hidden"), on_law=False, rate=3e-3),
+    "local": Recipe("local", LOCAL, local.surprise, settings=("row", "preview", "hidden"), rate=3e-3),
     "block": Recipe("speechspec", BLOCK, parallel.overlap, parallel.laws, shares, ("places",)),
 }
 

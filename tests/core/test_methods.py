@@ -15,6 +15,8 @@ from polydraft.core.methods.method import MethodContext
 from polydraft.core.methods.registry import build, choices, parse
 from polydraft.core.stats import DecodeStats, Stopwatch
 
+from .conftest import NETWORKS
+
 
 def test_parameters_are_read_and_kept_in_the_name():
     choice = parse(" jacobi( window=12 , init=above ) ")
@@ -144,7 +146,7 @@ def test_every_method_builds_and_keeps_its_guarantee(lab):
     made = lab()
     codes = torch.full((61, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
-    kinds = ("eagle", "heads", "hydra", "above", "kangaroo", "block", "local")
+    kinds = [network.kind for network in NETWORKS]
     loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {
         "lm": lambda: IndependentLM(made.student)
     }

@@ -15,7 +15,7 @@ from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.methods.method import MethodContext
 from polydraft.core.methods.registry import build, choices
 
-from .conftest import VOCAB, chosen
+from .conftest import NETWORKS, VOCAB, chosen
 
 SLOTS = 7
 EVERY = {choice.name: choice for choice in choices()}
@@ -37,7 +37,7 @@ def test_no_method_emits_an_id_of_another_slot(lab, run, name, table, temperatur
     made = lab(seed=seed)
     codes = torch.full((VOCAB, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(VOCAB - 10, 4), dim=-1)
-    kinds = ("eagle", "heads", "hydra", "above", "kangaroo", "block", "local")
+    kinds = [network.kind for network in NETWORKS]
     networks = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds}
     context = MethodContext(
         "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: IndependentLM(made.student)},

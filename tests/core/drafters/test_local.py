@@ -55,7 +55,7 @@ def test_neighbours_are_those_of_the_grid(lab):
             assert changed.tolist() == [wanted, wanted], place
 
 
-def test_it_drafts_with_what_it_learns_with(lab, monkeypatch):
+def test_it_drafts_with_what_it_learns_with(lab):
     """The loss of a sequence is that of the laws that a draft fills new places from."""
     made, window = lab(), 14
     student, target = network(made), made.target()
