@@ -205,7 +205,8 @@ class Sampler:
 
     mask: `[K, V]` bool table of allowed ids, one row a class of slots. slot: `[B, C]`, the class that every column's
     choice is of; None: t % K (K=1: the same everywhere). forced: how many ids in a row the grammar may leave no choice
-    about, which drafts are then told (`core.law.forced`).
+    about, which drafts are then told (`core.law.forced`). narrowing: `[K]`, how many times min-p counts in a class of
+    slots, where these are not alike.
     ends: `[V]` bool, ids that end a sequence, for `min_tokens`. constraints: what the checkpoint asks for beside them.
     """
 
@@ -214,6 +215,7 @@ class Sampler:
     constraints: Constraints | None = field(default=None, repr=False)
     slot: Callable[[History], Tensor] | None = field(default=None, repr=False)
     forced: int = 0
+    narrowing: Tensor | None = field(default=None, repr=False)
 
     @cached_property
     def grammar(self) -> Tensor:
@@ -246,7 +248,10 @@ class Sampler:
     def __call__(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
         """The law of `[B, C, V]` logits; history may be left out if the sampler does not remember."""
         whole = self.tempered(logits, settings, history)
-        scores = whole if settings.greedy_alone else filtered(whole, settings)
+        times = None
+        if self.narrowing is not None and settings.used("min_p"):
+            times = self.narrowing[self.classes(known(history))]
+        scores = whole if settings.greedy_alone else filtered(whole, settings, times)
         if settings.window:
             scores = without_repeats(scores, whole, known(history), settings)
         return Law(scores, settings.greedy, whole)
@@ -287,8 +292,11 @@ def known(history: History | None) -> History:
     return history
 
 
-def filtered(scores: Tensor, settings: Settings) -> Tensor:
-    """Scores `[B, C, V]` under every row's own top-k, top-p and min-p; greedy rows keep what they have."""
+def filtered(scores: Tensor, settings: Settings, times: Tensor | None = None) -> Tensor:
+    """Scores `[B, C, V]` under every row's own top-k, top-p and min-p; greedy rows keep what they have.
+
+    times: `[B, C]`, how often min-p counts at a column; the likeliest id stays however often.
+    """
     vocab = scores.shape[-1]
     kept = scores
     if settings.used("top_k"):
@@ -301,7 +309,8 @@ def filtered(scores: Tensor, settings: Settings) -> Tensor:
         mass = torch.where(settings.greedy, 1.0, settings.top_p)[:, None, None]
         kept = torch.where(nucleus(kept, mass) | (mass == 1), kept, -torch.inf)
     if settings.used("min_p"):
-        floor = kept.amax(-1, keepdim=True) + settings.min_p.log()[:, None, None]
+        share = settings.min_p[:, None] if times is None else (settings.min_p[:, None] * times).clamp(max=1)
+        floor = kept.amax(-1, keepdim=True) + share.log()[..., None]
         kept = kept.masked_fill((kept < floor) & ~settings.greedy[:, None, None], -torch.inf)
     return kept
 

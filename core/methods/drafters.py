@@ -61,7 +61,7 @@ def alone(window: int | ByRows) -> int:
 
 def local(context: MethodContext, values: Values) -> Drafter:
     network, window = context.drafters["local"](), alone(values["window"])
-    return LocalDrafter(network, context.target, context.allowed, window, values["trust"], values["sweeps"])
+    return LocalDrafter(network, context.target, context.allowed, **values | {"window": window})
 
 
 def sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
@@ -198,6 +198,7 @@ DRAFTERS: dict[str, DraftPart] = {
             parameters=GUESSES | {
                 "trust": Parameter(0.7, "how far a law follows its neighbours", 0, 1, kind=float),
                 "sweeps": Parameter(3, "how often in a draft", 1, 16),
+                "temperature": Parameter(1.0, "of guesses; below 1, lossy rules accept more", 0, 2, kind=float),
             },
             ours="Jacobi windows whose laws follow their neighbours between two passes",
             needs=ROWS,

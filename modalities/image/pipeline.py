@@ -190,7 +190,8 @@ class ImagePipeline(PicturePipeline):
     @cached_property
     def sampler(self) -> Sampler:
         """The family's grammar; what a checkpoint asks for beside it is about text."""
-        return Sampler(self.mask, self.ends, slot=self.family.slot, forced=self.family.forced)
+        family = self.family
+        return Sampler(self.mask, self.ends, slot=family.slot, forced=family.forced, narrowing=family.narrowing)
 
     @cached_property
     def rigid(self) -> Tensor | None:  # type: ignore[override]

@@ -3,9 +3,10 @@
     <bos> two frogs in the snow <boi> frog <small@3,2> frog <small@9,11> <nothing> <nothing> code code …
 
 How many things there are and how they stand to each other is settled in six tokens that see the caption and each other,
-and codes need only follow them; without, it hangs on what does not begin at each of 256 codes. Layout comes before
-pixels as in Gafni et al. 2022 ("Make-A-Scene", section 3) and Feng et al. 2023 ("LayoutGPT", section 3); here one model
-says both, and the plan is drafted and verified like the picture.
+and codes need only follow them; without, it hangs on what does not begin at each of 256 codes. Where the plan has a
+thing stand there is little to choose, and a rare code spoils the thing: min-p counts more there than on grounds. Layout
+comes before pixels as in Gafni et al. 2022 ("Make-A-Scene", section 3) and Feng et al. 2023 ("LayoutGPT", section 3);
+here one model says both, and the plan is drafted and verified like the picture.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from torch import Tensor
 
 from polydraft.core.law.history import History
 from polydraft.modalities.world.glyphs import KINDS, SIZES
-from polydraft.modalities.world.scene import CANVAS, GRID, Placed, Scene
+from polydraft.modalities.world.painting.matte import shown
+from polydraft.modalities.world.scene import CANVAS, GRID, SIDE, Placed, Scene
 
 MOST = 3  # things of a scene
 LENGTH = 2 * MOST  # tokens: what a thing is, and where
 NOTHING = "<nothing>"  # says both of a thing that is not there
-KIND, PLACE, CODE = range(3)  # classes of slots
+KIND, PLACE, CODE, THING = range(4)  # classes of slots: codes of grounds, and of what the plan has stand there
+NARROWING = (1.0, 1.0, 1.0, 4.0)  # what min-p counts in them
 
 
 def place_of(item: Placed) -> str:
@@ -73,26 +76,65 @@ def said(vocabulary: Tokenizer) -> int:
     return 0 if vocabulary.token_to_id(NOTHING) is None else LENGTH
 
 
+@functools.cache
+def standing() -> Tensor:
+    """`[kinds, sizes, S, S]` bool: cells of its box that belong to a thing, S those of a side of the largest."""
+    side = max(SIZES.values()) // GRID
+    found = torch.zeros(len(KINDS), len(SIZES), side, side, dtype=torch.bool)
+    for row, kind in enumerate(KINDS):
+        for column, size in enumerate(SIZES):
+            cells = torch.from_numpy(shown(kind, size))
+            found[row, column, : len(cells), : len(cells)] = cells
+    return found
+
+
 @dataclass(frozen=True)
 class Slots:
-    """Which ids may stand where in what a model draws, `length` ids of a plan and then codes. classes: `[3, V]` bool,
-    or `[1, V]` for a model whose vocabulary has no plans."""
+    """Which ids may stand where in what a model draws, `length` ids of a plan and then codes.
+
+    classes: `[4, V]` bool, or `[1, V]` for a model whose vocabulary has no plans. kinds: `[V]`, which kind an id is,
+    -1 for none; spots: `[V, 3]`, size, row and column, likewise.
+    """
 
     length: int
     classes: Tensor
+    kinds: Tensor
+    spots: Tensor
 
     @classmethod
     def of(cls, vocabulary: Tokenizer, codes: Tensor) -> Slots:
         """codes: `[V]` bool, ids that are codes."""
-        length, nothing = said(vocabulary), vocabulary.token_to_id(NOTHING)
+        length, nothing, device = said(vocabulary), vocabulary.token_to_id(NOTHING), codes.device
+        kinds, spots = (torch.full((len(codes), *more), -1, device=device) for more in ((), (3,)))
         if not length:
-            return cls(0, codes[None])
-        classes = torch.zeros(3, len(codes), dtype=torch.bool, device=codes.device)
-        classes[KIND, [nothing, *map(vocabulary.token_to_id, KINDS)]] = True
-        classes[PLACE, [nothing, *map(vocabulary.token_to_id, places())]] = True
-        classes[CODE] = codes
-        return cls(length, classes)
+            return cls(0, codes[None], kinds, spots)
+        things, where = ([vocabulary.token_to_id(word) for word in some] for some in (KINDS, places()))
+        kinds[things] = torch.arange(len(KINDS), device=device)
+        order = {size: index for index, size in enumerate(SIZES)}
+        spots[where] = torch.tensor([(order[size], *spot) for size, *spot in places().values()], device=device)
+        classes = torch.zeros(len(NARROWING), len(codes), dtype=torch.bool, device=device)
+        classes[KIND, [nothing, *things]] = True
+        classes[PLACE, [nothing, *where]] = True
+        classes[CODE] = classes[THING] = codes
+        return cls(length, classes, kinds, spots)
+
+    @property
+    def narrowing(self) -> Tensor | None:
+        """What min-p counts in every class; None where there is one."""
+        return torch.tensor(NARROWING, device=self.classes.device) if self.length else None
 
     def __call__(self, history: History) -> Tensor:
-        """The class of every column, by its position behind the prompt."""
-        return (history.t % 2).where(history.t < self.length, CODE)
+        """The class of every column, by its position behind the prompt and the plan on its own path."""
+        drawn = CODE + self.covered(history).long() * (THING - CODE)
+        return (history.t % 2).where(history.t < self.length, drawn)
+
+    def covered(self, history: History) -> Tensor:
+        """`[B, C]` bool: whether the cell that a column draws belongs to a thing of its plan."""
+        said = history.generated(self.length).clamp(min=0)
+        kind, (size, row, column) = self.kinds[said[..., ::2]], self.spots[said[..., 1::2]].unbind(-1)
+        cell, cells = (history.t - self.length)[..., None], standing().to(said.device)
+        down, right = cell // SIDE - row, cell % SIDE - column
+        side = cells.shape[-1]
+        inside = (kind >= 0) & (size >= 0) & (down >= 0) & (down < side) & (right >= 0) & (right < side)
+        down, right = (place.clamp(0, side - 1) for place in (down, right))
+        return (cells[kind, size, down, right] & inside).any(-1)

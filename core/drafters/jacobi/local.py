@@ -101,12 +101,15 @@ class Moving(Rows):
 
 class LocalDrafter:
     """window: guesses a pass; allowed: `[V]` bool, ids they may be. trust: how far a law follows its neighbours;
-    sweeps: how often in a draft."""
+    sweeps: how often in a draft; temperature: of guesses, over that of the laws. Identical decoding has most of 1, for
+    the tape chooses with 1; a lossy rule keeps guesses that no tape chose, and turns likely ones down less often."""
 
     def __init__(
-        self, network: LocalNetwork, target: CausalTarget, allowed: Tensor, window: int, trust: float, sweeps: int
-    ) -> None:
+        self, network: LocalNetwork, target: CausalTarget, allowed: Tensor, window: int, trust: float, sweeps: int,
+        temperature: float = 1.0,
+    ) -> None:  # fmt: skip
         self.network, self.window, self.trust, self.sweeps = network.eval(), window, trust, sweeps
+        self.temperature = temperature
         self.blank = torch.where(allowed, 0.0, -torch.inf)
         self.says = projection(network, target)
         # what every id that can be a neighbour tells is known beforehand, a line each; the last tells nothing
@@ -134,6 +137,7 @@ class LocalDrafter:
         then = torch.where(fresh[..., None], 0.0, own.read * self.trust)
         scores = torch.where(fresh[..., None], self.blank, own.scores)
         tape, before, there = noise.at(t[:, :-1]).gumbel(), self.before(state), self.network.there(t)
+        tape = tape if tape is None else tape * self.temperature
         drawn = t[:, :-1] >= self.network.preview
         ids = torch.where(fresh, state.roots(), own.guesses)
         read = self.read(before, ids, there)

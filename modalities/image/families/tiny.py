@@ -44,6 +44,7 @@ class TinyImage(PictureFamily):
                 "its parts are of several models, install it again."
             )
         self.slots = Slots.of(self.world.words, ~self.table.isnan().any(-1))
+        self.narrowing = self.slots.narrowing
 
     @property
     def budget(self) -> int:

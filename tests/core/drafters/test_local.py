@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from polydraft.core.decode import start
 from polydraft.core.drafters.jacobi.local import SEEN, LocalDrafter, LocalNetwork
 from polydraft.core.drafters.jacobi.window import Initial, JacobiDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
@@ -77,6 +80,30 @@ def test_a_law_whose_neighbours_stay_says_what_it_said(lab, run):
     still = JacobiDrafter(4, Initial("random", EVERY), restart=False)
     moved, unmoved = run(made.method(local), prompts), run(made.method(still), prompts)
     assert moved.same(unmoved) and moved.tau == pytest.approx(unmoved.tau, abs=0.15)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.5])
+def test_guesses_of_another_temperature_change_no_token(lab, run, temperature):
+    made = lab()
+    prompts = chosen(made.prompts, Sampling(temperature=0.9))
+    plain = run(made.method(), prompts)
+    drafter = LocalDrafter(network(made), made.target(), EVERY, 6, 0.7, 2, temperature)
+    assert run(made.method(drafter), prompts).same(plain)
+
+
+def test_cold_guesses_are_the_likeliest(lab):
+    """At 0 the tape has no say; at 1 it has its own."""
+    made = lab()
+    prompts = chosen(made.prompts, Sampling(temperature=1.0))
+    guesses = {}
+    for temperature in (0.0, 1.0):
+        for seed in (1, 2):
+            drafter = LocalDrafter(network(made), made.target(), EVERY, 6, 0.7, 2, temperature)
+            batch = start(made.method(drafter), [replace(prompt, seed=seed) for prompt in prompts])
+            with torch.inference_mode():
+                drawn = drafter.draft(batch.state, batch.drafts, made.method().sampler, batch.noise)
+            guesses[temperature, seed] = drawn.tokens[:, PREVIEW:]
+    assert torch.equal(guesses[0.0, 1], guesses[0.0, 2]) and not torch.equal(guesses[1.0, 1], guesses[1.0, 2])
 
 
 def test_it_learns_and_mends(lab, run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -170,6 +171,23 @@ def test_rows_of_all_settings_do_not_change_each_others_bits():
     together = Sampler()(logits, Settings.of(rows, "cpu")).scores
     for row, sampling in enumerate(rows):
         assert torch.equal(together[row], judged(sampling, logits[row : row + 1]).scores[0]), sampling
+
+
+def test_min_p_counts_as_often_as_the_class_of_a_slot_says():
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(3, 4, 200)
+    rows = [Sampling(min_p=0.1), Sampling(temperature=0), Sampling()]
+    slots, unread = torch.tensor([0, 1, 2, 1]).expand(3, -1), History(*[torch.empty(0)] * 6)
+    sampler = Sampler(
+        torch.ones(3, 200, dtype=torch.bool), slot=lambda history: slots, narrowing=torch.tensor([1.0, 4.0, 30.0])
+    )
+    found = sampler(logits, Settings.of(rows, "cpu"), unread).scores
+    for column, share in enumerate((0.1, 0.4, 1.0, 0.4)):
+        likely = logits[0, column] >= logits[0, column].amax() + math.log(share)
+        assert torch.equal(found[0, column].isfinite(), likely), "at 1 the likeliest alone is left"
+    assert found[1:].isfinite().all(), "rows without min-p keep what they have"
+    plain = Sampler(torch.ones(3, 200, dtype=torch.bool), slot=lambda history: slots)
+    assert torch.equal(plain(logits, Settings.of(rows, "cpu"), unread).scores[0, 0], found[0, 0])
 
 
 @pytest.mark.parametrize("spoilt", ["grammar", "logits"])

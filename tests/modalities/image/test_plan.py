@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import polydraft
+from polydraft.apps.train.image.data import belonging
+from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.registry import parse
 from polydraft.modalities.image import plan, vocabulary
@@ -23,7 +25,7 @@ from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer
 from polydraft.modalities.loading import load
 from polydraft.modalities.world.glyphs import KINDS
-from polydraft.modalities.world.scene import place
+from polydraft.modalities.world.scene import CELLS, place
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT
 
 from ...decoding import run, same
@@ -76,6 +78,28 @@ def test_every_word_of_a_plan_has_an_id_of_its_own() -> None:
     assert plan.things(["cat", plan.NOTHING, plan.NOTHING, "<small@0,0>", "cat", "<small@12,12>"])[0].x == 96
 
 
+@given(seed=st.integers(0, 2**32 - 1), committed=st.integers(0, plan.LENGTH))
+def test_cells_of_what_a_plan_has_stand_there(seed: int, committed: int) -> None:
+    """Wherever the root stands in it; the rest of the plan is drafted, as is the picture behind it."""
+    rng = np.random.default_rng(seed)
+    scene = place(EVERYTHING.composition(rng), rng)
+    words = vocabulary.of_pictures(EVERYTHING)
+    said, first = [words.token_to_id(word) for word in plan.of(scene)], vocabulary.code_offset(words)
+    codes = torch.arange(first + 8) >= first
+    slots = plan.Slots.of(words, codes)
+    line = torch.tensor([[5, *said, *[first] * CELLS]])  # a prompt of one word
+    drafted = line.shape[1] - 1 - committed
+    known = torch.arange(line.shape[1])[None] <= committed
+    lineage = torch.ones(drafted + 1, drafted + 1, dtype=torch.bool).tril()[None]
+    t = committed + torch.arange(drafted + 1)[None]
+    history = History(line.where(known, 0), known, line[:, committed:], lineage, t, torch.tensor([plan.LENGTH + CELLS]))
+    found = torch.full((plan.LENGTH + CELLS,), -1)
+    found[t[0, :-1]] = slots(history)[0, :-1]
+    assert found[committed : plan.LENGTH].tolist() == [place % 2 for place in range(committed, plan.LENGTH)]
+    stands = torch.from_numpy(belonging(scene.objects)).flatten()
+    assert torch.equal(found[plan.LENGTH :], torch.where(stands, plan.THING, plan.CODE))
+
+
 def proper(pipe: ImagePipeline, committed: torch.Tensor) -> bool:
     """Whether ids are kinds and places, turn by turn, and then codes."""
     words = [pipe.family.world.words.id_to_token(int(index)) for index in committed[: plan.LENGTH]]
@@ -85,10 +109,11 @@ def proper(pipe: ImagePipeline, committed: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize(("temperature", "guidance"), [(0.0, 1.0), (1.0, 1.0), (1.0, 2.5)])
+@pytest.mark.parametrize("min_p", [0.0, 0.1])
 def test_a_plan_and_its_picture_are_the_same_drafted_or_not(
-    pipe: ImagePipeline, temperature: float, guidance: float
+    pipe: ImagePipeline, temperature: float, guidance: float, min_p: float
 ) -> None:
-    sampling = Sampling(temperature=temperature, guidance_scale=guidance)
+    sampling = Sampling(temperature=temperature, guidance_scale=guidance, min_p=min_p)
     prompts = pipe.prompts_to_ids(CAPTIONS, sampling=sampling)
     plain, _ = run(pipe.method(parse("ar"), guidance != 1), prompts)
     assert all(proper(pipe, row) and len(row) == plan.LENGTH + 256 for row in plain)
