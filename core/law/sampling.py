@@ -17,12 +17,13 @@ from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.constraints import Constraints
+from polydraft.core.law.filters import filtered
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Places
-from polydraft.core.rows import Rows, places
+from polydraft.core.law.repetition import penalised, without_repeats
+from polydraft.core.rows import Rows
 
 COLDEST = 1e-6  # temperatures below are as good as this, whose scores are still finite
-MANY = 1 << 15  # ids that are no longer sorted on CPUs
 
 
 @dataclass(frozen=True)
@@ -290,125 +291,3 @@ class Sampler:
 def known(history: History | None) -> History:
     assert history is not None, "this sampler remembers"
     return history
-
-
-def filtered(scores: Tensor, settings: Settings, times: Tensor | None = None) -> Tensor:
-    """Scores `[B, C, V]` under every row's own top-k, top-p and min-p; greedy rows keep what they have.
-
-    times: `[B, C]`, how often min-p counts at a column; the likeliest id stays however often.
-    """
-    vocab = scores.shape[-1]
-    kept = scores
-    if settings.used("top_k"):
-        sizes = torch.where((settings.top_k == 0) | settings.greedy, vocab, settings.top_k.clamp(max=vocab))
-        most = min(vocab, max(row.top_k for row in settings.chosen))
-        ranked = scores.topk(most).values
-        least = ranked.gather(-1, (sizes.clamp(max=most) - 1)[:, None, None].expand(-1, scores.shape[1], -1))
-        kept = kept.masked_fill((scores < least) & (sizes <= most)[:, None, None], -torch.inf)
-    if settings.used("top_p"):
-        mass = torch.where(settings.greedy, 1.0, settings.top_p)[:, None, None]
-        kept = torch.where(nucleus(kept, mass) | (mass == 1), kept, -torch.inf)
-    if settings.used("min_p"):
-        share = settings.min_p[:, None] if times is None else (settings.min_p[:, None] * times).clamp(max=1)
-        floor = kept.amax(-1, keepdim=True) + share.log()[..., None]
-        kept = kept.masked_fill((kept < floor) & ~settings.greedy[:, None, None], -torch.inf)
-    return kept
-
-
-def nucleus(scores: Tensor, mass: Tensor) -> Tensor:
-    """`[B, C, V]` bool: the fewest likely ids whose probability reaches `mass` `[B, 1, 1]`, and those like the last.
-
-    Holtzman et al. 2020, section 3.1.
-    """
-    p = scores.softmax(-1)
-    if p.device.type == "cpu" and p.shape[-1] > MANY:
-        masses = mass.expand(*p.shape[:2], 1).flatten()
-        least = [least_counted(*column) for column in zip(p.flatten(0, 1), masses, strict=True)]
-        return p >= torch.stack(least).view(*p.shape[:2], 1)
-    ranked = p.sort(-1, descending=True).values
-    inside = (ranked.cumsum(-1) - ranked < mass) & (ranked > 0)
-    return p >= ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
-
-
-def least_counted(p: Tensor, mass: Tensor) -> Tensor:
-    """The least p that belongs, of p `[V]`, without sorting all of it.
-
-    Floats that are not negative are in the order of their bits: what shares the first half of these is counted
-    together, and only where the mass is reached the likeliest come first.
-    """
-    keys = p.view(torch.int16)[1::2].long()
-    masses = torch.zeros(1 << 15, dtype=torch.double).scatter_add_(0, keys, p.double()).flip(0)
-    before, mass = masses.cumsum(0) - masses, mass * masses.sum()  # fp32 chances need not add up to 1
-    last = torch.where((masses > 0) & (before < mass), places(1 << 15, p.device), 0).amax()
-    members = p[keys == (1 << 15) - 1 - last].sort(descending=True).values
-    inside = before[last] + members.double().cumsum(0) - members < mass
-    return members[inside.sum().clamp(min=1) - 1]
-
-
-def repeats(history: History, settings: Settings) -> tuple[Tensor, Tensor]:
-    """Recent ids `[B, C, W]` of every path, and which of them are the first mention of a repeated id."""
-    ids = history.recent(settings.window)
-    places = torch.arange(settings.window, device=ids.device)
-    ids = ids.masked_fill(places >= settings.again_window[:, None, None], -1)
-    same = ids[..., :, None] == ids[..., None, :]
-    first = ~(same & torch.ones_like(same[0, 0]).tril(-1)).any(-1)
-    often = same.sum(-1) >= (settings.again_tau * settings.again_window)[:, None, None]
-    return ids.clamp(min=0), (ids >= 0) & first & often
-
-
-def without_repeats(scores: Tensor, whole: Tensor, history: History, settings: Settings) -> Tensor:
-    """Every row's repetition-aware rule over its filtered scores and the whole ones, `[B, C, V]` each."""
-    ids, repeated = repeats(history, settings)
-    ruled = (settings.again_window > 0)[:, None, None]
-    if not settings.greedy_alone:
-        scores = torch.where(
-            ruled & ~settings.greedy[:, None, None], redrawn(scores, whole, ids, repeated, settings.banned), scores
-        )
-    if any(row.greedy for row in settings.chosen):
-        second = (ruled[..., 0] & (settings.greedy & settings.banned)[:, None])[..., None]
-        scores = torch.where(second, second_best(scores, ids, repeated), scores)
-    return scores
-
-
-def redrawn(scores: Tensor, whole: Tensor, ids: Tensor, repeated: Tensor, banned: Tensor) -> Tensor:
-    """Log of what a draw from n, and where it is a repeat a second one from F, come to.
-
-    `n(v)[v not in B] + F(v) Σ_B n(b)`, or with a ban `n(v)[v not in B] + Σ_(b in B, b != v) n(b) F(v) / (1 - F(b))`.
-    scores and whole: n and F before normalising. Sums over the few repeats are taken in fp64, so that their order
-    leaves no trace.
-    """
-    n, full = scores.softmax(-1), whole.softmax(-1)
-    given_up = (n.gather(-1, ids) * repeated).double()  # [B, C, W]
-    own = full.gather(-1, ids).double()
-    rest = 1 - own
-    shared = torch.where(rest > 0, given_up / rest.clamp(min=torch.finfo(rest.dtype).tiny), 0)
-    others = ~torch.eye(ids.shape[-1], dtype=torch.bool, device=ids.device)
-    ban = banned[:, None, None]
-    moved = torch.where(ban, shared, given_up).sum(-1, keepdim=True)
-    back = own * torch.where(ban, (shared[..., None, :] * others).sum(-1), moved)
-    kept = torch.where(ban & (rest <= 0), given_up, 0)  # nothing else can be drawn
-    law = torch.nn.functional.pad(n + full * moved.float(), (0, 1))  # what is no repeat writes past the end
-    return law.scatter(-1, ids.masked_fill(~repeated, n.shape[-1]), (back + kept).float())[..., :-1].log()
-
-
-def second_best(scores: Tensor, ids: Tensor, repeated: Tensor) -> Tensor:
-    """Temperature 0 with a ban: where the best id is a repeat the second best is drawn."""
-    best = scores.argmax(-1, keepdim=True)
-    again = ((ids == best) & repeated).any(-1, keepdim=True)
-    possible = (scores > -torch.inf).sum(-1, keepdim=True) > 1
-    return scores.masked_fill(
-        torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, best, again & possible), -torch.inf
-    )
-
-
-def penalised(scores: Tensor, history: History, penalty: Tensor) -> Tensor:
-    """Divide positive and multiply negative scores of ids seen on the node's own path (Keskar et al. 2019, CTRL)."""
-    rows, columns, vocab = scores.shape
-    committed = torch.zeros(rows, vocab + 1, dtype=torch.bool, device=scores.device)
-    said = history.committed.masked_fill(~history.committed_valid, vocab).clamp(max=vocab)
-    committed.scatter_(1, said, True)
-    seen = committed[:, None].repeat(1, columns, 1)
-    on_path = history.nodes.clamp(max=vocab)[:, None, :].expand_as(history.lineage).masked_fill(~history.lineage, vocab)
-    seen.scatter_(2, on_path, True)
-    strength = penalty[:, None, None]
-    return torch.where(seen[..., :vocab], torch.where(scores > 0, scores / strength, scores * strength), scores)

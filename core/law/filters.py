@@ -1,0 +1,71 @@
+"""Top-k, top-p and min-p, of every row its own and of none another's bits (as transformers' warpers).
+
+filtered(scores, settings)      # scores `[B, C, V]`, what is thrown out at -inf
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from polydraft.core.rows import places
+
+if TYPE_CHECKING:
+    from polydraft.core.law.sampling import Settings
+
+MANY = 1 << 15  # ids that are no longer sorted on CPUs
+
+
+def filtered(scores: Tensor, settings: Settings, times: Tensor | None = None) -> Tensor:
+    """Scores `[B, C, V]` under every row's own top-k, top-p and min-p; greedy rows keep what they have.
+
+    times: `[B, C]`, how often min-p counts at a column; the likeliest id stays however often.
+    """
+    vocab = scores.shape[-1]
+    kept = scores
+    if settings.used("top_k"):
+        sizes = torch.where((settings.top_k == 0) | settings.greedy, vocab, settings.top_k.clamp(max=vocab))
+        most = min(vocab, max(row.top_k for row in settings.chosen))
+        ranked = scores.topk(most).values
+        least = ranked.gather(-1, (sizes.clamp(max=most) - 1)[:, None, None].expand(-1, scores.shape[1], -1))
+        kept = kept.masked_fill((scores < least) & (sizes <= most)[:, None, None], -torch.inf)
+    if settings.used("top_p"):
+        mass = torch.where(settings.greedy, 1.0, settings.top_p)[:, None, None]
+        kept = torch.where(nucleus(kept, mass) | (mass == 1), kept, -torch.inf)
+    if settings.used("min_p"):
+        share = settings.min_p[:, None] if times is None else (settings.min_p[:, None] * times).clamp(max=1)
+        floor = kept.amax(-1, keepdim=True) + share.log()[..., None]
+        kept = kept.masked_fill((kept < floor) & ~settings.greedy[:, None, None], -torch.inf)
+    return kept
+
+
+def nucleus(scores: Tensor, mass: Tensor) -> Tensor:
+    """`[B, C, V]` bool: the fewest likely ids whose probability reaches `mass` `[B, 1, 1]`, and those like the last.
+
+    Holtzman et al. 2020, section 3.1.
+    """
+    p = scores.softmax(-1)
+    if p.device.type == "cpu" and p.shape[-1] > MANY:
+        masses = mass.expand(*p.shape[:2], 1).flatten()
+        least = [least_counted(*column) for column in zip(p.flatten(0, 1), masses, strict=True)]
+        return p >= torch.stack(least).view(*p.shape[:2], 1)
+    ranked = p.sort(-1, descending=True).values
+    inside = (ranked.cumsum(-1) - ranked < mass) & (ranked > 0)
+    return p >= ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
+
+
+def least_counted(p: Tensor, mass: Tensor) -> Tensor:
+    """The least p that belongs, of p `[V]`, without sorting all of it.
+
+    Floats that are not negative are in the order of their bits: what shares the first half of these is counted
+    together, and only where the mass is reached the likeliest come first.
+    """
+    keys = p.view(torch.int16)[1::2].long()
+    masses = torch.zeros(1 << 15, dtype=torch.double).scatter_add_(0, keys, p.double()).flip(0)
+    before, mass = masses.cumsum(0) - masses, mass * masses.sum()  # fp32 chances need not add up to 1
+    last = torch.where((masses > 0) & (before < mass), places(1 << 15, p.device), 0).amax()
+    members = p[keys == (1 << 15) - 1 - last].sort(descending=True).values
+    inside = before[last] + members.double().cumsum(0) - members < mass
+    return members[inside.sum().clamp(min=1) - 1]
