@@ -235,12 +235,16 @@ class Sampler:
         assert self.mask is not None
         return history.t % len(self.mask) if self.slot is None else self.slot(history)
 
+    def slots(self, history: History | None) -> Tensor | None:
+        """The same; None where all columns are alike."""
+        return None if self.mask is None or len(self.mask) == 1 else self.classes(known(history))
+
     def remembers(self, settings: Settings) -> bool:
         """Whether any row's law depends on anything but the logits."""
-        slots = self.mask is not None and len(self.mask) > 1
+        several = self.mask is not None and len(self.mask) > 1
         late = self.ends is not None and settings.used("min_tokens")
         asked = self.constraints is not None and self.constraints.remembers
-        return slots or late or asked or settings.used("repetition_penalty") or settings.window > 0
+        return several or late or asked or settings.used("repetition_penalty") or settings.window > 0
 
     def again(self, given: Tensor, settings: Settings) -> Law:
         """The law that was made of `given` `[B, C, V]`."""
@@ -248,11 +252,11 @@ class Sampler:
 
     def __call__(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
         """The law of `[B, C, V]` logits; history may be left out if the sampler does not remember."""
-        whole = self.tempered(logits, settings, history)
-        times = None
-        if self.narrowing is not None and settings.used("min_p"):
-            times = self.narrowing[self.classes(known(history))]
-        scores = whole if settings.greedy_alone else filtered(whole, settings, times)
+        slots = self.slots(history)
+        whole = scores = self.tempered(logits, settings, history, slots)
+        if not settings.greedy_alone:
+            times = None if self.narrowing is None or slots is None else self.narrowing[slots]
+            scores = filtered(whole, settings, times)
         if settings.window:
             scores = without_repeats(scores, whole, known(history), settings)
         return Law(scores, settings.greedy, whole)
@@ -263,18 +267,18 @@ class Sampler:
         A filter of the drafter's own law throws out what the target may well choose, and gains nothing: the noise is
         shared, and unlikely ids rank low anyhow.
         """
-        scores = self.tempered(logits, settings, history)
+        scores = self.tempered(logits, settings, history, self.slots(history))
         if settings.window:
             scores = without_repeats(scores, scores, known(history), settings)
         return Law(scores, settings.greedy)
 
-    def tempered(self, logits: Tensor, settings: Settings, history: History | None) -> Tensor:
-        """Masked, penalised scores over their temperature."""
+    def tempered(self, logits: Tensor, settings: Settings, history: History | None, slots: Tensor | None) -> Tensor:
+        """Masked, penalised scores over their temperature; slots: see there."""
         grammar = None
         if self.mask is None:
             scores = logits.float()
         else:
-            grammar = self.grammar if len(self.grammar) == 1 else self.grammar[self.classes(known(history))]
+            grammar = self.grammar if slots is None else self.grammar[slots]
             scores = logits + grammar
         if self.ends is not None and settings.used("min_tokens"):
             early = known(history).t < settings.min_tokens[:, None]

@@ -48,7 +48,8 @@ COLOURS = {"identical": "#2d6ec8", "exact": "#3cb478", "lossy": "#e0782f"}
 FIELD = (  # every way to draft, and every lossy rule at its published setting
     "jacobi", "sjd", "sjd-maximal", "draft", "draft+sps", "eagle", "eagle+recursive", "eagle2", "eagle2-published",
     "hydra", "above", "local", "pjd", "lantern(k=1000,delta=0.1)", "lantern++(k=10,lam=5)", "gsd(size=25,delta=0.15)",
-    "cool-sd(delta=1.5,nu=0.7)", "typical(epsilon=0.09,delta=0.3)", "top-k(k=50)", "tolerance(count=2)",
+    "cool-sd(delta=1.5,nu=0.7)", "typical(epsilon=0.09,delta=0.3)",
+    "local(window=32,temperature=0.4)+typical(epsilon=0.09,delta=0.3)", "top-k(k=50)", "tolerance(count=2)",
     "ssd(beta=0.4)",
 )  # fmt: skip
 
