@@ -8,7 +8,7 @@ becomes
 
     log p(v | now) = log p(v | then) + trust (f(v | now) - f(v | then)),
 
-which chooses with the noise of its place, several times over, so that a mended code mends the next. Places that no pass
+f over the temperature, which chooses with the noise of its place, several times over, so that a mended code mends the next. Places that no pass
 has seen yet are drawn from f alone. Guesses change and nothing else: what is committed is the target's choice on the
 tape, as with `window.JacobiDrafter` (Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699).
 """
@@ -138,11 +138,13 @@ class LocalDrafter:
         scores = torch.where(fresh[..., None], self.blank, own.scores)
         tape, before, there = noise.at(t[:, :-1]).gumbel(), self.before(state), self.network.there(t)
         tape = tape if tape is None else tape * self.temperature
+        heat = state.settings.temperature[:, None, None] if state.settings.used("temperature") else None
         drawn = t[:, :-1] >= self.network.preview
         ids = torch.where(fresh, state.roots(), own.guesses)
         read = self.read(before, ids, there)
         for _ in range(self.sweeps):
-            moved = scores + self.says((read[:, :-1] * weight - then).to(read.dtype))
+            told = self.says((read[:, :-1] * weight - then).to(read.dtype))
+            moved = scores + (told if heat is None else told / heat)
             moved = moved.masked_fill_(moved < moved.amax(-1, keepdim=True) + own.floor, -torch.inf)
             chosen = (moved if tape is None else moved.add_(tape)).argmax(-1)
             ids = torch.where(drawn, chosen, ids)
