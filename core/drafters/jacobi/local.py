@@ -8,9 +8,10 @@ becomes
 
     log p(v | now) = log p(v | then) + trust (f(v | now) - f(v | then)),
 
-f over the temperature, which chooses with the noise of its place, several times over, so that a mended code mends the next. Places that no pass
-has seen yet are drawn from f alone. Guesses change and nothing else: what is committed is the target's choice on the
-tape, as with `window.JacobiDrafter` (Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699).
+f over the temperature, which chooses with the noise of its place, several times over, so that a mended code mends the
+next. Places that no pass has seen yet are drawn from f alone. Guesses change and nothing else: what is committed is the
+target's choice on the tape, as with `window.JacobiDrafter` (Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv
+2410.01699).
 """
 
 from __future__ import annotations
