@@ -93,21 +93,23 @@ class Slots:
     """Which ids may stand where in what a model draws, `length` ids of a plan and then codes.
 
     classes: `[4, V]` bool, or `[1, V]` for a model whose vocabulary has no plans. kinds: `[V]`, which kind an id is,
-    -1 for none; spots: `[V, 3]`, size, row and column, likewise.
+    -1 for none; spots: `[V, 3]`, size, row and column, likewise. cells: of things, as `standing` says.
     """
 
     length: int
     classes: Tensor
     kinds: Tensor
     spots: Tensor
+    cells: Tensor
 
     @classmethod
     def of(cls, vocabulary: Tokenizer, codes: Tensor) -> Slots:
         """codes: `[V]` bool, ids that are codes."""
         length, nothing, device = said(vocabulary), vocabulary.token_to_id(NOTHING), codes.device
         kinds, spots = (torch.full((len(codes), *more), -1, device=device) for more in ((), (3,)))
+        cells = standing().to(device)  # once: every pass asks it
         if not length:
-            return cls(0, codes[None], kinds, spots)
+            return cls(0, codes[None], kinds, spots, cells)
         things, where = ([vocabulary.token_to_id(word) for word in some] for some in (KINDS, places()))
         kinds[things] = torch.arange(len(KINDS), device=device)
         order = {size: index for index, size in enumerate(SIZES)}
@@ -116,7 +118,7 @@ class Slots:
         classes[KIND, [nothing, *things]] = True
         classes[PLACE, [nothing, *where]] = True
         classes[CODE] = classes[THING] = codes
-        return cls(length, classes, kinds, spots)
+        return cls(length, classes, kinds, spots, cells)
 
     @property
     def narrowing(self) -> Tensor | None:
@@ -125,16 +127,16 @@ class Slots:
 
     def __call__(self, history: History) -> Tensor:
         """The class of every column, by its position behind the prompt and the plan on its own path."""
-        drawn = CODE + self.covered(history).long() * (THING - CODE)
+        drawn = torch.where(self.covered(history), THING, CODE)
         return (history.t % 2).where(history.t < self.length, drawn)
 
     def covered(self, history: History) -> Tensor:
         """`[B, C]` bool: whether the cell that a column draws belongs to a thing of its plan."""
         said = history.generated(self.length).clamp(min=0)
         kind, (size, row, column) = self.kinds[said[..., ::2]], self.spots[said[..., 1::2]].unbind(-1)
-        cell, cells = (history.t - self.length)[..., None], standing().to(said.device)
+        cell = (history.t - self.length)[..., None]
         down, right = cell // SIDE - row, cell % SIDE - column
-        side = cells.shape[-1]
+        side = self.cells.shape[-1]
         inside = (kind >= 0) & (size >= 0) & (down >= 0) & (down < side) & (right >= 0) & (right < side)
         down, right = (place.clamp(0, side - 1) for place in (down, right))
-        return (cells[kind, size, down, right] & inside).any(-1)
+        return (self.cells[kind, size, down, right] & inside).any(-1)

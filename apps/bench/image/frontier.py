@@ -45,7 +45,7 @@ SHOWN = 8  # pictures of a strip
 HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
 TEXTURE = ["texture", "of two rendered", "from plain", "of two seeds"]
 COLOURS = {"identical": "#2d6ec8", "exact": "#3cb478", "lossy": "#e0782f"}
-FIELD = (  # every way to draft, and every lossy rule at its published setting
+FIELD = (  # every way to draft, and every lossy rule at its published setting, one with guesses that suit it
     "jacobi", "sjd", "sjd-maximal", "draft", "draft+sps", "eagle", "eagle+recursive", "eagle2", "eagle2-published",
     "hydra", "above", "local", "pjd", "lantern(k=1000,delta=0.1)", "lantern++(k=10,lam=5)", "gsd(size=25,delta=0.15)",
     "cool-sd(delta=1.5,nu=0.7)", "typical(epsilon=0.09,delta=0.3)",

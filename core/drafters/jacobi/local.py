@@ -138,7 +138,6 @@ class LocalDrafter:
         then = torch.where(fresh[..., None], 0.0, own.read * self.trust)
         scores = torch.where(fresh[..., None], self.blank, own.scores)
         tape, before, there = noise.at(t[:, :-1]).gumbel(), self.before(state), self.network.there(t)
-        tape = tape if tape is None else tape * self.temperature
         heat = state.settings.temperature[:, None, None] if state.settings.used("temperature") else None
         drawn = t[:, :-1] >= self.network.preview
         ids = torch.where(fresh, state.roots(), own.guesses)
@@ -147,7 +146,7 @@ class LocalDrafter:
             told = self.says((read[:, :-1] * weight - then).to(read.dtype))
             moved = scores + (told if heat is None else told / heat)
             moved = moved.masked_fill_(moved < moved.amax(-1, keepdim=True) + own.floor, -torch.inf)
-            chosen = (moved if tape is None else moved.add_(tape)).argmax(-1)
+            chosen = (moved if tape is None else moved.add_(tape, alpha=self.temperature)).argmax(-1)
             ids = torch.where(drawn, chosen, ids)
             read = self.read(before, ids, there)
         own.sent = read
