@@ -22,11 +22,12 @@ from tokenizers import Tokenizer
 
 from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.core.methods.registry import readers
+from polydraft.modalities.image import shows
 from polydraft.modalities.image import vocabulary as of_images
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
-WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors")
+WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors", shows.FILE)
 KINDS = ("lm", "eagle", "heads", "hydra", "above", "local", "kangaroo", "block")
 DRAFTERS = {kind: f"drafter-{kind}" for kind in KINDS}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")

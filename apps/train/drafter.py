@@ -87,7 +87,7 @@ def run(
     pipe = pipe if size is None else pipe.sized(size)
     model, words = pipe.target(), given.pop("words", None)
     if "row" in recipe.settings:
-        given["row"] = row_of(pipe, kind)
+        given["row"] = row_of(pipe, kind, recipe.above)
     if "preview" in recipe.settings:
         given["preview"] = pipe.preview
     student = recipe.student(model, **given).to(pipe.device)
@@ -154,14 +154,15 @@ def fitted(recipe: Recipe, target: CausalTarget, student: Any, held: Iterable[Ex
     return recipe.fit(*gathered(recipe.laws(target, student, examples) for examples in held))
 
 
-def row_of(pipe: Pipeline, kind: str) -> int:
-    """Tokens a row of its pictures; raises UnsupportedMethod where there are none."""
-    if not pipe.row or pipe.origins is not None:
+def row_of(pipe: Pipeline, kind: str, above: bool) -> int:
+    """Tokens a row of its pictures, 0 where there is no single grid; above: whether that raises UnsupportedMethod."""
+    row = pipe.row if pipe.origins is None else 0
+    if above and not row:
         raise UnsupportedMethod(
             f"drafters of kind {kind!r} look at the row above, and what {pipe.card.name} generates is no single grid; "
             "train one of kind hydra."
         )
-    return pipe.row
+    return row
 
 
 def batches(

@@ -37,6 +37,7 @@ class Recipe:
 
     method: what it is tried with. student: untrained, of (target, **settings); settings: which it takes. fit: what is
     read off laws, as `laws` gives them of (target, student, examples); None for what learns no law. rate: of learning.
+    above: whether it cannot do without a row above.
     """
 
     method: str
@@ -46,6 +47,7 @@ class Recipe:
     fit: Callable[..., dict[str, Any]] | None = None
     settings: tuple[str, ...] = ()
     rate: float = 1.5e-3
+    above: bool = False
 
     @property
     def on_law(self) -> bool:
@@ -84,7 +86,7 @@ KINDS = {
     "heads": Recipe("medusa", MEDUSA, parallel.divergence, parallel.laws, shares, ("places",)),
     "kangaroo": Recipe("kangaroo", adapter, early.divergence, early.laws, spread),
     "hydra": Recipe("hydra", HYDRA, parallel.divergence, parallel.laws, shares, ("places", "hidden")),
-    "above": Recipe("above", ABOVE, parallel.divergence, parallel.laws, shares, ("places", "row")),
+    "above": Recipe("above", ABOVE, parallel.divergence, parallel.laws, shares, ("places", "row"), above=True),
     "local": Recipe("local", LOCAL, local.surprise, settings=("row", "preview", "hidden"), rate=3e-3),
     "block": Recipe("speechspec", BLOCK, parallel.overlap, parallel.laws, shares, ("places",)),
 }

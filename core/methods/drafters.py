@@ -201,7 +201,6 @@ DRAFTERS: dict[str, DraftPart] = {
                 "temperature": Parameter(1.0, "of guesses; below 1, lossy rules accept more", 0, 2, kind=float),
             },
             ours="Jacobi windows whose laws follow their neighbours between two passes",
-            needs=ROWS,
         ),
         DraftPart(
             "sjd", "Jacobi guesses drawn afresh in every pass, ratio-tested", "Teng et al. 2024, arXiv 2410.01699",

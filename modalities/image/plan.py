@@ -3,8 +3,9 @@
     <bos> two frogs in the snow <boi> frog <small@3,2> frog <small@9,11> <nothing> <nothing> code code …
 
 How many things there are and how they stand to each other is settled in six tokens that see the caption and each other,
-and codes need only follow them; without, it hangs on what does not begin at each of 256 codes. Where the plan has a
-thing stand there is little to choose, and a rare code spoils the thing: min-p counts more there than on grounds. Layout
+and codes need only follow them; without, it hangs on what does not begin at each of 256 codes. They are held to it:
+where the plan has a thing stand only codes that show this thing may, and elsewhere codes of grounds (`shows.py`).
+On a thing there is little to choose besides, and a rare code spoils it: min-p counts more there than on grounds. Layout
 comes before pixels as in Gafni et al. 2022 ("Make-A-Scene", section 3) and Feng et al. 2023 ("LayoutGPT", section 3);
 here one model says both, and the plan is drafted and verified like the picture.
 """
@@ -27,8 +28,9 @@ from polydraft.modalities.world.scene import CANVAS, GRID, SIDE, Placed, Scene
 MOST = 3  # things of a scene
 LENGTH = 2 * MOST  # tokens: what a thing is, and where
 NOTHING = "<nothing>"  # says both of a thing that is not there
-KIND, PLACE, CODE, THING = range(4)  # classes of slots: codes of grounds, and of what the plan has stand there
-NARROWING = (1.0, 1.0, 1.0, 4.0)  # what min-p counts in them
+# classes of slots: words of a plan, grounds, where several kinds of things are planned at once, and a kind each
+KIND, PLACE, GROUND, SEVERAL, FIRST = range(5)
+NARROWING = 4.0  # what min-p counts on things
 
 
 def place_of(item: Placed) -> str:
@@ -92,8 +94,8 @@ def standing() -> Tensor:
 class Slots:
     """Which ids may stand where in what a model draws, `length` ids of a plan and then codes.
 
-    classes: `[4, V]` bool, or `[1, V]` for a model whose vocabulary has no plans. kinds: `[V]`, which kind an id is,
-    -1 for none; spots: `[V, 3]`, size, row and column, likewise. cells: of things, as `standing` says.
+    classes: `[K, V]` bool, a row a class, or `[1, V]` for a model whose vocabulary has no plans. kinds: `[V]`, which
+    kind an id is, -1 for none; spots: `[V, 3]`, size, row and column, likewise. cells: of things, as `standing` says.
     """
 
     length: int
@@ -103,8 +105,8 @@ class Slots:
     cells: Tensor
 
     @classmethod
-    def of(cls, vocabulary: Tokenizer, codes: Tensor) -> Slots:
-        """codes: `[V]` bool, ids that are codes."""
+    def of(cls, vocabulary: Tokenizer, codes: Tensor, shows: Tensor | None = None) -> Slots:
+        """codes: `[V]` bool, ids that are codes; shows: what they show, as `shows.load` says; None: anything."""
         length, nothing, device = said(vocabulary), vocabulary.token_to_id(NOTHING), codes.device
         kinds, spots = (torch.full((len(codes), *more), -1, device=device) for more in ((), (3,)))
         cells = standing().to(device)  # once: every pass asks it
@@ -114,24 +116,31 @@ class Slots:
         kinds[things] = torch.arange(len(KINDS), device=device)
         order = {size: index for index, size in enumerate(SIZES)}
         spots[where] = torch.tensor([(order[size], *spot) for size, *spot in places().values()], device=device)
-        classes = torch.zeros(len(NARROWING), len(codes), dtype=torch.bool, device=device)
+        classes = codes.repeat(FIRST + len(KINDS), 1)
+        classes[KIND] = classes[PLACE] = False
         classes[KIND, [nothing, *things]] = True
         classes[PLACE, [nothing, *where]] = True
-        classes[CODE] = classes[THING] = codes
+        if shows is not None:
+            classes[GROUND, codes], classes[FIRST:, codes] = (some.to(device) for some in (shows[0], shows[1:]))
         return cls(length, classes, kinds, spots, cells)
 
     @property
     def narrowing(self) -> Tensor | None:
         """What min-p counts in every class; None where there is one."""
-        return torch.tensor(NARROWING, device=self.classes.device) if self.length else None
+        if not self.length:
+            return None
+        on_things = torch.arange(len(self.classes), device=self.classes.device) >= SEVERAL
+        return torch.where(on_things, NARROWING, 1.0)
 
     def __call__(self, history: History) -> Tensor:
         """The class of every column, by its position behind the prompt and the plan on its own path."""
-        drawn = torch.where(self.covered(history), THING, CODE)
+        stands = self.standing_on(history)
+        lowest, highest = stands.where(stands >= 0, len(KINDS)).amin(-1), stands.amax(-1)
+        drawn = torch.where(highest < 0, GROUND, torch.where(lowest == highest, FIRST + highest, SEVERAL))
         return (history.t % 2).where(history.t < self.length, drawn)
 
-    def covered(self, history: History) -> Tensor:
-        """`[B, C]` bool: whether the cell that a column draws belongs to a thing of its plan."""
+    def standing_on(self, history: History) -> Tensor:
+        """`[B, C, MOST]`: the kind of each thing of a column's plan, -1 where the cell it draws is not of the thing."""
         said = history.generated(self.length).clamp(min=0)
         kind, (size, row, column) = self.kinds[said[..., ::2]], self.spots[said[..., 1::2]].unbind(-1)
         cell = (history.t - self.length)[..., None]
@@ -139,4 +148,4 @@ class Slots:
         side = self.cells.shape[-1]
         inside = (kind >= 0) & (size >= 0) & (down >= 0) & (down < side) & (right >= 0) & (right < side)
         down, right = (place.clamp(0, side - 1) for place in (down, right))
-        return (self.cells[kind, size, down, right] & inside).any(-1)
+        return kind.where(self.cells[kind, size, down, right] & inside, -1)

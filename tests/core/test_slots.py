@@ -31,7 +31,7 @@ def slot_tables(draw) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(slot_tables(), some.sampled_from([0.0, 1.0]), some.booleans(), some.integers(0, 10**6))
 def test_no_method_emits_an_id_of_another_slot(lab, run, name, table, temperature, again, seed):
     made = lab(seed=seed)

@@ -21,7 +21,7 @@ from pathlib import Path
 from polydraft.apps.bench.image import costs
 from polydraft.apps.train import checkpoint, drafter
 from polydraft.apps.train.assemble import assemble
-from polydraft.apps.train.image import decoder, inherit, tokenizer
+from polydraft.apps.train.image import decoder, inherit, shows, tokenizer
 from polydraft.apps.train.together import on_every_core
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.vq import VQTokenizer
@@ -93,6 +93,7 @@ def follow(
         (out / "tokenizer").mkdir(parents=True, exist_ok=True)
         checkpoint.save(ready, out / "tokenizer")
         minutes /= 1 - course.tokenizer - course.decoder
+    shows.run(out / "tokenizer", seed=seed)
     on_every_core(
         "polydraft.apps.train.image.target", ROWS, "--rows", "--tokenizer", out / "tokenizer", "--out", out / "target",
         "--minutes", minutes * course.target, "--seed", seed, "--world", world,

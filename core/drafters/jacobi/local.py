@@ -3,8 +3,8 @@
 A guess of a Jacobi window is wrong, mostly, because the pass that made it read wrong guesses before it; as these are
 mended the next pass says something else, one place after the other. What changes from pass to pass is what stands next
 to the place, and how the law of a code hangs on the codes around it is a small thing to learn. So a network that sees
-five neighbours and nothing else says f(v | neighbours), and between two passes of the target every law of the window
-becomes
+a few neighbours and nothing else (five in a picture, the six before in what has no rows) says f(v | neighbours), and
+between two passes of the target every law of the window becomes
 
     log p(v | now) = log p(v | then) + trust (f(v | now) - f(v | then)),
 
@@ -34,31 +34,35 @@ from polydraft.core.rows import Rows
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
-SEEN = ((0, 1), (0, 2), (1, 0), (1, 1), (1, -1))  # neighbours: rows up, codes to the left
+GRID = ((0, 1), (0, 2), (1, 0), (1, 1), (1, -1))  # neighbours in a picture: rows up, codes to the left
+LINE = tuple((0, left) for left in range(1, 7))  # in what has no rows
+ENDLESS = 1 << 31  # codes of its only row
 
 
 class LocalNetwork(FeatureNetwork):
     """What a code's neighbours say of it: `W_2 (h + SiLU(W_1 h))` with `h = SiLU(Σ_k V_k e_k + b)`, a feature for the
-    target's own head, of the target's own embeddings e_k of the five neighbours, scaled to one length.
+    target's own head, of the target's own embeddings e_k of the K neighbours, scaled to one length.
 
-    row: tokens a row of the target's pictures. preview: tokens before the first row. hidden: numbers of h.
+    row: tokens a row of the target's pictures, 0 where it draws none. preview: tokens before the first row. hidden:
+    numbers of h.
     """
 
     kind, title = "local", "local network"
 
-    def __init__(self, target_config: Any, row: int = 16, preview: int = 0, hidden: int = 128) -> None:
+    def __init__(self, target_config: Any, row: int = 0, preview: int = 0, hidden: int = 128) -> None:
         super().__init__(target_config, row=row, preview=preview, hidden=hidden)
-        if row < 2:
-            raise InvalidArgument(f"row={row} is not possible; neighbours are those of a grid, of rows of 2 or more.")
-        self.row, self.preview, self.hidden, size = row, preview, hidden, target_config.hidden_size
-        self.reads = nn.ModuleList(nn.Linear(size, hidden, bias=False) for _ in SEEN)
+        if row < 0 or row == 1:
+            raise InvalidArgument(f"row={row} is not possible; a grid has rows of 2 or more, and what has none, 0.")
+        self.row, self.preview, self.hidden, size = row or ENDLESS, preview, hidden, target_config.hidden_size
+        self.seen = GRID if row else LINE
+        self.reads = nn.ModuleList(nn.Linear(size, hidden, bias=False) for _ in self.seen)
         self.begins = nn.Parameter(torch.zeros(hidden))
         self.mixes, self.says = nn.Linear(hidden, hidden), nn.Linear(hidden, size, bias=False)
 
     @property
     def back(self) -> int:
         """Tokens before a place that its neighbours are among."""
-        return max(up * self.row + left for up, left in SEEN)
+        return max(up * self.row + left for up, left in self.seen)
 
     def tells(self, neighbour: int, embeddings: Tensor) -> Tensor:
         """What ids with embeddings `[..., D]` tell as that neighbour, `[..., hidden]`; zero tells nothing."""
@@ -72,15 +76,15 @@ class LocalNetwork(FeatureNetwork):
         return read + F.silu(self.mixes(read))
 
     def there(self, t: Tensor) -> Tensor:
-        """`[..., 5]` bool: which neighbours the places t `[...]` of what is generated have."""
+        """`[..., K]` bool: which neighbours the places t `[...]` of what is generated have."""
         place = t - self.preview
         column = place % self.row
-        found = [(place >= up * self.row) & (column >= left) & (column - left < self.row) for up, left in SEEN]
+        found = [(place >= up * self.row) & (column >= left) & (column - left < self.row) for up, left in self.seen]
         return torch.stack(found, -1)
 
     def offsets(self, device: torch.device) -> Tensor:
-        """`[5]`: how many tokens before a place each neighbour stands."""
-        return torch.tensor([up * self.row + left for up, left in SEEN], device=device)
+        """`[K]`: how many tokens before a place each neighbour stands."""
+        return torch.tensor([up * self.row + left for up, left in self.seen], device=device)
 
 
 @dataclass
@@ -116,12 +120,12 @@ class LocalDrafter:
         # what every id that can be a neighbour tells is known beforehand, a line each; the last tells nothing
         ids = allowed.nonzero().squeeze(-1)
         self.lines = torch.where(allowed, allowed.cumsum(0) - 1, len(ids))
-        told = [network.tells(neighbour, target.embed(ids)) for neighbour in range(len(SEEN))]
+        told = [network.tells(neighbour, target.embed(ids)) for neighbour in range(len(network.seen))]
         self.told = F.pad(torch.stack(told), (0, 0, 0, 1)).flatten(0, 1)
         self.nothing = torch.tensor(len(ids), device=ids.device)
-        self.firsts = (len(ids) + 1) * torch.arange(len(SEEN), device=ids.device)
+        self.firsts = (len(ids) + 1) * torch.arange(len(network.seen), device=ids.device)
         behind = network.back + torch.arange(window + 1, device=ids.device)
-        self.neighbours = behind[:, None] - network.offsets(ids.device)  # [W + 1, 5] of a line of tokens
+        self.neighbours = behind[:, None] - network.offsets(ids.device)  # [W + 1, K] of a line of tokens
 
     def begin(self, own: Moving | None, seen: Prefill) -> Moving:
         rows, known = len(seen.lengths), torch.zeros_like(seen.lengths[:, :1])
@@ -160,7 +164,7 @@ class LocalDrafter:
     def read(self, before: Tensor, ids: Tensor, there: Tensor) -> Tensor:
         """`[B, W + 1, H]`: what stands around places with guesses `ids` `[B, W]` in them.
 
-        before: as above; there: `[B, W + 1, 5]` bool, which neighbours there are.
+        before: as above; there: `[B, W + 1, K]` bool, which neighbours there are.
         """
         line = self.lines[torch.cat([before, ids], 1).clamp(max=len(self.lines) - 1)]
         around = line[:, self.neighbours].where(there, self.nothing)

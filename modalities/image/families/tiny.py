@@ -13,7 +13,7 @@ from torch import Tensor
 from polydraft.core.errors import WeightsError
 from polydraft.core.law.history import History
 from polydraft.core.target import CausalTarget
-from polydraft.modalities.image import vocabulary
+from polydraft.modalities.image import shows, vocabulary
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
 from polydraft.modalities.image.plan import Slots
 from polydraft.modalities.image.run import Asked
@@ -43,7 +43,8 @@ class TinyImage(PictureFamily):
                 f"the words and codes in {parts.card.path} are {wanted} ids and its target knows {self.size}; "
                 "its parts are of several models, install it again."
             )
-        self.slots = Slots.of(self.world.words, ~self.table.isnan().any(-1))
+        told = read_weights("table of codes", folder, lambda: shows.load(folder))
+        self.slots = Slots.of(self.world.words, ~self.table.isnan().any(-1), told)
         self.narrowing = self.slots.narrowing
 
     @property

@@ -151,7 +151,7 @@ FIELDS = {
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_junk_in_any_field(live: Live, data: st.DataObject) -> None:
     """Nothing but success and refusals in the envelope; success only where the junk happened to be possible."""
     path = data.draw(st.sampled_from(list(GOOD)))

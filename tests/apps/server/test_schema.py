@@ -61,7 +61,7 @@ def test_the_document_is_true(operations: dict[str, Any], live: Live, label: str
 
     @given(data=st.data())
     @settings(
-        max_examples=CASES, deadline=None, derandomize=CASES < 50, database=None,
+        max_examples=CASES, derandomize=CASES < 50, database=None,
         suppress_health_check=list(HealthCheck), phases=[Phase.generate],
     )  # fmt: skip
     def hold(data: st.DataObject) -> None:

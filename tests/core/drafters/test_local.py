@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polydraft.core.decode import start
-from polydraft.core.drafters.jacobi.local import SEEN, LocalDrafter, LocalNetwork
+from polydraft.core.drafters.jacobi.local import GRID, LINE, LocalDrafter, LocalNetwork
 from polydraft.core.drafters.jacobi.window import Initial, JacobiDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.law.sampling import Sampling
@@ -21,10 +21,10 @@ ROW, PREVIEW = 5, 3
 EVERY = torch.ones(VOCAB, dtype=torch.bool)
 
 
-def network(made, std: float = 0.3) -> LocalNetwork:
+def network(made, std: float = 0.3, row: int = ROW, preview: int = PREVIEW) -> LocalNetwork:
     """Whatever it says, it says much of it."""
     torch.manual_seed(3)
-    found = LocalNetwork(made.model.config, row=ROW, preview=PREVIEW, hidden=16)
+    found = LocalNetwork(made.model.config, row=row, preview=preview, hidden=16)
     for parameter in found.parameters():
         torch.nn.init.normal_(parameter, std=std)
     return found
@@ -52,16 +52,32 @@ def test_neighbours_are_those_of_the_grid(lab):
             wanted = [
                 place >= PREVIEW
                 and (t - PREVIEW) // ROW - at[0] in (0, 1)
-                and ((t - PREVIEW) // ROW - at[0], (t - PREVIEW) % ROW - at[1]) in SEEN
+                and ((t - PREVIEW) // ROW - at[0], (t - PREVIEW) % ROW - at[1]) in GRID
                 for t in range(begins, begins + window + 1)
             ]
             assert changed.tolist() == [wanted, wanted], place
 
 
-def test_it_drafts_with_what_it_learns_with(lab):
+def test_neighbours_without_rows_are_those_before(lab):
+    """Six of them, or as many as there are."""
+    made, window, begins = lab(), 9, 2
+    drafter = LocalDrafter(network(made, row=0, preview=1), made.target(), EVERY, window, 0.7, 2)
+    ids = torch.randint(VOCAB, (2, begins + window))
+    with torch.inference_mode():
+        read = around(drafter, ids, begins)
+        for place in range(begins + window):
+            other = ids.clone()
+            other[:, place] = (other[:, place] + 1) % VOCAB
+            changed = (around(drafter, other, begins) != read).any(-1)
+            wanted = [place >= 1 and (0, t - place) in LINE for t in range(begins, begins + window + 1)]
+            assert changed.tolist() == [wanted, wanted], place
+
+
+@pytest.mark.parametrize("row", [ROW, 0])
+def test_it_drafts_with_what_it_learns_with(lab, row):
     """The loss of a sequence is that of the laws that a draft fills new places from."""
     made, window = lab(), 14
-    student, target = network(made), made.target()
+    student, target = network(made, row=row), made.target()
     drafter = LocalDrafter(student, target, EVERY, window, 0.7, 1)
     said = torch.randint(VOCAB, (2, PREVIEW + window))
     examples = Examples.join([(1, 2), (3, 4, 5, 6)], list(said))
@@ -82,12 +98,12 @@ def test_a_law_whose_neighbours_stay_says_what_it_said(lab, run):
     assert moved.same(unmoved) and moved.tau == pytest.approx(unmoved.tau, abs=0.15)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.5])
-def test_guesses_of_another_temperature_change_no_token(lab, run, temperature):
+@pytest.mark.parametrize(("temperature", "row"), [(0.0, ROW), (0.5, ROW), (1.5, 0), (1.0, 0)])
+def test_guesses_of_another_temperature_change_no_token(lab, run, temperature, row):
     made = lab()
     prompts = chosen(made.prompts, Sampling(temperature=0.9))
     plain = run(made.method(), prompts)
-    drafter = LocalDrafter(network(made), made.target(), EVERY, 6, 0.7, 2, temperature)
+    drafter = LocalDrafter(network(made, row=row), made.target(), EVERY, 6, 0.7, 2, temperature)
     assert run(made.method(drafter), prompts).same(plain)
 
 
@@ -108,14 +124,15 @@ def test_cold_guesses_are_the_likeliest(lab):
     assert torch.equal(likeliest, guesses(1.0, 1, heat=1e-4)) and not torch.equal(likeliest, guesses(1.0, 1))
 
 
-def test_it_learns_and_mends(lab, run):
+@pytest.mark.parametrize("row", [ROW, 0])
+def test_it_learns_and_mends(lab, run, row):
     """On sequences learnt by heart, more guesses are right than a target alone gets right."""
     made = lab()
     prompts = chosen([p for p in made.prompts for _ in range(4)], Sampling(temperature=0))
     prompts = [type(p)(p.branches, 40, seed, sampling=p.sampling) for seed, p in enumerate(prompts)]
     plain = run(made.method(), prompts)
     torch.manual_seed(0)
-    student = LocalNetwork(made.model.config, row=ROW, hidden=32)
+    student = LocalNetwork(made.model.config, row=row, hidden=32)
     optimiser = torch.optim.AdamW(student.parameters(), lr=1e-2)
     examples = Examples.join([p.branches[0] for p in prompts], plain.outputs)
     for _ in range(150):
@@ -133,7 +150,7 @@ def test_networks_of_other_targets_and_grids_are_refused(lab, tmp_path):
     made = lab()
     network(made).save_pretrained(tmp_path)
     found = LocalNetwork.from_folder(tmp_path, made.model)
-    assert (found.row, found.preview, found.hidden) == (ROW, PREVIEW, 16)
+    assert (found.row, found.preview, found.hidden, found.seen) == (ROW, PREVIEW, 16, GRID)
     with pytest.raises(UnsupportedMethod, match="--kind local"):
         LocalNetwork.from_folder(tmp_path, lab(family="mistral").model)
     with pytest.raises(InvalidArgument, match="row=1"):

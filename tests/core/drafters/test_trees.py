@@ -59,7 +59,7 @@ def ancestors(draft: Draft, row: int, node: int) -> list[int]:
     return line
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees())
 def test_lineage_and_depth(draft):
     for row in range(len(draft.tokens)):
@@ -70,7 +70,7 @@ def test_lineage_and_depth(draft):
             assert draft.depth[row, node + 1] == len(line)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(trees(), some.integers(0, 10**6))
 def test_the_walk_goes_where_a_walk_by_hand_goes(draft, seed):
     torch.manual_seed(seed)
@@ -100,7 +100,7 @@ def longest_walks(draft: Draft, law, noise, row: int, at: int, depth: int) -> li
     return [[choice, *walk] for walk in further if len(walk) == most]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(trees(), some.integers(0, 10**6))
 def test_only_nodes_in_place_are_kept_and_what_follows_them(draft, seed):
     torch.manual_seed(seed)
@@ -115,7 +115,7 @@ def test_only_nodes_in_place_are_kept_and_what_follows_them(draft, seed):
         assert torch.equal(kept.path, whole.path) and torch.equal(kept.tokens, whole.tokens), "what was found is kept"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees(), some.integers(0, 9))
 def test_a_tree_led_by_a_leaf_is_the_same_tree(draft, leaf):
     chosen = torch.full((len(draft.tokens),), leaf % draft.size)
@@ -134,7 +134,7 @@ def test_a_tree_led_by_a_leaf_is_the_same_tree(draft, leaf):
         assert all(int(led.parents[row, node]) < node for node in range(led.size))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees(rows=2), some.integers(0, 10**6), some.integers(1, 2))
 def test_only_the_accepted_path_stays_behind_the_root(draft, seed, branches):
     torch.manual_seed(seed)
@@ -161,7 +161,7 @@ def test_only_the_accepted_path_stays_behind_the_root(draft, seed, branches):
                             assert torch.equal(now[line, :, first + 1 + depth], old[line, :, first + 1 + node])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     trees(), some.integers(0, 10**6), some.lists(some.integers(1, 6), min_size=3, max_size=3), some.integers(0, VOCAB),
     some.booleans(),

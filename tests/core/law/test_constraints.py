@@ -39,7 +39,7 @@ def whole_paths(history: History) -> list[list[list[int]]]:
     return found
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(histories(), some.integers(1, 4), some.integers(0, 99), some.sampled_from(["ngram", "words", "first", "forced"]))
 def test_every_node_sees_what_transformers_processors_see(made, size, seed, field):
     """The law of a node is a function of its path alone, in trees as in chains."""
@@ -63,7 +63,7 @@ def test_every_node_sees_what_transformers_processors_see(made, size, seed, fiel
             assert torch.equal(law[row, column], wanted), (path, t)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(histories(), some.integers(0, 99))
 def test_all_together_in_their_order(made, seed):
     """A forced end overrules n-grams and words, a suppressed id is never drawn."""
@@ -158,7 +158,7 @@ def test_greedy_equals_generate_and_drafted_equals_plain(lab, run, name):
             assert drafted.tau > 1.5 or not drafter.startswith(("oracle", "lm"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(trees(), some.integers(1, 9))
 def test_the_tail_is_the_path_read_backwards(draft, window):
     rows, length = len(draft.tokens), 4

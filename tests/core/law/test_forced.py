@@ -35,7 +35,7 @@ def grammar(vocab: int = VOCAB, forced: int = 1) -> Sampler:
     return Sampler(torch.stack([~end, end]), slot=ends, forced=forced)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(histories(), some.integers(1, 6))
 def test_a_path_knows_what_it_generated_first(made, count):
     history, paths = made
@@ -45,7 +45,7 @@ def test_a_path_knows_what_it_generated_first(made, count):
             assert found[row][column] == (path + [-1] * count)[:count]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(trees(), some.integers(0, 5))
 def test_nodes_of_forced_places_are_the_forced_id(draft, generated):
     def history(of: Draft) -> History:

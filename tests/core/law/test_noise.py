@@ -54,7 +54,7 @@ def test_the_winner_follows_the_law():
     assert stats.chisquare(drawn.numpy(), (law * rows).numpy()).pvalue > 1e-3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(some.lists(some.tuples(some.integers(0, 9), some.integers(1, 9)), min_size=1, max_size=40), some.data())
 def test_a_window_is_the_same_however_it_is_reached(moves, data):
     """Any walk of ragged rows, with rows that leave and join, reads what a direct draw gives."""

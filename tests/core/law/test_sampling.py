@@ -62,7 +62,7 @@ def redrawn(n: list[float], whole: list[float], said: list[int], rule: Repetitio
     return law
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(histories(), some.integers(1, 6), some.sampled_from([0.1, 0.5, 1.0]), some.booleans(), some.integers(0, 99))
 def test_a_redraw_is_what_drawing_twice_comes_to(made, window, tau, banned, seed):
     history, paths = made
@@ -83,7 +83,7 @@ def test_a_redraw_is_what_drawing_twice_comes_to(made, window, tau, banned, seed
             assert torch.equal(law[row, column] == 0, wanted == 0), "what cannot be drawn has no chance at all"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(), some.integers(0, 99))
 def test_at_temperature_0_a_ban_takes_the_second_best_and_a_redraw_nothing(made, seed):
     history, paths = made
@@ -102,7 +102,7 @@ def test_at_temperature_0_a_ban_takes_the_second_best_and_a_redraw_nothing(made,
             assert banned[row, column] == (second if best in said[-4:] else best)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(), some.integers(0, 12), some.sampled_from([0.0, 1.0]), some.booleans())
 def test_the_end_waits_for_the_shortest_length(made, least, temperature, again):
     history, _ = made

@@ -35,7 +35,7 @@ def read(query, key, value, visible, groups, kernel=fused):
 
 
 @pytest.mark.parametrize("name", DTYPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     groups=some.sampled_from([1, 2, 3, 7, 8]), columns=some.integers(1, 70), rows=some.integers(1, 4),
     size=some.sampled_from([16, 32, 64, 96, 128, 256]), seed=some.integers(0, 10**6), data=some.data(),
@@ -61,7 +61,7 @@ def test_bits_depend_on_neither_batch_nor_queries_nor_view(name, groups, columns
         assert torch.equal(alone[0], whole[row, some_of]), f"{several} of {columns} queries, {blocks} blocks"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     groups=some.sampled_from([1, 2, 3, 8]), columns=some.integers(1, 40), rows=some.integers(1, 4),
     size=some.sampled_from([16, 32, 64, 80, 96, 128]), grains=some.integers(1, 120), further=some.integers(0, 80),
@@ -105,7 +105,7 @@ def test_which_models_are_read_by_products(monkeypatch):
 
 @pytest.mark.parametrize("kernel", [fused, products])
 @pytest.mark.parametrize("name", DTYPES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     groups=some.sampled_from([1, 2, 7]), columns=some.integers(1, 40), rows=some.integers(1, 3),
     seed=some.integers(0, 10**6),

@@ -67,7 +67,7 @@ def history(ids: torch.Tensor) -> History:
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=some.integers(0, 10**6), temperature=some.floats(0.3, 2), top_k=some.integers(1, VOCAB),
     top_p=some.floats(0.05, 0.99), min_p=some.floats(0.001, 0.5), penalty=some.floats(0.7, 1.6),

@@ -20,7 +20,7 @@ from polydraft.apps.train.image.data import belonging
 from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.registry import parse
-from polydraft.modalities.image import plan, vocabulary
+from polydraft.modalities.image import plan, shows, vocabulary
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer
 from polydraft.modalities.loading import load
@@ -34,6 +34,7 @@ from .families.folders import louder
 CAPTIONS = ["two frogs in the snow", "a cat above a star on a blue background", "three bees under the stars"]
 IDENTICAL = ("jacobi(window=7)", "jacobi(window=9,init=above)", "pld", "early-exit(layers=1,depth=3)")
 OTHERS = ("sjd(window=6)", "pjd", "lantern(k=5)", "jacobi+top-k(k=4)", "typical", "lantern-ratio(k=5)")
+SHOWS = torch.rand(1 + len(KINDS), 64, generator=torch.Generator().manual_seed(1)) < 0.3  # grounds, and each kind
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ def pipe(tmp_path_factory: pytest.TempPathFactory) -> ImagePipeline:
     torch.manual_seed(0)
     save_file(VQTokenizer(shape).state_dict(), folder / "tokenizer" / "model.safetensors")
     (folder / "tokenizer" / "config.json").write_text(json.dumps(asdict(shape)))
+    shows.save(SHOWS, folder / "tokenizer")
     manifest = {"format": 1, "modality": "image", "world": "settings", "drafters": {}, "defaults": {"method": "jacobi"}}
     (folder / "polydraft.json").write_text(json.dumps(manifest))
     found = load(str(folder), dtype="float32")
@@ -97,15 +99,25 @@ def test_cells_of_what_a_plan_has_stand_there(seed: int, committed: int) -> None
     found[t[0, :-1]] = slots(history)[0, :-1]
     assert found[committed : plan.LENGTH].tolist() == [place % 2 for place in range(committed, plan.LENGTH)]
     stands = torch.from_numpy(belonging(scene.objects)).flatten()
-    assert torch.equal(found[plan.LENGTH :], torch.where(stands, plan.THING, plan.CODE))
+    kinds = torch.full((CELLS,), plan.GROUND)
+    for thing in scene.objects:
+        kinds[torch.from_numpy(belonging([thing])).flatten()] = plan.FIRST + list(KINDS).index(thing.kind)
+    assert torch.equal(found[plan.LENGTH :], kinds) and torch.equal(kinds >= plan.FIRST, stands)
 
 
 def proper(pipe: ImagePipeline, committed: torch.Tensor) -> bool:
-    """Whether ids are kinds and places, turn by turn, and then codes."""
+    """Whether ids are kinds and places, turn by turn, and then codes that show what was planned for their cells."""
     words = [pipe.family.world.words.id_to_token(int(index)) for index in committed[: plan.LENGTH]]
     kinds, where = {plan.NOTHING, *KINDS}, {plan.NOTHING, *plan.places()}
     planned = set(words[::2]) <= kinds and set(words[1::2]) <= where
-    return planned and bool((committed[plan.LENGTH :] >= pipe.family.first).all())
+    codes = committed[plan.LENGTH :] - pipe.family.first
+    stands: list[set[str]] = [set() for _ in range(CELLS)]
+    for thing in plan.things(words):
+        for cell in belonging([thing]).ravel().nonzero()[0]:
+            stands[cell].add(thing.kind)
+    lines = {(): 0} | {(kind,): 1 + index for index, kind in enumerate(KINDS)}
+    shown = [len(found) > 1 or bool(SHOWS[lines[*found], code]) for found, code in zip(stands, codes, strict=True)]
+    return planned and bool((codes >= 0).all()) and all(shown)
 
 
 @pytest.mark.parametrize(("temperature", "guidance"), [(0.0, 1.0), (1.0, 1.0), (1.0, 2.5)])
@@ -126,6 +138,25 @@ def test_a_plan_and_its_picture_are_the_same_drafted_or_not(
 def test_no_method_puts_anything_else_in_a_plan(pipe: ImagePipeline, name: str) -> None:
     rows, _ = run(pipe.method(parse(name), False), pipe.prompts_to_ids(CAPTIONS, sampling=Sampling()))
     assert all(proper(pipe, row) and len(row) == plan.LENGTH + 256 for row in rows)
+
+
+def test_without_a_table_codes_show_anything() -> None:
+    words = vocabulary.of_pictures(EVERYTHING)
+    codes = torch.arange(vocabulary.code_offset(words) + 64) >= vocabulary.code_offset(words)
+    told, silent = (plan.Slots.of(words, codes, table).classes for table in (SHOWS, None))
+    assert torch.equal(told[plan.GROUND, codes], SHOWS[0]) and torch.equal(told[plan.FIRST :, codes], SHOWS[1:])
+    assert torch.equal(told[: plan.GROUND], silent[: plan.GROUND]) and not told[:, ~codes][plan.GROUND :].any()
+    assert torch.equal(silent[plan.GROUND :], codes.expand(len(silent) - plan.GROUND, -1))
+
+
+def test_a_table_of_other_kinds_is_refused(tmp_path: Path) -> None:
+    assert shows.load(tmp_path) is None
+    shows.save(SHOWS, tmp_path)
+    assert torch.equal(shows.load(tmp_path), SHOWS)
+    for wrong in (SHOWS[1:], SHOWS & False):
+        shows.save(wrong, tmp_path)
+        with pytest.raises(polydraft.WeightsError, match="make it again"):
+            shows.load(tmp_path)
 
 
 def test_rows_of_several_begin_behind_the_plan(pipe: ImagePipeline) -> None:

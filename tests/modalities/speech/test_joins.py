@@ -97,7 +97,7 @@ def test_a_seam_is_silent(mark: str) -> None:
     assert 10 * loudest[:half].square().mean().log10() > -46
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 9), max_size=12), st.sampled_from([",", "", "."]), st.booleans())
 def test_streamed_is_whole(sizes: list[int], mark: str, follows: bool) -> None:
     sound = said(0.3)

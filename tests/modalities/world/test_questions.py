@@ -65,7 +65,7 @@ def changed(composition: Composition, rng: np.random.Generator) -> dict[str, Com
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds, st.booleans())
 def test_descriptions_name_all_and_only_what_is_there(seed: int, held_out: bool) -> None:
     composition, scene, rng = drawn(seed, held_out)
@@ -79,7 +79,7 @@ def test_descriptions_name_all_and_only_what_is_there(seed: int, held_out: bool)
         assert wrong == PARTS[what] or what == "kind" and wrong >= PARTS[what], (what, wrong)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seeds)
 def test_answers_are_right_and_those_of_a_changed_scene_wrong(seed: int) -> None:
     composition, scene, rng = drawn(seed)
@@ -253,7 +253,7 @@ def test_free_descriptions(text: str, verdict: bool) -> None:
     assert judged(text, PANDAS).ok is verdict, claims(text)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
     claims(text)

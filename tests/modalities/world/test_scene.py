@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polydraft.modalities.world.glyphs import KINDS, SIZES, sheet
@@ -24,7 +24,6 @@ from polydraft.modalities.world.scene import (
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(deadline=None)
 @given(seeds, st.booleans())
 def test_placed_scenes_satisfy_their_composition(seed: int, held_out: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -38,7 +37,6 @@ def test_placed_scenes_satisfy_their_composition(seed: int, held_out: bool) -> N
         assert not any(overlap(item, other) for other in scene.objects[:index])
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_relations_mirror_and_exclude_each_other(seed: int) -> None:
     rng = np.random.default_rng(seed)

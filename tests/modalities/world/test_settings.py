@@ -93,7 +93,7 @@ def test_a_turned_thing_stays_within_its_box() -> None:
             assert abs(turned(kind, "large", turn)[..., 3].sum() / whole / (SHRUNK**2 if turn else 1) - 1) < 0.02
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_captions_of_settings_read_back_and_scenes_fit_them(seed: int, held_out: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polydraft.apps.train.image.placing import laws
@@ -17,7 +17,6 @@ PLACES = list(plan.places())
 SCENES = 3000
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_last_things_law_is_every_place_that_is_left(seed: int) -> None:
     rng = np.random.default_rng(seed)

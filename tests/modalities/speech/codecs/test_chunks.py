@@ -41,7 +41,7 @@ def streamed(stream: ChunkStream, lengths: list[int]) -> torch.Tensor:
 lengths = st.lists(st.integers(1, 20), min_size=1, max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(lengths, st.integers(1, 9), st.integers(1, 20))
 def test_a_local_codec_sounds_as_if_whole(lengths: list[int], first: int, chunk: int):
     window = Window(SAMPLES, REACH, REACH)
@@ -55,7 +55,7 @@ def test_without_context_the_seams_would_be_heard():
     assert decibels(joined - whole, whole) > -40
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(lengths, st.integers(0, 2), st.integers(0, 12))
 def test_what_arrives_when_is_not_heard(lengths: list[int], fade: int, lead: int):
     def made() -> ChunkStream:
@@ -111,7 +111,7 @@ def test_another_speed_keeps_the_pitch_and_the_level(rate: int, speed: float):
         assert np.abs(out - sound).max() < 0.02  # where a period further on is as like
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 4000), min_size=1, max_size=6), st.floats(0.25, 4), st.floats(0.01, 0.8))
 def test_pieces_join_to_the_whole(sizes: list[int], speed: float, seconds: float):
     sound = voice(16_000, seconds)

@@ -40,7 +40,7 @@ def test_codes_are_the_points_of_their_grid(codec: SpeechCodec):
     assert codec.rounded(codec.codebook).allclose(codec.codebook)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8), speed=st.sampled_from((1.0, 0.25, 0.7, 1.9, 4.0)),
     seed=st.integers(0, 99),

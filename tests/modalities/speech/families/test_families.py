@@ -124,7 +124,7 @@ def test_voices_are_those_the_makers_name(pipes: dict[str, SpeechPipeline]):
     assert [pipes["orpheus"]("Hello.", voice=voice).voice for voice in (None, "zoe")] == ["tara", "zoe"]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(METHODS), temperature=st.sampled_from([0.0, 0.6, 1.5]), seed=st.integers(0, 10**6),
     penalty=st.sampled_from([1.0, 1.1, 1.3]),

@@ -76,7 +76,7 @@ def test_sentences_end_where_one_would_stop(text: str, said: list[str]):
     assert sentences(text) == said
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.text(max_size=600))
 def test_no_letter_is_lost_and_no_part_is_long(text: str):
     try:

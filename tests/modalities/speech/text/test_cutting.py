@@ -74,7 +74,7 @@ def test_short_sentences_are_left_alone() -> None:
     assert planned(["Yes", ",", "I", "do", "."]) == [(["yes", ",", "i", "do", "."], ".")]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=90))
 @example(["river"] * 11 + ["and", "and", "window,", "window,", "window,", "yesterday"])
 def test_parts_fit_and_are_the_sentence(words: list[str]) -> None:

@@ -196,7 +196,7 @@ def test_long_sentences_are_cut_at_commas_then_conjunctions() -> None:
     assert all(part[:2] == ["and", "the"] for part in at_ands[1:])
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.text(max_size=300))
 def test_any_text_is_said_or_refused(text: str) -> None:
     try:
@@ -208,7 +208,7 @@ def test_any_text_is_said_or_refused(text: str) -> None:
         check(sentence)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.text("0123456789.,:/-$%° apmsthSt'", min_size=1, max_size=40))
 def test_any_digits_are_said_or_refused(text: str) -> None:
     try:
@@ -219,7 +219,7 @@ def test_any_digits_are_said_or_refused(text: str) -> None:
         check(sentence)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.sampled_from(["river", "and", "window,", "yesterday", "because", "a", "zebra,"]), min_size=1, max_size=200
@@ -237,7 +237,7 @@ PIECES = [text.rstrip(".") for text in READ if re.search("[A-Za-z0-9]", text)]
 BLANK = "  (word)  "  # between pieces, so that each is read by itself
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5))
 def test_no_piece_of_everyday_text_is_dropped(pieces: list[str]) -> None:
     said = " ".join(word for part in read(BLANK.join(["", *pieces, ""])).sentences for word in part)
@@ -245,7 +245,7 @@ def test_no_piece_of_everyday_text_is_dropped(pieces: list[str]) -> None:
     assert len(between) == len(pieces) + 2 and all(between[1:-1]), said
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.text([chr(code) for code in range(32, 127)], min_size=1, max_size=12))
 def test_no_letters_or_digits_are_dropped(chunk: str) -> None:
     """Whatever stands between two words, something is said of it, if it has a letter or a digit."""

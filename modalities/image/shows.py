@@ -1,0 +1,41 @@
+"""What the codes of the emoji world's tokenizer show: grounds, and which things.
+
+A table beside the tokenizer, made by `polydraft.apps.train.image.shows`: a plan has settled which thing stands on a
+cell, and of the codes that it may have most never show that thing, or never a ground.
+
+    shows = load(folder)     # [1 + kinds, V] bool, grounds first, or None
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from polydraft.core.errors import WeightsError
+from polydraft.modalities.world.glyphs import KINDS
+
+FILE = "shows.safetensors"
+
+
+def save(shows: Tensor, folder: Path) -> None:
+    """`[1 + kinds, V]` bool, in bits."""
+    bits = torch.from_numpy(np.packbits(shows.numpy(), axis=1))
+    save_file({"bits": bits, "codes": torch.tensor(shows.shape[1])}, folder / FILE)
+
+
+def load(folder: Path) -> Tensor | None:
+    """What `save` wrote; None where nobody looked."""
+    if not (folder / FILE).exists():
+        return None
+    found = load_file(folder / FILE)
+    shows = torch.from_numpy(np.unpackbits(found["bits"].numpy(), axis=1, count=int(found["codes"]))).bool()
+    if len(shows) != 1 + len(KINDS) or not shows.any(1).all():
+        raise WeightsError(
+            f"{folder / FILE} tells of {len(shows) - 1} kinds of things and there are {len(KINDS)}; make it again with "
+            "`python -m polydraft.apps.train.image.shows`."
+        )
+    return shows

@@ -1,0 +1,42 @@
+"""Which codes show what is counted in rendered scenes, cell by cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from polydraft.apps.train.checkpoint import save
+from polydraft.apps.train.image import shows as looking
+from polydraft.modalities.image import shows
+from polydraft.modalities.image.vq import VQConfig, VQTokenizer
+from polydraft.modalities.world.glyphs import KINDS
+
+
+def test_what_a_code_shows() -> None:
+    counts = np.zeros((1 + len(KINDS), 4), np.int64)
+    counts[0, 0], counts[1:6, 0] = 10**6, 10**4  # of grounds and of things
+    counts[0, 1], counts[3, 1] = 10, 1  # a ground's, and once on a thing
+    counts[0, 2], counts[5, 2] = 1, 200  # a thing's, and once beside it
+    told = looking.told(counts)
+    assert told[0].tolist() == [True, True, False, False]
+    assert told[3].tolist() == [True, False, False, False] and told[5].tolist() == [True, False, True, False]
+    assert told[6:].all()  # nobody saw these
+
+
+def test_every_cell_is_counted_once(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    save(VQTokenizer(VQConfig(64, 4, 16, 16, 1)), tmp_path)
+    counts = looking.counted(tmp_path, number=looking.TOGETHER, seed=3)
+    scenes = looking.scenes(np.random.default_rng(3))
+    cells = sum(scene_cells(scene) for scene in scenes)
+    assert counts.sum() == 256 * len(scenes) and counts[1:].sum() == cells
+    looking.run(tmp_path, number=looking.TOGETHER, seed=3)
+    table = shows.load(tmp_path)
+    assert table is not None and torch.equal(table, looking.told(counts))
+
+
+def scene_cells(scene) -> int:
+    """Cells of its things, which never lie on each other."""
+    return sum(int(looking.belonging([thing]).sum()) for thing in scene.objects)
