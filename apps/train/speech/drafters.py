@@ -17,7 +17,7 @@ from polydraft.apps.train import drafter
 from polydraft.apps.train.speech.codes import Coded
 from polydraft.apps.train.speech.target import HIDDEN
 
-KINDS = ("hydra", "heads", "lm", "block", "local")
+KINDS = ("hydra", "heads", "lm", "block")
 TOKENS = 2304  # of a batch of coded speech
 
 
