@@ -3,7 +3,7 @@
 A table beside the tokenizer, made by `polydraft.apps.train.image.shows`: a plan has settled which thing stands on a
 cell, and of the codes that it may have most never show that thing, or never a ground.
 
-    shows = load(folder)     # [1 + kinds, V] bool, grounds first, or None
+    shows = load(folder, codes=4096)     # [1 + kinds, V] bool, grounds first, or None
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def save(shows: Tensor, folder: Path) -> None:
     save_file({"bits": bits, "codes": torch.tensor(shows.shape[1])}, folder / FILE)
 
 
-def load(folder: Path) -> Tensor | None:
-    """What `save` wrote; None where nobody looked."""
+def load(folder: Path, codes: int) -> Tensor | None:
+    """What `save` wrote of so many codes; None where nobody looked. Raises WeightsError for another world's table."""
     if not (folder / FILE).exists():
         return None
     found = load_file(folder / FILE)
     shows = torch.from_numpy(np.unpackbits(found["bits"].numpy(), axis=1, count=int(found["codes"]))).bool()
-    if len(shows) != 1 + len(KINDS) or not shows.any(1).all():
+    if shows.shape != (1 + len(KINDS), codes) or not shows.any(1).all():
         raise WeightsError(
-            f"{folder / FILE} tells of {len(shows) - 1} kinds of things and there are {len(KINDS)}; make it again with "
-            "`python -m polydraft.apps.train.image.shows`."
+            f"{folder / FILE} does not tell of {len(KINDS)} kinds of things in {codes} codes; make it again with "
+            f"`python -m polydraft.apps.train.image.shows {folder}`."
         )
     return shows

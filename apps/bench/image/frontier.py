@@ -9,7 +9,8 @@ by one, for S; only they need an otherwise idle machine. The others come in batc
 
 On settings textures are compared, too (`texture.py`): a method's distance to rendered scenes stands beside plain
 decoding's own, and its distance to plain decoding's pictures beside that of two plain runs with other seeds, which is
-what chance alone makes of it. The first pictures of every method are kept as a strip, those that miss framed red.
+what chance alone makes of it. The first pictures of every method are kept as a strip, those that miss framed red, and
+`strips.png` has all of them, a line a method.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from polydraft.apps.bench.image.judging.texture import TextureBench
 from polydraft.apps.bench.image.prompts import OTHERS, held_out, settings, world_of
@@ -42,6 +43,7 @@ from polydraft.modalities.world.worlds import World
 
 CHUNK = 10  # captions between turns
 SHOWN = 8  # pictures of a strip
+MARGIN, LETTERS = 240, 13  # of the sheet of strips, in pixels: room for names, and their height
 HEADERS = ["method", "guarantee", "S", "τ", "fidelity", "Δ", "same tokens"]
 TEXTURE = ["texture", "of two rendered", "from plain", "of two seeds"]
 COLOURS = {"identical": "#2d6ec8", "exact": "#3cb478", "lossy": "#e0782f"}
@@ -118,7 +120,7 @@ def run(
     sheet = (headers, [cells_of(row) for row in rows])
     report.tell("frontier", value, [sheet], [], lambda: scatter(rows), output, json)
     if output is not None:
-        strips(list(points.values()), output / "strips")
+        strips(list(points.values()), output)
 
 
 def field_of(pipe: ImagePipeline) -> list[str]:
@@ -138,13 +140,31 @@ def compare(textures: TextureBench, rows: list[dict[str, Any]], points: list[Poi
 
 
 def strips(points: list[Point], folder: Path) -> None:
-    """The first pictures of every method, a file each."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, point in enumerate(points):
-        first = sorted(point.pictures)[:SHOWN]
-        strip = shares.sheet([point.pictures[seed] for seed in first], point.right[: len(first)])
+    """The first pictures of every method, a file each, and one of all."""
+    (folder / "strips").mkdir(parents=True, exist_ok=True)
+    drawn = [strip_of(point) for point in points]
+    for number, (point, strip) in enumerate(zip(points, drawn, strict=True)):
         slug = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in point.method).strip("_")
-        write_picture(strip, folder / f"{number:02d}-{slug}.png", {"software": "polydraft", "method": point.method})
+        told = {"software": "polydraft", "method": point.method}
+        write_picture(strip, folder / "strips" / f"{number:02d}-{slug}.png", told)
+    names = [point.method.replace("+", "\n+ ") for point in points]  # a rule below what it judges
+    write_picture(lined_up(names, drawn), folder / "strips.png", {"software": "polydraft"})
+
+
+def strip_of(point: Point) -> Image.Image:
+    first = sorted(point.pictures)[:SHOWN]
+    return shares.sheet([point.pictures[seed] for seed in first], point.right[: len(first)])
+
+
+def lined_up(names: list[str], drawn: list[Image.Image]) -> Image.Image:
+    """Strips below each other, their names beside them."""
+    step = drawn[0].height
+    canvas = Image.new("RGB", (MARGIN + drawn[0].width, step * len(drawn)), "white")
+    pen, font = ImageDraw.Draw(canvas), ImageFont.load_default(LETTERS)
+    for row, (name, strip) in enumerate(zip(names, drawn, strict=True)):
+        pen.multiline_text((LETTERS // 2, row * step + step // 2 - LETTERS), name, fill="#222", font=font)
+        canvas.paste(strip, (MARGIN, row * step))
+    return canvas
 
 
 def turn(

@@ -60,7 +60,11 @@ def told(counts: NDArray[np.int64]) -> Tensor:
 
 
 def run(folder: Path, number: int = SCENES, seed: int = 0) -> None:
-    """Look at so many scenes through the tokenizer in `folder`, and say there what was seen."""
+    """Look at so many scenes through the tokenizer in `folder`, and say there what was seen; a table that is younger
+    than its weights stays."""
+    written = folder / shows.FILE
+    if written.exists() and written.stat().st_mtime_ns >= (folder / "model.safetensors").stat().st_mtime_ns:
+        return
     table = told(counted(folder, number, seed))
     shows.save(table, folder)
     each = table[1:].sum(1).double().mean().item()

@@ -43,7 +43,7 @@ class TinyImage(PictureFamily):
                 f"the words and codes in {parts.card.path} are {wanted} ids and its target knows {self.size}; "
                 "its parts are of several models, install it again."
             )
-        told = read_weights("table of codes", folder, lambda: shows.load(folder))
+        told = read_weights("table of codes", folder, lambda: shows.load(folder, len(self.vq.codebook)))
         self.slots = Slots.of(self.world.words, ~self.table.isnan().any(-1), told)
         self.narrowing = self.slots.narrowing
 

@@ -167,7 +167,8 @@ def test_frontier_end_to_end(tmp_path: Path):
     assert (plain["tau"], plain["S"], plain["delta"]) == (1, 1, 0)
     assert jacobi["same"] == 1 and jacobi["delta"] == 0 and jacobi["tau"] > 1.2
     assert lossy["same"] < 1 and lossy["tau"] > jacobi["tau"]
-    assert {path.name for path in tmp_path.iterdir()} == {"frontier.json", "frontier.md", "frontier.png", "strips"}
+    files = {"frontier.json", "frontier.md", "frontier.png", "strips", "strips.png"}
+    assert {path.name for path in tmp_path.iterdir()} == files
     strips = sorted(path.name for path in (tmp_path / "strips").iterdir())
     assert strips == ["00-ar.png", "01-jacobi_window_8.png", "02-top-k_k_10.png"]
 

@@ -37,7 +37,12 @@ def test_damage_shows_beside_what_other_seeds_make_of_the_same_captions(tmp_path
         assert texture["from_plain"] > 2 * texture["of_two_seeds"] > 0
         assert texture["distance"] > 2 * plain["distance"]
     assert len(cells_of(rows[0])) == 11
-    strips(points, tmp_path / "strips")
+    strips(points, tmp_path)
     names = sorted(path.name for path in (tmp_path / "strips").iterdir())
     assert names == ["00-ar.png", "01-same.png", "02-washed_a_1.png", "03-repeated.png"]
-    assert Image.open(tmp_path / "strips" / names[0]).width > 7 * 128
+    strip, sheet = Image.open(tmp_path / "strips" / names[2]), Image.open(tmp_path / "strips.png")
+    assert strip.width > 7 * 128 and sheet.height == len(points) * strip.height
+    below = (sheet.width - strip.width, 2 * strip.height, sheet.width, 3 * strip.height)
+    assert np.array_equal(sheet.crop(below), strip)
+    beside = np.asarray(sheet.convert("L"))[2 * strip.height : 3 * strip.height, : below[0]]
+    assert beside.min() < 100  # its name

@@ -150,13 +150,13 @@ def test_without_a_table_codes_show_anything() -> None:
 
 
 def test_a_table_of_other_kinds_is_refused(tmp_path: Path) -> None:
-    assert shows.load(tmp_path) is None
+    assert shows.load(tmp_path, 64) is None
     shows.save(SHOWS, tmp_path)
-    assert torch.equal(shows.load(tmp_path), SHOWS)
-    for wrong in (SHOWS[1:], SHOWS & False):
+    assert torch.equal(shows.load(tmp_path, 64), SHOWS)
+    for wrong in (SHOWS[1:], SHOWS & False, SHOWS[:, :-1]):
         shows.save(wrong, tmp_path)
         with pytest.raises(polydraft.WeightsError, match="make it again"):
-            shows.load(tmp_path)
+            shows.load(tmp_path, 64)
 
 
 def test_rows_of_several_begin_behind_the_plan(pipe: ImagePipeline) -> None:

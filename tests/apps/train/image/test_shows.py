@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,13 @@ def test_every_cell_is_counted_once(tmp_path: Path) -> None:
     cells = sum(scene_cells(scene) for scene in scenes)
     assert counts.sum() == 256 * len(scenes) and counts[1:].sum() == cells
     looking.run(tmp_path, number=looking.TOGETHER, seed=3)
-    table = shows.load(tmp_path)
+    table = shows.load(tmp_path, 64)
     assert table is not None and torch.equal(table, looking.told(counts))
+    looking.run(tmp_path, number=2 * looking.TOGETHER, seed=4)  # of the same weights: it stays
+    assert torch.equal(table, shows.load(tmp_path, 64))
+    os.utime(tmp_path / "model.safetensors", ns=(2**62, 2**62))
+    looking.run(tmp_path, number=2 * looking.TOGETHER, seed=4)
+    assert not torch.equal(table, shows.load(tmp_path, 64))
 
 
 def scene_cells(scene) -> int:
