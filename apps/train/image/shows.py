@@ -10,6 +10,8 @@ seen beside its cells now and then, and show no ground.
 from __future__ import annotations
 
 import argparse
+import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +23,11 @@ from tqdm import tqdm
 from polydraft.apps.train.image.data import belonging, encoded, open_tokenizer, packed_scene, to_pixels
 from polydraft.modalities.image import shows
 from polydraft.modalities.world.glyphs import KINDS
-from polydraft.modalities.world.scene import Scene, place
+from polydraft.modalities.world.scene import CELLS, Scene, place
 from polydraft.modalities.world.worlds import EVERYTHING
 
 SCENES = 10_000
+FEWEST = 2_000  # of fewer no table is made: what was not seen is not what is never seen
 TOGETHER = 16  # scenes encoded at once
 PACKED = 10  # of them, as full of things as can be
 GROUND = 0.1  # a code shows grounds if this share of the cells that have it do
@@ -38,11 +41,13 @@ def scenes(rng: np.random.Generator) -> list[Scene]:
 
 
 @torch.no_grad()
-def counted(folder: Path, number: int, seed: int) -> NDArray[np.int64]:
-    """`[1 + kinds, V]`: how many cells of grounds, and of every kind, each code has."""
+def counted(folder: Path, number: int, seed: int, seconds: float = math.inf) -> NDArray[np.int64]:
+    """`[1 + kinds, V]`: how many cells of grounds, and of every kind, each code has, of scenes seen in that time."""
     vq, rng, kinds = open_tokenizer(folder), np.random.default_rng(seed), list(KINDS)
-    found = np.zeros((1 + len(kinds), vq.config.codebook_size), np.int64)
+    found, begun = np.zeros((1 + len(kinds), vq.config.codebook_size), np.int64), time.monotonic()
     for _ in tqdm(range(0, number, TOGETHER), desc="look", unit="batch"):
+        if time.monotonic() - begun > seconds:
+            break
         some = scenes(rng)
         for scene, codes in zip(some, encoded(vq, to_pixels([scene.matted() for scene in some])), strict=True):
             np.add.at(found[0], codes[~belonging(scene.objects)], 1)
@@ -59,13 +64,21 @@ def told(counts: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(shown)
 
 
-def run(folder: Path, number: int = SCENES, seed: int = 0) -> None:
-    """Look at so many scenes through the tokenizer in `folder`, and say there what was seen; a table that is younger
-    than its weights stays."""
+def run(folder: Path, number: int = SCENES, seed: int = 0, minutes: float = math.inf) -> None:
+    """Look at so many scenes through the tokenizer in `folder`, for so long at most, and say there what was seen.
+
+    A table that is younger than the weights stays; without one, any code may stand anywhere.
+    """
     written = folder / shows.FILE
     if written.exists() and written.stat().st_mtime_ns >= (folder / "model.safetensors").stat().st_mtime_ns:
         return
-    table = told(counted(folder, number, seed))
+    written.unlink(missing_ok=True)
+    counts = counted(folder, number, seed, 60 * minutes)
+    seen = int(counts.sum()) // CELLS
+    if seen < FEWEST:
+        print(f"{seen} scenes seen, too few to say what codes show; any may stand anywhere", flush=True)
+        return
+    table = told(counts)
     shows.save(table, folder)
     each = table[1:].sum(1).double().mean().item()
     print(f"of {table.shape[1]} codes {int(table[0].sum())} show grounds, {each:.0f} a kind of thing", flush=True)

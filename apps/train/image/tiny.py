@@ -29,6 +29,7 @@ from polydraft.modalities.loading import read_weights
 from polydraft.modalities.world.worlds import FLAT
 
 ROWS = 16  # of a batch of the target, on all cores
+SHOWS = 0.03  # of the minutes at most, beside the shares of a course: which codes show what
 ELDER = 0.5  # of the minutes, for the flat world first
 CODES = {"flat": 2048, "settings": 4096}
 
@@ -93,7 +94,7 @@ def follow(
         (out / "tokenizer").mkdir(parents=True, exist_ok=True)
         checkpoint.save(ready, out / "tokenizer")
         minutes /= 1 - course.tokenizer - course.decoder
-    shows.run(out / "tokenizer", seed=seed)
+    shows.run(out / "tokenizer", seed=seed, minutes=minutes * SHOWS)
     on_every_core(
         "polydraft.apps.train.image.target", ROWS, "--rows", "--tokenizer", out / "tokenizer", "--out", out / "target",
         "--minutes", minutes * course.target, "--seed", seed, "--world", world,
