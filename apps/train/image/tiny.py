@@ -29,27 +29,27 @@ from polydraft.modalities.loading import read_weights
 from polydraft.modalities.world.worlds import FLAT
 
 ROWS = 16  # of a batch of the target, on all cores
-SHOWS = 0.03  # of the minutes at most, beside the shares of a course: which codes show what
 ELDER = 0.5  # of the minutes, for the flat world first
 CODES = {"flat": 2048, "settings": 4096}
 
 
 @dataclass(frozen=True)
 class Course:
-    """Shares of the minutes."""
+    """Shares of the minutes. shows: to look which codes show what, at most."""
 
     tokenizer: float
     target: float
+    shows: float = 0.03
     decoder: float = 0.0
     drafters: Mapping[str, float] = field(default_factory=dict)
 
 
-ON_COLOURS = Course(tokenizer=0.2, target=0.65, drafters={"lm": 0.15})
-AS_ELDER = Course(tokenizer=0.12, target=0.88)
+ON_COLOURS = Course(tokenizer=0.2, target=0.62, drafters={"lm": 0.15})
+AS_ELDER = Course(tokenizer=0.12, target=0.85)
 IN_SETTINGS = Course(
     tokenizer=0.12,
     decoder=0.08,
-    target=0.55,
+    target=0.52,
     drafters={"lm": 0.06, "eagle": 0.05, "hydra": 0.04, "above": 0.05, "local": 0.05},
 )
 
@@ -94,7 +94,7 @@ def follow(
         (out / "tokenizer").mkdir(parents=True, exist_ok=True)
         checkpoint.save(ready, out / "tokenizer")
         minutes /= 1 - course.tokenizer - course.decoder
-    shows.run(out / "tokenizer", seed=seed, minutes=minutes * SHOWS)
+    shows.run(out / "tokenizer", seed=seed, minutes=minutes * course.shows)
     on_every_core(
         "polydraft.apps.train.image.target", ROWS, "--rows", "--tokenizer", out / "tokenizer", "--out", out / "target",
         "--minutes", minutes * course.target, "--seed", seed, "--world", world,

@@ -17,6 +17,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
     """What was trained, and for how long; nothing is."""
     told: list[tuple[str, float]] = []
     monkeypatch.setattr(tiny.tokenizer, "run", lambda out, minutes, *_, **__: told.append(("tokenizer", minutes)))
+    monkeypatch.setattr(tiny.shows, "run", lambda folder, seed, minutes: told.append(("shows", minutes)))
     monkeypatch.setattr(tiny.decoder, "run", lambda given, out, minutes, **__: told.append(("decoder", minutes)))
     monkeypatch.setattr(
         tiny, "on_every_core",
