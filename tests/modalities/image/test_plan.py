@@ -155,7 +155,7 @@ def test_a_table_of_other_kinds_is_refused(tmp_path: Path) -> None:
     assert torch.equal(shows.load(tmp_path, 64), SHOWS)
     for wrong in (SHOWS[1:], SHOWS & False, SHOWS[:, :-1]):
         shows.save(wrong, tmp_path)
-        with pytest.raises(polydraft.WeightsError, match="make it again"):
+        with pytest.raises(polydraft.WeightsError, match="install the model again"):
             shows.load(tmp_path, 64)
 
 
