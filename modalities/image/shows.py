@@ -1,6 +1,7 @@
 """What the codes of the emoji world's tokenizer show: grounds, and which things.
 
-A table beside the tokenizer, a stage of `polydraft train tiny-image`: a plan has settled which thing stands on a cell, and of the codes that it may have most never show that thing, or never a ground.
+A table beside the tokenizer, a stage of `polydraft train tiny-image`: a plan has settled which thing stands on a cell,
+and of the codes that it may have most never show that thing, or never a ground.
 
     shows = load(folder, codes=4096)     # [1 + kinds, V] bool, grounds first, or None
 """
@@ -34,7 +35,7 @@ def load(folder: Path, codes: int) -> Tensor | None:
     shows = torch.from_numpy(np.unpackbits(found["bits"].numpy(), axis=1, count=int(found["codes"]))).bool()
     if shows.shape != (1 + len(KINDS), codes) or not shows.any(1).all():
         raise WeightsError(
-            f"{folder / FILE} does not tell of {len(KINDS)} kinds of things in {codes} codes; install the model again, or "
-            "delete that file, and any code may stand anywhere."
+            f"{folder / FILE} does not tell of {len(KINDS)} kinds of things in {codes} codes; install the model again, "
+            "or delete that file, and any code may stand anywhere."
         )
     return shows
