@@ -37,40 +37,40 @@ def around(drafter: LocalDrafter, ids: torch.Tensor, begins: int) -> torch.Tenso
     return drafter.read(line, ids[:, begins : begins + drafter.window], drafter.network.there(t))
 
 
+@torch.inference_mode()
+def reached(drafter: LocalDrafter, begins: int) -> list[list[list[bool]]]:
+    """Of every place, in both rows: where something else is read once another id stands in it, from `begins` on."""
+    ids, found = torch.randint(VOCAB, (2, begins + drafter.window)), []
+    read = around(drafter, ids, begins)
+    for place in range(begins + drafter.window):
+        other = ids.clone()
+        other[:, place] = (other[:, place] + 1) % VOCAB
+        found.append((around(drafter, other, begins) != read).any(-1).tolist())
+    return found
+
+
 def test_neighbours_are_those_of_the_grid(lab):
     """Another id changes what is read at its own neighbours' places and nowhere else."""
     made, window, begins = lab(), 12, 4
     drafter = LocalDrafter(network(made), made.target(), EVERY, window, 0.7, 2)
-    ids = torch.randint(VOCAB, (2, begins + window))
-    with torch.inference_mode():
-        read = around(drafter, ids, begins)
-        for place in range(begins + window):
-            other = ids.clone()
-            other[:, place] = (other[:, place] + 1) % VOCAB
-            changed = (around(drafter, other, begins) != read).any(-1)
-            at = divmod(place - PREVIEW, ROW)
-            wanted = [
-                place >= PREVIEW
-                and (t - PREVIEW) // ROW - at[0] in (0, 1)
-                and ((t - PREVIEW) // ROW - at[0], (t - PREVIEW) % ROW - at[1]) in GRID
-                for t in range(begins, begins + window + 1)
-            ]
-            assert changed.tolist() == [wanted, wanted], place
+    for place, changed in enumerate(reached(drafter, begins)):
+        at = divmod(place - PREVIEW, ROW)
+        wanted = [
+            place >= PREVIEW
+            and (t - PREVIEW) // ROW - at[0] in (0, 1)
+            and ((t - PREVIEW) // ROW - at[0], (t - PREVIEW) % ROW - at[1]) in GRID
+            for t in range(begins, begins + window + 1)
+        ]
+        assert changed == [wanted, wanted], place
 
 
 def test_neighbours_without_rows_are_those_before(lab):
     """Six of them, or as many as there are."""
     made, window, begins = lab(), 9, 2
     drafter = LocalDrafter(network(made, row=0, preview=1), made.target(), EVERY, window, 0.7, 2)
-    ids = torch.randint(VOCAB, (2, begins + window))
-    with torch.inference_mode():
-        read = around(drafter, ids, begins)
-        for place in range(begins + window):
-            other = ids.clone()
-            other[:, place] = (other[:, place] + 1) % VOCAB
-            changed = (around(drafter, other, begins) != read).any(-1)
-            wanted = [place >= 1 and (0, t - place) in LINE for t in range(begins, begins + window + 1)]
-            assert changed.tolist() == [wanted, wanted], place
+    for place, changed in enumerate(reached(drafter, begins)):
+        wanted = [place >= 1 and (0, t - place) in LINE for t in range(begins, begins + window + 1)]
+        assert changed == [wanted, wanted], place
 
 
 @pytest.mark.parametrize("row", [ROW, 0])
