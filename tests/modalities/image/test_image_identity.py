@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 
 from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.registry import parse
 from polydraft.core.target import Prompt
@@ -70,11 +71,14 @@ def test_greedy_equals_transformers_generate(guidance: float) -> None:
     plain, _ = run(method, [row])
     oracle = OracleDrafter({0: plain[0]}, method.target.vocab, reach=4, width=2, acceptance=0.75)
     drawn, committed = run(replace(method, drafter=oracle), [row])
-    choices, length = [kind.nonzero().flatten().tolist() for kind in pipe.mask], len(row.branches[0])
+    length = len(row.branches[0])
 
     def allowed(_: int, ids: torch.Tensor) -> list[int]:
-        t = len(ids) - length
-        return choices[t % 2 if t < pipe.preview else -1]
+        """The grammar, asked for the last id alone."""
+        t, known = torch.tensor([[len(ids) - length]]), torch.ones(1, len(ids), dtype=torch.bool)
+        root = torch.ones(1, 1, 1, dtype=torch.bool)
+        history = History(ids[None], known, ids[None, -1:], root, t, torch.tensor([row.budget]))
+        return pipe.mask[pipe.family.slot(history)[0, 0]].nonzero().flatten().tolist()
 
     options = (
         {"negative_prompt_ids": torch.tensor([row.branches[1]]), "guidance_scale": guidance} if guidance > 1 else {}
