@@ -26,11 +26,12 @@ from polydraft.core.law.forced import told
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
+from polydraft.core.replay import Lap, Replays, recorder_of
 from polydraft.core.rows import Departure
 from polydraft.core.state import State
 from polydraft.core.stats import DecodeStats, Stopwatch
 from polydraft.core.target import CausalTarget, Prompt
-from polydraft.core.verdict import IMPOSSIBLE, REASONS, Verdict, cut_at_end, in_place
+from polydraft.core.verdict import IMPOSSIBLE, REASONS, cut_at_end, in_place
 from polydraft.core.verify.base import Verifier
 
 
@@ -87,6 +88,7 @@ class Batch:
     live: list[Request] = field(default_factory=list)
     requests: dict[int, Request] = field(default_factory=dict)
     watch: Stopwatch = field(default_factory=Stopwatch)
+    replays: Replays = field(default_factory=Replays)
 
     def __len__(self) -> int:
         return len(self.live)
@@ -133,7 +135,7 @@ class Step:
 @torch.inference_mode()
 def start(method: Method, prompts: list[Prompt], ids: list[int] | None = None) -> Batch:
     """A batch of `prompts`, whose request ids default to 0, 1, …"""
-    batch = Batch(method.target.empty(), method.noise([]))
+    batch = Batch(method.target.empty(), method.noise([]), replays=Replays(recorder_of(method.target)))
     join(method, batch, prompts, list(range(len(prompts))) if ids is None else ids)
     return batch
 
@@ -146,6 +148,7 @@ def join(method: Method, batch: Batch, prompts: list[Prompt], ids: list[int]) ->
     if not prompts:
         return
     batch.watch.lap("idle")
+    batch.replays.forget()
     seen = method.target.prefill(batch.state, prompts)
     batch.drafts = method.drafter.begin(batch.drafts, seen)
     batch.noise.extend(method.noise(prompts))
@@ -163,6 +166,7 @@ def leave(batch: Batch, reasons: Mapping[int, str]) -> None:
         return
     for row in going:
         batch.live[row].finish = reasons[batch.live[row].id]
+    batch.replays.forget()
     leaving = Departure.of(going, len(batch.live))
     batch.live = leaving.list_of(batch.live)
     batch.state.leave(leaving)
@@ -171,32 +175,51 @@ def leave(batch: Batch, reasons: Mapping[int, str]) -> None:
         batch.drafts.leave(leaving)
 
 
+@dataclass(frozen=True)
+class Learnt:
+    """What the host reads of a pass, still on the device: numbers `[B, 4 + …]`, how many tokens were committed,
+    accepted, why the row ended, how many were drafted, then tokens of `shape`. passes: of the drafter's network."""
+
+    numbers: Tensor
+    shape: torch.Size
+    passes: int
+
+
 @torch.inference_mode()
 def step(method: Method, batch: Batch) -> Step:
     """One target pass over every row of `batch`; rows that end leave it."""
-    state, watch = batch.state, batch.watch
-    watch.lap("idle")  # whoever reads the steps
+    batch.watch.lap("idle")  # whoever reads the steps
+    work = partial(advance, method, batch)
+    made = record(batch, batch.replays.run(work, batch.watch.lap, batch.state, [batch.noise, batch.drafts]))
+    leave(batch, {request: batch.requests[request].finish for request in made.ended})
+    batch.watch.lap("rest")
+    return made
+
+
+def advance(method: Method, batch: Batch, lap: Lap) -> Learnt:
+    """All that a pass asks of the device: draft, score, verify, commit."""
+    state = batch.state
     draft = method.drafter.draft(state, batch.drafts, method.sampler, batch.noise)
     if method.sampler.forced:
         draft = told(draft, method.sampler, partial(history, method, state))
-    watch.lap("draft")
+    lap("draft")
     scores = method.target.score(state, draft)
-    watch.lap("score")
+    lap("score")
     law = method.sampler(scores.outputs, state.settings, history(method, state, draft))
     verdict = method.verifier.verify(draft, law, batch.noise, state.generated)
     if method.verifier.guarantee == "identical" and not draft.chain:
         verdict = in_place(verdict)
     left = state.budget - state.generated
     verdict = cut_at_end(verdict, left, method.sampler.ends, law.possible(verdict.columns, verdict.tokens))
-    watch.lap("verify")
+    lap("verify")
     drafted = (draft.valid & (draft.depth[:, 1:] <= left[:, None])).sum(1)  # what the budget has room for
     method.target.commit(state, draft, verdict)
     method.drafter.observe(state, batch.drafts, Outcome(draft, law, scores.features, verdict))
     batch.noise.turn()
-    made = record(batch, draft, verdict, drafted)
-    leave(batch, {request: batch.requests[request].finish for request in made.ended})
-    watch.lap("rest")
-    return made
+    assert verdict.finish is not None
+    numbers = torch.stack([verdict.counts, verdict.accepted, verdict.finish, drafted], 1)
+    numbers = torch.cat([numbers.to(verdict.tokens.dtype), verdict.tokens.flatten(1)], 1)
+    return Learnt(numbers, verdict.tokens.shape, draft.passes)
 
 
 def decode(method: Method, batch: Batch) -> Iterator[Step]:
@@ -214,17 +237,15 @@ def history(method: Method, state: State, draft: Draft) -> History | None:
     return History(state.tokens, state.valid(), nodes, draft.lineage, t, state.budget)
 
 
-def record(batch: Batch, draft: Draft, verdict: Verdict, drafted: Tensor) -> Step:
+def record(batch: Batch, learnt: Learnt) -> Step:
     """Learn from the device, in one read, what the pass came to."""
-    assert verdict.finish is not None
-    numbers = torch.stack([verdict.counts, verdict.accepted, verdict.finish, drafted], 1)
-    flat = torch.cat([numbers.to(verdict.tokens.dtype), verdict.tokens.flatten(1)], 1).cpu()
-    told, made = flat[:, :4].long().tolist(), flat[:, 4:].view(verdict.tokens.shape).tolist()
+    read = learnt.numbers.cpu()
+    told, made = read[:, :4].long().tolist(), read[:, 4:].view(learnt.shape).tolist()
     requests, before = [request.id for request in batch.live], [len(request.ids) for request in batch.live]
     committed, ended = [], []
     for row, (request, (count, accepted, finish, nodes), tokens) in enumerate(zip(batch.live, told, made, strict=True)):
         request.ids += tokens[:count]
-        request.stats.count(nodes, accepted, count, draft.passes)
+        request.stats.count(nodes, accepted, count, learnt.passes)
         batch.state.reached[row] += count
         committed.append(tokens[:count])
         if reason := REASONS[finish]:

@@ -63,7 +63,7 @@ class OracleDrafter(Stateless):
         steps = torch.arange(self.reach, device=device)
         t = state.generated[:, None] + steps  # [B, reach]
         truth = own.truth.gather(1, t.clamp(max=own.truth.shape[1] - 1))
-        order, key = own.order[:, None], torch.tensor(self.seed, device=device)
+        order, key = own.order[:, None], torch.full((), self.seed, device=device)
         # keyed by request, position and depth, so that errors fall on every depth of every branch
         present = uniform(key, order, t, steps) < self.acceptance
         place = (uniform(key + 1, order, t, steps) * self.width).long().clamp(max=self.width - 1)

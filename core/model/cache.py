@@ -110,7 +110,8 @@ class SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """Caches of all layers over `rows` physical rows, `branches` for each live row of the batch.
 
-    live: physical rows in use; width: slots that attention sees, as `view` says. shifts: `[live]`, rotary coordinate
+    live: physical rows in use; width: slots that attention sees, as `view` says; asked: how many `reach` was last asked
+    for. shifts: `[live]`, rotary coordinate
     less slot, where a slot is not its own coordinate.
     """
 
@@ -120,7 +121,7 @@ class SlotCache(Cache):
         super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
         self.branches, self.rows, self.slots, self.live = branches, 0, 0, 0
         self.view = view or Blocks()
-        self.width = self.view.width(1, GRAIN)
+        self.width, self.asked = self.view.width(1, GRAIN), 0
         self.shifts: Tensor | None = None
         self.aimed_rows = slice(0, 0)
         self.aimed_slots = torch.empty(0, 0, dtype=torch.long)
@@ -157,7 +158,7 @@ class SlotCache(Cache):
         if slots > self.slots:
             self.slots = self.view.room(max(slots, self.slots + self.slots // 8), self.rows)
             self.grow()
-        self.width = self.view.width(slots, self.slots)
+        self.width, self.asked = self.view.width(slots, self.slots), slots
 
     def grow(self) -> None:
         for layer in self.layers:  # one after the other: the old and the new of a single layer are held at once

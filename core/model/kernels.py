@@ -1,13 +1,14 @@
-"""Linear layers for inference on CPUs: fewer and packed products, and bits that do not depend on the batch.
+"""Linear layers for inference: fewer products, and on CPUs packed ones whose bits do not depend on the batch.
 
-    prepare(model)     # in place; nothing to do on accelerators, or in other types than fp32 and bf16
+    prepare(model)     # in place
 
-oneDNN's products sum in an order that depends on how many rows there are, so a token's logits would change in the last
-bit with the batch and the draft around it, and identity with plain decoding would end at the first near tie. Which
+Layers that read the same tensor are one product. On accelerators that is all: their weights are laid end to end. On
+CPUs oneDNN's products sum in an order that depends on how many rows there are, so a token's logits would change in the
+last bit with the batch and the draft around it, and identity with plain decoding would end at the first near tie. Which
 numbers of rows are summed alike is tried, a shape, on the machine at hand; products are cut into blocks of so many, and
-a single row gets a second one where it needs it. Weights are laid out once as the kernel wants them, where `nn.Linear`
-does so in every call, and layers that read the same tensor are one product. Weights that nobody trains are kept in that
-layout alone. Where oneDNN does not take bf16 (AVX2 alone) they are laid out in fp32, and a product is rounded to bf16.
+a single row gets a second one where it needs it. Weights of fp32 and bf16 are laid out once as the kernel wants them,
+where `nn.Linear` does so in every call, and those that nobody trains are kept in that layout alone. Where oneDNN does
+not take bf16 (AVX2 alone) they are laid out in fp32, and a product is rounded to bf16.
 """
 
 from __future__ import annotations
@@ -139,19 +140,54 @@ def together(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
     products = {id(getattr(member, "product", member)) for member in members}
     if len(products) == 1 and isinstance(first := members[0], InferenceLinear) and first.product.members == members:
         return first.product.whole
+    if len(members) > 1 and (whole := end_to_end(members)) is not None:
+        return lambda input: F.linear(input, *whole)
     return lambda input: torch.cat([member(input) for member in members], -1)
 
 
+def end_to_end(members: list[nn.Linear]) -> tuple[Tensor, Tensor | None] | None:
+    """Weight and bias of all members in one, if `prepare` laid them so."""
+    found: list[Tensor | None] = []
+    for parts in ([member.weight for member in members], [member.bias for member in members]):
+        if parts[0] is None:
+            found.append(None)
+            continue
+        following = parts[0].data_ptr()
+        for part in parts:
+            if part.device.type in ("cpu", "meta") or part.data_ptr() != following:
+                return None
+            following += part.numel() * part.itemsize
+        size = sum(len(part) for part in parts), *parts[0].shape[1:]
+        found.append(parts[0].detach().as_strided(size, parts[0].stride()))
+    return found[0], found[1]  # type: ignore[return-value]
+
+
+def lay_end_to_end(members: list[nn.Linear]) -> None:
+    """Give members whose weights are their own alone parts of one weight."""
+    for name in ("weight", "bias"):
+        parts = [getattr(member, name) for member in members]
+        if parts[0] is not None:
+            whole = torch.cat([part.detach() for part in parts])
+            for member, part in zip(members, whole.split([len(part) for part in parts]), strict=True):
+                setattr(member, name, nn.Parameter(part, requires_grad=False))
+
+
 def prepare(model: nn.Module) -> None:
-    """Make every linear layer of a CPU model an `InferenceLinear`; see `Product` for where its weights are then."""
+    """Make every linear layer of a CPU model an `InferenceLinear`; see `Product` for where its weights are then. On
+    accelerators layers that read the same tensor have one weight, unless someone trains or shares theirs."""
     owners: dict[int, int] = {}
     for module in model.modules():
         for parameter in module._parameters.values():
             owners[id(parameter)] = owners.get(id(parameter), 0) + 1
     for module in list(model.modules()):
         for members in layers(module):
-            product = Product(members)
             shared = any(owners[id(member.weight)] > 1 for member in members)  # tied to the embeddings
+            if members[0].weight.device.type != "cpu":
+                trained = any(member.weight.requires_grad for member in members)
+                if len(members) > 1 and not (shared or trained) and end_to_end(members) is None:
+                    lay_end_to_end(members)
+                continue
+            product = Product(members)
             for place, member in enumerate(members):
                 member.__class__ = InferenceLinear
                 member.product, member.place = product, place  # type: ignore[assignment]
@@ -180,15 +216,18 @@ def layers(module: nn.Module) -> list[list[nn.Linear]]:
     if plain(module):
         found[""] = module
     groups = [[found.pop(name) for name in names] for names in TOGETHER if all(name in found for name in names)]
-    alike = [group for group in groups if len({member.bias is None for member in group}) == 1]
+    alike = [group for group in groups if len({(member.bias is None, member.weight.device) for member in group}) == 1]
     apart = [[member] for group in groups if group not in alike for member in group]
     return alike + apart + [[child] for child in found.values()]  # type: ignore[return-value]
 
 
 def plain(module: nn.Module) -> bool:
-    """Whether `module` is a linear layer on a CPU that oneDNN serves, and nothing more, as a quantised one would be."""
-    if type(module) is not nn.Linear or not torch.backends.mkldnn.is_available():
+    """Whether `module` is a linear layer that is served here, and nothing more, as a quantised one would be."""
+    if type(module) is not nn.Linear or "forward" in vars(module) or module._parameters.get("weight") is None:
         return False
-    if "forward" in vars(module) or module._parameters.get("weight") is None:
+    kind, dtype = module.weight.device.type, module.weight.dtype
+    if kind == "meta" or not dtype.is_floating_point:
         return False
-    return module.weight.device.type == "cpu" and module.weight.dtype in (torch.bfloat16, torch.float32)
+    if kind != "cpu":
+        return not hasattr(module, "_hf_hook")
+    return dtype in (torch.bfloat16, torch.float32) and torch.backends.mkldnn.is_available()

@@ -5,6 +5,7 @@ without an accelerator.
         move(model)                    # its parameters and buffers now claim DEVICE
         ...                            # run anything; results equal the CPU's
         reads                          # every time the host had to wait for the device
+        made, launch = Recorder().record(work)     # what `work` asks for, to be done as often as `launch` is called
 
 An operation that mixes a far tensor with a CPU one raises, as CUDA does (scalars and indices may mix). `reads` lists
 what makes the host wait: values that are read (`item`, `bool`, `tolist`, copies to the CPU), and operations whose
@@ -17,7 +18,7 @@ Everything that is replaced is put back when the context closes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -36,6 +37,7 @@ MOVES = ("aten::_to_copy", "aten::copy_", "aten::to.")
 INDEXED = ("aten::index.", "aten::index_put", "aten::_index_put")
 SIZED = ("aten::nonzero", "aten::masked_select", "aten::unique", "aten::_unique", "aten::repeat_interleave.Tensor")
 READS: list[str] = []
+UPLOADS: list[str] = []  # of what the host has, which waits as well unless memory is pinned
 
 
 class Far(Tensor):
@@ -109,7 +111,12 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
     def near(value: Any) -> Any:
         return value.held if isinstance(value, Far) else HOST if isinstance(value, torch.device) else value
 
-    out = func(*tree_map(near, args), **tree_map(near, kwargs))
+    if moves and asked == DEVICE and not far:
+        UPLOADS.append(name)
+    if Recorder.open is not None:
+        out = Recorder.open.tape(func, tree_map(near, args), tree_map(near, kwargs))
+    else:
+        out = func(*tree_map(near, args), **tree_map(near, kwargs))
     if name.startswith("aten::copy_"):
         return args[0]
     to = asked or (DEVICE if far else HOST)
@@ -124,6 +131,51 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
         return Far(value) if to == DEVICE else value
 
     return tree_map(claimed, out)
+
+
+class Recorder:
+    """Records as a GPU does: operations and addresses, not values. What was recorded is not done until it is launched,
+    and to wait for the device meanwhile raises."""
+
+    open: Recorder | None = None
+
+    def watched(self, work: Callable[[], Any]) -> tuple[Any, bool]:
+        before = len(READS) + len(UPLOADS)
+        return work(), len(READS) + len(UPLOADS) > before
+
+    def record(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        self.asked: list[tuple[Any, Any, Any, Any]] = []
+        self.undo: dict[int, tuple[Any, Any]] = {}
+        before, Recorder.open = len(READS) + len(UPLOADS), self
+        try:
+            made = work()
+        finally:
+            Recorder.open = None
+            for storage, was in self.undo.values():
+                storage.copy_(was)
+        if len(READS) + len(UPLOADS) > before:
+            raise RuntimeError("the host waits for the device while it records")
+        asked = self.asked
+        return made, lambda: play(asked)
+
+    def tape(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func._schema.is_mutable:
+            for value in tree_flatten((args, kwargs))[0]:
+                if isinstance(value, Tensor):
+                    storage = value.untyped_storage()
+                    self.undo.setdefault(storage.data_ptr(), (storage, storage.clone()))
+        out = func(*args, **kwargs)
+        self.asked.append((func, args, kwargs, out))
+        return out
+
+
+def play(asked: list[tuple[Any, Any, Any, Any]]) -> None:
+    """Do what was recorded, in the memory that it was recorded over."""
+    for func, args, kwargs, out in asked:
+        found = func(*args, **kwargs)
+        for old, new in zip(tree_flatten(out)[0], tree_flatten(found)[0], strict=True):
+            if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                old.copy_(new)
 
 
 def move(module: nn.Module) -> None:
@@ -150,13 +202,17 @@ made = torch.tensor
 def tensor(data: Any, *, device: Any = None, **others: Any) -> Tensor:
     """`torch.tensor` builds below the dispatcher."""
     whole = made(data, **others)
-    return Far(whole) if device is not None and torch.device(device) == DEVICE else whole
+    if device is None or torch.device(device) != DEVICE:
+        return whole
+    UPLOADS.append("tensor")
+    return Far(whole)
 
 
 @contextmanager
 def far_device() -> Iterator[list[str]]:
     """While it is open DEVICE can be used; what is yielded lists the reads."""
     READS.clear()
+    UPLOADS.clear()
     with ExitStack() as replaced:
         for owner, name, by in (
             (torch, "tensor", tensor),

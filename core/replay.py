@@ -1,0 +1,242 @@
+"""Steps that are recorded once and replayed: a step is hundreds of short kernels, and to ask a GPU for one takes the
+host longer than the kernel runs.
+
+Between joins and leaves, and while attention sees as many keys, every step of a method asks for the same operations on
+the same memory, so that all of them are one CUDA graph. What a step replaces (lengths, guesses, whatever the drafter
+remembers) is copied, as the last thing of the recording, into the tensors it was read from. A method that waits for the
+device in the middle of a step (a loop as long as the data says) is never recorded, nor is one over several devices.
+
+    replays = Replays(recorder_of(target))
+    made = replays.run(work, state, [noise, drafts])    # what `work` returns; the next run writes over its tensors
+    replays.forget()                                    # rows have joined or left
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from polydraft.core.model.cache import SlotCache
+from polydraft.core.state import State
+from polydraft.core.target import CausalTarget
+
+TURNS = 3  # steps that wait, and recordings that come to nothing, before no more are tried
+
+Lap: TypeAlias = Callable[[str], None]  # ends a phase, see `Stopwatch`
+T = TypeVar("T")
+
+
+class Unsteady(Exception):
+    """This step is not the same operations on the same memory as the next."""
+
+
+class Recorder(Protocol):
+    """How a device records."""
+
+    def watched(self, work: Callable[[], T]) -> tuple[T, bool]:
+        """Do `work`; and whether the host waited for the device in it."""
+
+    def record(self, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        """Record what `work` asks for, which is not done; and what does it, as often as one likes."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """shapes: of what it reads, see `Replays.shapes`; launch does it all; made: what it fills."""
+
+    shapes: Any
+    launch: Callable[[], None]
+    made: Any
+
+
+@dataclass
+class Replays:
+    """Of one batch. recorder: None where every step is asked for anew.
+
+    last: shapes that the last step left, `steady` steps in a row. ahead: slots behind the longest row that it wanted, a
+    cache each. turns: how often more a recording may come to nothing. replayed: steps so far.
+    """
+
+    recorder: Recorder | None = None
+    recording: Recording | None = None
+    ahead: list[int] = field(default_factory=list)
+    last: Any = None
+    steady: int = 0
+    turns: int = TURNS
+    replayed: int = 0
+
+    def forget(self) -> None:
+        self.recording, self.last, self.steady = None, None, 0
+
+    def run(self, work: Callable[[Lap], T], lap: Lap, state: State, others: list[Any]) -> T:
+        """Do `work` over the rows of `state` and `others` (dataclasses, or None), replayed where that is possible."""
+        if self.recorder is None or not self.turns:
+            return work(lap)
+        owners = [owner for rows in (state, *others) for owner in owners_of(rows)]
+        if self.steady:  # the step before made what is made once
+            made = self.replay(self.recorder, work, state, owners)
+            if made is not None:
+                lap("score")
+                return made  # type: ignore[no-any-return]
+        made, waited = self.recorder.watched(lambda: work(lap))
+        found = self.shapes(owners)
+        self.turns -= waited and found == self.last  # the first of a shape may well wait for what is made once
+        self.steady = self.steady + 1 if found == self.last and not waited else 0
+        self.last, self.ahead = found, [cache.asked - state.longest for cache in caches_of(owners)]
+        return made
+
+    def replay(self, recorder: Recorder, work: Callable[[Lap], Any], state: State, owners: list[Any]) -> Any:
+        """What the step made, recorded if it has not been; None where it must be done as usual."""
+        state.reach(self.ahead[0])  # what `work` would find out itself
+        for cache, ahead in zip(caches_of(owners), self.ahead, strict=True):
+            cache.reach(state.longest + ahead)
+        found = self.shapes(owners)
+        if found != self.last:
+            self.forget()
+            return None
+        if self.recording is None:
+            try:
+                made, launch = recorded(recorder, work, owners)
+            except (Unsteady, RuntimeError):  # what CUDA cannot record it says so
+                self.turns -= 1
+                self.forget()
+                return None
+            self.recording = Recording(found, launch, made)
+        self.recording.launch()
+        self.replayed += 1
+        return self.recording.made
+
+    def shapes(self, owners: list[Any]) -> Any:
+        """What a step that may be replayed leaves as it is."""
+        rows = [(tuple(value.shape), value.dtype) for owner in owners for _, value in tensors_of(owner)]
+        return rows, [(cache.rows, cache.slots, cache.width, cache.live) for cache in caches_of(owners)]
+
+
+def recorded(recorder: Recorder, work: Callable[[Lap], T], owners: list[Any]) -> tuple[T, Callable[[], None]]:
+    """Record a step over the tensors of `owners`, which stay theirs."""
+    before = [dict(vars(owner)) for owner in owners]
+    for owner in owners:  # memory of their own, for some are parts of others
+        for name, value in tensors_of(owner):
+            vars(owner)[name] = value.clone()
+    kept = [dict(vars(owner)) for owner in owners]
+
+    def whole() -> T:
+        made = work(lambda phase: None)
+        replaced = []
+        for owner, was in zip(owners, kept, strict=True):
+            for name, old in was.items():
+                value = vars(owner)[name]
+                if isinstance(value, Tensor) and value is not old:
+                    replaced.append((old, value))
+                elif isinstance(value, int | float | str | list) and value != old:
+                    raise Unsteady
+        if any(old.shape != new.shape or old.dtype != new.dtype for old, new in replaced):
+            raise Unsteady
+        copies = [new.clone() for _, new in replaced]  # some are parts of what is written over
+        for (old, _), copy in zip(replaced, copies, strict=True):
+            old.copy_(copy)
+        return made
+
+    left = before  # nothing is done unless it was recorded
+    try:
+        made, launch = recorder.record(whole)
+        left = kept
+    finally:
+        for owner, was in zip(owners, left, strict=True):
+            vars(owner).clear()
+            vars(owner).update(was)
+    return made, launch
+
+
+def owners_of(rows: Any) -> Iterator[Any]:
+    """`rows` and the dataclasses in its fields, which hold what a step replaces."""
+    if rows is not None and is_dataclass(rows):
+        yield rows
+        for part in fields(rows):
+            value = getattr(rows, part.name)
+            if is_dataclass(value):
+                yield from owners_of(value)
+
+
+def tensors_of(owner: Any) -> list[tuple[str, Tensor]]:
+    named = ((part.name, getattr(owner, part.name)) for part in fields(owner))
+    return [(name, value) for name, value in named if isinstance(value, Tensor)]
+
+
+def caches_of(owners: list[Any]) -> list[SlotCache]:
+    """The target's first."""
+    named = (getattr(owner, part.name) for owner in owners for part in fields(owner))
+    return [value for value in named if isinstance(value, SlotCache)]
+
+
+class Graphs:
+    """Records CUDA graphs. What a graph reads beside its own memory is kept for it: it knows addresses alone."""
+
+    def watched(self, work: Callable[[], T]) -> tuple[T, bool]:
+        with warnings.catch_warnings(record=True) as heard, waits_told():
+            warnings.simplefilter("always")
+            made = work()
+        return made, any("synchroniz" in str(warning.message) for warning in heard)
+
+    def record(self, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        graph, reads = torch.cuda.CUDAGraph(), Reads()
+        with torch.cuda.graph(graph, pool=pool(), capture_error_mode="thread_local"), reads:
+            made = work()
+        outside = list(reads.outside.values())
+
+        def launch() -> None:
+            graph.replay()
+            assert outside is not None  # alive as long as the graph
+
+        return made, launch
+
+
+@contextmanager
+def waits_told() -> Iterator[None]:
+    """torch warns whenever the host waits for the device."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@lru_cache
+def pool() -> Any:
+    """Memory that all graphs share: one runs after the other, and each fills what it reads itself."""
+    return torch.cuda.graph_pool_handle()
+
+
+class Reads(TorchDispatchMode):
+    """Collects the tensors that operations read and none of them made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: set[int] = set()
+        self.outside: dict[int, Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, Tensor) and (place := value.untyped_storage().data_ptr()) not in self.made:
+                self.outside.setdefault(place, value)
+        out = func(*args, **kwargs)
+        for value in tree_leaves(out):
+            if isinstance(value, Tensor) and (place := value.untyped_storage().data_ptr()) not in self.outside:
+                self.made.add(place)
+        return out
+
+
+def recorder_of(target: CausalTarget) -> Recorder | None:
+    """What records steps of `target`; None where nothing does."""
+    return Graphs() if target.device.type == "cuda" and not target.network.spread else None
