@@ -26,7 +26,7 @@ from polydraft.core.law.forced import told
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
-from polydraft.core.replay import Lap, Replays, recorder_of
+from polydraft.core.replay import Lap, Recording, Replays, recorder_of
 from polydraft.core.rows import Departure
 from polydraft.core.state import State
 from polydraft.core.stats import DecodeStats, Stopwatch
@@ -40,7 +40,8 @@ class Method:
     """A named way to decode: who drafts, who is drafted for, who judges, under which grammar.
 
     sampler: laws of the target's outputs; another kind of token has another (`core.latent`).
-    guarantee: what results are labelled with; the verifier's, unless this machine fails `core.model.proof`.
+    guarantee: what results are labelled with; the verifier's, unless this machine fails `core.model.proof`. recordings:
+    what batches that ended have left to those to come, see `core.replay`.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Method:
     verifier: Verifier
     sampler: Any = Sampler()
     guarantee: str = ""
+    recordings: list[Recording] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -135,7 +137,8 @@ class Step:
 @torch.inference_mode()
 def start(method: Method, prompts: list[Prompt], ids: list[int] | None = None) -> Batch:
     """A batch of `prompts`, whose request ids default to 0, 1, …"""
-    batch = Batch(method.target.empty(), method.noise([]), replays=Replays(recorder_of(method.target)))
+    replays = Replays(recorder_of(method.target), method.recordings)
+    batch = Batch(method.target.empty(), method.noise([]), replays=replays)
     join(method, batch, prompts, list(range(len(prompts))) if ids is None else ids)
     return batch
 
@@ -166,13 +169,16 @@ def leave(batch: Batch, reasons: Mapping[int, str]) -> None:
         return
     for row in going:
         batch.live[row].finish = reasons[batch.live[row].id]
-    batch.replays.forget()
     leaving = Departure.of(going, len(batch.live))
     batch.live = leaving.list_of(batch.live)
     batch.state.leave(leaving)
     batch.noise.leave(leaving)
     if batch.drafts is not None:
         batch.drafts.leave(leaving)
+    if leaving.left:
+        batch.replays.forget()
+    else:
+        batch.replays.hand_on(batch.state, [batch.drafts])
 
 
 @dataclass(frozen=True)

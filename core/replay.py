@@ -3,12 +3,14 @@ host longer than the kernel runs.
 
 Between joins and leaves, and while attention sees as many keys, every step of a method asks for the same operations on
 the same memory, so that all of them are one CUDA graph. What a step replaces (lengths, guesses, whatever the drafter
-remembers) is copied, as the last thing of the recording, into the tensors it was read from. A method that waits for the
-device in the middle of a step (a loop as long as the data says) is never recorded, nor is one over several devices.
+remembers) is copied, as the last thing of the recording, into the tensors it was read from. A batch that ends leaves
+its recording, with the memory it is of, to the next of its shape. A method that waits for the device in the middle of a
+step (a loop as long as the data says) is never recorded, nor is one over several devices.
 
-    replays = Replays(recorder_of(target))
-    made = replays.run(work, state, [noise, drafts])    # what `work` returns; the next run writes over its tensors
-    replays.forget()                                    # rows have joined or left
+    replays = Replays(recorder_of(target), recordings)
+    made = replays.run(work, lap, state, [noise, drafts])    # what `work` returns; the next run writes over its tensors
+    replays.forget()                                         # rows have joined or left
+    replays.hand_on(state, [drafts])                         # the last has left
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from polydraft.core.model.cache import SlotCache
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget
 
+KEPT = 2  # recordings a method keeps for batches to come, each with the memory it is of
 TURNS = 3  # steps that wait, and recordings that come to nothing, before no more are tried
 
 Lap: TypeAlias = Callable[[str], None]  # ends a phase, see `Stopwatch`
@@ -51,44 +53,76 @@ class Recorder(Protocol):
 
 @dataclass(frozen=True)
 class Recording:
-    """shapes: of what it reads, see `Replays.shapes`; launch does it all; made: what it fills."""
+    """shape: of what it reads, see `shape_of`; launch does it all; made: what it fills.
 
-    shapes: Any
+    tensors: of the dataclasses it was made over, in their order; stores: keys and values of their caches, a layer each;
+    ahead: see `Replays`.
+    """
+
+    shape: Any
     launch: Callable[[], None]
     made: Any
+    tensors: list[Tensor]
+    stores: list[list[tuple[Tensor, Tensor]]]
+    ahead: list[int]
+
+    def taken_over(self, owners: list[Any]) -> None:
+        """From now on `owners` are in the memory that it reads."""
+        places = [(owner, name, value) for owner in owners for name, value in tensors_of(owner)]
+        for (owner, name, value), own in zip(places, self.tensors, strict=True):
+            own.copy_(value)
+            vars(owner)[name] = own
+        for cache, layers in zip(caches_of(owners), self.stores, strict=True):
+            for layer, (keys, values) in zip(cache.layers, layers, strict=True):
+                keys.copy_(layer.keys)
+                values.copy_(layer.values)
+                layer.keys, layer.values = keys, values
 
 
 @dataclass
 class Replays:
-    """Of one batch. recorder: None where every step is asked for anew.
+    """Of one batch. recorder: None where every step is asked for anew. left: recordings that nobody uses, the latest
+    last.
 
-    last: shapes that the last step left, `steady` steps in a row. ahead: slots behind the longest row that it wanted, a
-    cache each. turns: how often more a recording may come to nothing. replayed: steps so far.
+    last: the shape that the last step left, `steady` steps in a row. ahead: slots behind the longest row that it
+    wanted, a cache each. turns: how often more a recording may come to nothing; refused: why the last did. replayed:
+    steps so far.
     """
 
     recorder: Recorder | None = None
+    left: list[Recording] = field(default_factory=list)
     recording: Recording | None = None
     ahead: list[int] = field(default_factory=list)
     last: Any = None
     steady: int = 0
     turns: int = TURNS
+    refused: str = ""
     replayed: int = 0
 
     def forget(self) -> None:
         self.recording, self.last, self.steady = None, None, 0
 
+    def hand_on(self, state: State, others: list[Any]) -> None:
+        """Leave the recording, and the memory of caches with it, to another batch: this one has no rows."""
+        if self.recording is not None:
+            for cache in caches_of(every_owner(state, others)):
+                cache.give_up()
+            self.left[:] = [*self.left, self.recording][-KEPT:]
+        self.forget()
+
     def run(self, work: Callable[[Lap], T], lap: Lap, state: State, others: list[Any]) -> T:
         """Do `work` over the rows of `state` and `others` (dataclasses, or None), replayed where that is possible."""
         if self.recorder is None or not self.turns:
             return work(lap)
-        owners = [owner for rows in (state, *others) for owner in owners_of(rows)]
-        if self.steady:  # the step before made what is made once
-            made = self.replay(self.recorder, work, state, owners)
+        if self.last is not None:
+            made = self.replay(self.recorder, work, state, every_owner(state, others))
             if made is not None:
                 lap("score")
                 return made  # type: ignore[no-any-return]
-        made, waited = self.recorder.watched(lambda: work(lap))
-        found = self.shapes(owners)
+        made, waited = self.recorder.watched(lambda: work(silent))
+        lap("score")
+        owners = every_owner(state, others)  # some begin with their first step
+        found = shape_of(owners)
         self.turns -= waited and found == self.last  # the first of a shape may well wait for what is made once
         self.steady = self.steady + 1 if found == self.last and not waited else 0
         self.last, self.ahead = found, [cache.asked - state.longest for cache in caches_of(owners)]
@@ -99,38 +133,52 @@ class Replays:
         state.reach(self.ahead[0])  # what `work` would find out itself
         for cache, ahead in zip(caches_of(owners), self.ahead, strict=True):
             cache.reach(state.longest + ahead)
-        found = self.shapes(owners)
+        found = shape_of(owners)
         if found != self.last:
             self.forget()
             return None
-        if self.recording is None:
+        if self.recording is None and not self.take_over(found, owners):
+            if not self.steady:
+                return None  # the step before may have made what is made once
             try:
-                made, launch = recorded(recorder, work, owners)
-            except (Unsteady, RuntimeError):  # what CUDA cannot record it says so
-                self.turns -= 1
+                self.recording = recorded(recorder, work, found, owners, self.ahead)
+            except (Unsteady, RuntimeError) as error:  # what CUDA cannot record it says so
+                self.turns, self.refused = self.turns - 1, str(error)
                 self.forget()
                 return None
-            self.recording = Recording(found, launch, made)
+        assert self.recording is not None
         self.recording.launch()
         self.replayed += 1
         return self.recording.made
 
-    def shapes(self, owners: list[Any]) -> Any:
-        """What a step that may be replayed leaves as it is."""
-        rows = [(tuple(value.shape), value.dtype) for owner in owners for _, value in tensors_of(owner)]
-        return rows, [(cache.rows, cache.slots, cache.width, cache.live) for cache in caches_of(owners)]
+    def take_over(self, shape: Any, owners: list[Any]) -> bool:
+        """Go on with what a batch of this shape has left, if one has."""
+        for place, recording in enumerate(self.left):
+            if recording.shape == shape and recording.ahead == self.ahead:
+                self.recording = self.left.pop(place)
+                self.recording.taken_over(owners)
+                return True
+        return False
 
 
-def recorded(recorder: Recorder, work: Callable[[Lap], T], owners: list[Any]) -> tuple[T, Callable[[], None]]:
+def silent(phase: str) -> None:
+    """Phases of a step are not told apart where it may be recorded."""
+
+
+def recorded(
+    recorder: Recorder, work: Callable[[Lap], Any], shape: Any, owners: list[Any], ahead: list[int]
+) -> Recording:
     """Record a step over the tensors of `owners`, which stay theirs."""
     before = [dict(vars(owner)) for owner in owners]
     for owner in owners:  # memory of their own, for some are parts of others
         for name, value in tensors_of(owner):
             vars(owner)[name] = value.clone()
     kept = [dict(vars(owner)) for owner in owners]
+    tensors = [value for owner in owners for _, value in tensors_of(owner)]
+    stores = [[(layer.keys, layer.values) for layer in cache.layers] for cache in caches_of(owners)]
 
-    def whole() -> T:
-        made = work(lambda phase: None)
+    def whole() -> Any:
+        made = work(silent)
         replaced = []
         for owner, was in zip(owners, kept, strict=True):
             for name, old in was.items():
@@ -138,9 +186,9 @@ def recorded(recorder: Recorder, work: Callable[[Lap], T], owners: list[Any]) ->
                 if isinstance(value, Tensor) and value is not old:
                     replaced.append((old, value))
                 elif isinstance(value, int | float | str | list) and value != old:
-                    raise Unsteady
+                    raise Unsteady(f"a step changes {name}, which the host keeps")
         if any(old.shape != new.shape or old.dtype != new.dtype for old, new in replaced):
-            raise Unsteady
+            raise Unsteady("a step leaves tensors of other shapes")
         copies = [new.clone() for _, new in replaced]  # some are parts of what is written over
         for (old, _), copy in zip(replaced, copies, strict=True):
             old.copy_(copy)
@@ -154,7 +202,26 @@ def recorded(recorder: Recorder, work: Callable[[Lap], T], owners: list[Any]) ->
         for owner, was in zip(owners, left, strict=True):
             vars(owner).clear()
             vars(owner).update(was)
-    return made, launch
+    return Recording(shape, launch, made, tensors, stores, ahead)
+
+
+def shape_of(owners: list[Any]) -> Any:
+    """What a step that may be replayed leaves as it is, and what it depends on besides the values of tensors."""
+    found: list[Any] = []
+    for owner in owners:
+        for part in fields(owner):
+            value = getattr(owner, part.name)
+            if isinstance(value, Tensor):
+                found.append((part.name, tuple(value.shape), value.dtype))
+            elif isinstance(value, SlotCache):
+                found.append((value.rows, value.slots, value.width, value.live))
+            elif isinstance(value, int | float | str | list) and part.name != "reached":
+                found.append((part.name, list(value) if isinstance(value, list) else value))
+    return found
+
+
+def every_owner(state: State, others: list[Any]) -> list[Any]:
+    return [owner for rows in (state, *others) for owner in owners_of(rows)]
 
 
 def owners_of(rows: Any) -> Iterator[Any]:
@@ -189,7 +256,7 @@ class Graphs:
 
     def record(self, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
         graph, reads = torch.cuda.CUDAGraph(), Reads()
-        with torch.cuda.graph(graph, pool=pool(), capture_error_mode="thread_local"), reads:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"), reads:
             made = work()
         outside = list(reads.outside.values())
 
@@ -209,12 +276,6 @@ def waits_told() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
-
-
-@lru_cache
-def pool() -> Any:
-    """Memory that all graphs share: one runs after the other, and each fills what it reads itself."""
-    return torch.cuda.graph_pool_handle()
 
 
 class Reads(TorchDispatchMode):

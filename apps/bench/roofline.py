@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.shapes import CONFIGS, bytes_of
-from polydraft.apps.bench.measure.timing import Contender, Run, Spread, speedup, take_turns
+from polydraft.apps.bench.measure.timing import Contender, Spread, speedup, take_turns
 from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
@@ -42,7 +43,7 @@ from polydraft.core.model.kernels import prepare
 from polydraft.core.model.network import context
 from polydraft.core.stats import DecodeStats
 from polydraft.core.target import CausalTarget, Prompt
-from polydraft.core.verdict import Verdict, follow
+from polydraft.core.verdict import Verdict, follow, in_place
 from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.loading import resolve_device, resolve_dtype
 
@@ -81,7 +82,7 @@ class Prescribed:
     """Judges in earnest, then accepts `tau` tokens a pass on average along the path that leads the draft."""
 
     tau: float
-    owed: float = 0.0
+    owed: Tensor | None = None
     judge: TapeVerifier = field(default_factory=TapeVerifier)
 
     guarantee = "lossy"
@@ -89,10 +90,11 @@ class Prescribed:
 
     def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
         choices = self.judge.verify(draft, law, noise, t).choices
-        self.owed += self.tau
-        count = math.floor(self.owed)
-        self.owed -= count
-        return follow(torch.full_like(t, count - 1), draft, choices)
+        if self.owed is None:  # on the device, where a step that is replayed counts on
+            self.owed = torch.zeros((), dtype=torch.double, device=t.device)
+        count = self.owed.add_(self.tau).floor()
+        self.owed.sub_(count)
+        return in_place(follow((count.long() - 1).expand_as(t), draft, choices))
 
 
 def run(
@@ -156,15 +158,15 @@ def measured(
     sampling = Sampling(temperature=0, guidance_scale=shape.guidance)
     asked = Prompt((ids,) * target.branches, tokens, sampling=sampling)
 
-    def plain() -> Run:
-        return decoded(Method("ar", target, NoDrafter(), TapeVerifier(), sampler), [asked])
-
-    def drafted() -> Run:
-        drafter = EagleDrafter(head, target, plan, Rank(SURE))
-        return decoded(Method("eagle2", target, drafter, Prescribed(wanted), sampler), [asked])
-
+    drafter = EagleDrafter(head, target, plan, Rank(SURE))
+    methods = (
+        Method("ar", target, NoDrafter(), TapeVerifier(), sampler),
+        Method("eagle2", target, drafter, Prescribed(wanted), sampler),
+    )
     runs = take_turns(
-        [Contender("ar", plain), Contender("eagle2", drafted)], repeats, lambda who: note(f"{name}: {who}")
+        [Contender(method.name, partial(decoded, method, [asked])) for method in methods],
+        repeats,
+        lambda who: note(f"{name}: {who}"),
     )
     counts = DecodeStats.in_sequence([turn.stats for turn in runs["eagle2"] if turn.stats is not None])
     passes = counts.drafter_passes / counts.target_passes

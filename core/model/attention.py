@@ -6,7 +6,8 @@ views are whole blocks of KEYS (below that SHORT or twice SHORT, where the machi
 never holds too few (with few, the more the larger heads are, and with other widths the kernel sums in another order).
 `core.model.proof` measures whether that holds on the machine at hand.
 
-There are two kernels, and a model keeps the one it has: torch's fused one, and for rows beyond one block in bf16, on
+There are three kernels, and a model keeps the one it has: on GPUs one of our own (`fused.py`), where bits depend on
+none of these either; elsewhere torch's fused one, and for rows beyond one block in bf16, on
 CPUs with bf16 products but without AMX, two batched products with a softmax in between. There the fused kernel
 computes at a fifth of what oneDNN's products do: 39 queries over 3,072 keys of 3 heads take it 0.78 ms and these 0.31.
 Their sums depend neither on the batch nor on queries beside (from two on) nor on the width of the view, so that views
@@ -32,9 +33,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from polydraft.core.errors import UnsupportedModel
+from polydraft.core.model import fused as gpu
 from polydraft.core.rows import places
 
-NAME, PRODUCTS = "polydraft", "polydraft-products"  # of the kernels, in configurations
+NAME, PRODUCTS, PARTS = "polydraft", "polydraft-products", "polydraft-parts"  # of the kernels, in configurations
 KEYS, SHORT, QUERIES = 512, 128, 32
 WIDE = 192  # numbers of a position's queries below which the time of a kernel is its start
 UNKNOWN = ("softcap", "s_aux", "head_mask")  # what some families pass that is not done here
@@ -93,13 +95,32 @@ def products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale:
     return blocks.sum(2)
 
 
-Kernel: TypeAlias = Callable[..., Tensor]  # of queries `[rows, heads, Q, D]`, keys, values, mask, scale
-KERNELS: dict[str, Kernel] = {NAME: fused, PRODUCTS: products}
+Kernel: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, float | None], Tensor]
+Folded: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, float | None], Tensor]
+
+
+def folding(kernel: Folded) -> Kernel:
+    """What reads `[rows, C, heads, D]` of query `[rows, heads, C, D]` over key and value `[rows, heads / groups, K, D]`
+    under a folded mask, of a kernel that reads `[rows, heads / groups, Q, D]` of folded queries."""
+
+    def read(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+        rows, heads, columns, size = query.shape
+        queries = query.reshape(rows, key.shape[1], -1, size)
+        whole = queries.shape[2]
+        if extra := mask.shape[2] - whole:
+            queries = F.pad(queries, (0, 0, 0, extra))
+        said = kernel(queries, key, value, mask, scale)
+        return said[:, :, :whole].reshape(rows, heads, columns, size).transpose(1, 2)
+
+    return read
+
+
+KERNELS: dict[str, Kernel] = {NAME: folding(fused), PRODUCTS: folding(products), PARTS: gpu.attend}
 
 
 def kernel_of(config: Any) -> Kernel:
     """The kernel that a configuration names."""
-    return KERNELS.get(config._attn_implementation, fused)
+    return KERNELS.get(config._attn_implementation, KERNELS[NAME])
 
 
 def chosen(context: int, wide: int, size: int, dtype: torch.dtype, device: torch.device) -> str:
@@ -107,6 +128,8 @@ def chosen(context: int, wide: int, size: int, dtype: torch.dtype, device: torch
 
     The same on every run of a machine. The fused kernel begins sooner, and the smallest models stay with it.
     """
+    if not on_cpu(device):
+        return PARTS if dtype in gpu.TYPES and gpu.works(device, dtype) else NAME
     slow = on_cpu(device) and dtype == torch.bfloat16 and products_are_faster()
     large = context > KEYS and wide >= WIDE
     return PRODUCTS if slow and large and views_alike(dtype, size, (16, SHORT, KEYS + 64), PRODUCTS) else NAME
@@ -133,11 +156,11 @@ def views_alike(dtype: torch.dtype, size: int, widths: tuple[int, ...] = (KEYS,)
         hidden = torch.arange(int(share * width), 2 * KEYS)
         mask = padded(torch.zeros(1, 70, 2 * KEYS, dtype=dtype).index_fill_(2, hidden, -torch.inf), heads)
         queries, keys, values = 2 * drawn[0, None, :, : mask.shape[2]], drawn[1, None], drawn[2, None]
-        whole = read(queries, keys, values, mask)
+        whole = read(queries, keys, values, mask, None)
         for few in (1, 2, 13, 33, 64):
             count = few + heads.padding(few)
-            said = read(queries[:, :, :count], keys[:, :, :width], values[:, :, :width], mask[:, :, :count, :width])
-            if not torch.equal(said[:, :, :few], whole[:, :, :few]):
+            views = keys[:, :, :width], values[:, :, :width], mask[:, :, :count, :width]
+            if not torch.equal(read(queries[:, :, :count], *views, None)[:, :few], whole[:, :few]):
                 return False
     return True
 
@@ -167,7 +190,7 @@ def tree_mask(cached: Tensor, lineage: Tensor, width: int, dtype: torch.dtype, h
 
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    scaling: float | None = None, kernel: Kernel = fused, **others: Any,
+    scaling: float | None = None, kernel: Kernel = KERNELS[NAME], **others: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """`[rows, C, heads, D]` of query `[rows, heads, C, D]` over key and value `[rows, heads / groups, K, D]`.
 
@@ -179,26 +202,13 @@ def attend(
         )
     if attention_mask is None or not is_folded(attention_mask, query, key):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
-    return read(query, key, value, attention_mask, scaling, kernel), None
+    return kernel(query, key, value, attention_mask, scaling), None
 
 
 def is_folded(mask: Tensor, query: Tensor, key: Tensor) -> bool:
     """Whether `folded` made the mask: additive, for all heads, a row for every query of a group."""
     queries = query.shape[2] * (query.shape[1] // key.shape[1])
     return mask.dtype != torch.bool and mask.shape[1] == 1 and mask.shape[2] >= queries
-
-
-def read(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float | None = None, kernel: Kernel = fused
-) -> Tensor:
-    """`attend` under a folded mask."""
-    rows, heads, columns, size = query.shape
-    queries = query.reshape(rows, key.shape[1], -1, size)
-    whole = queries.shape[2]
-    if extra := mask.shape[2] - whole:
-        queries = F.pad(queries, (0, 0, 0, extra))
-    said = kernel(queries, key, value, mask, scaling)
-    return said[:, :, :whole].reshape(rows, heads, columns, size).transpose(1, 2)
 
 
 for name, kernel in KERNELS.items():

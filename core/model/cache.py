@@ -82,11 +82,19 @@ class SlotLayer(CacheLayerMixin):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write `[rows, heads, N, dim]` where the cache aims; return views of the rows it aims at."""
+        keys, values, places = self.stores(key_states, value_states)
+        keys.index_copy_(0, places, key_states.flatten(0, 2))
+        values.index_copy_(0, places, value_states.flatten(0, 2))
+        return self.views()
+
+    def stores(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values of everybody, flat `[slots, dim]`, and where in them such states go."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         places = self.cache.places(key_states.shape[1]).to(key_states.device)  # of this layer, see `Network.spread`
-        for store, states in ((self.keys, key_states), (self.values, value_states)):
-            store.view(-1, store.shape[3]).index_copy_(0, places, states.flatten(0, 2))
+        return self.keys.view(-1, self.keys.shape[3]), self.values.view(-1, self.values.shape[3]), places
+
+    def views(self) -> tuple[Tensor, Tensor]:
         return self.view(self.keys), self.view(self.values)
 
     def grow(self) -> None:
@@ -152,6 +160,14 @@ class SlotCache(Cache):
         self.live = leaving.left * self.branches
         if self.shifts is not None:
             self.shifts = self.shifts[: self.live]
+
+    def give_up(self) -> None:
+        """Memory belongs to somebody else from now on; there are no rows."""
+        assert not self.live
+        self.rows = self.slots = self.asked = 0
+        for layer in self.layers:
+            layer.is_initialized = False
+            layer.keys = layer.values = torch.empty(0)
 
     def reach(self, slots: int) -> None:
         """Attention sees at least so many slots from now on, and no more than its kernel wants."""

@@ -2,13 +2,14 @@
 
     prepare(model)     # in place
 
-Layers that read the same tensor are one product. On accelerators that is all: their weights are laid end to end. On
-CPUs oneDNN's products sum in an order that depends on how many rows there are, so a token's logits would change in the
-last bit with the batch and the draft around it, and identity with plain decoding would end at the first near tie. Which
-numbers of rows are summed alike is tried, a shape, on the machine at hand; products are cut into blocks of so many, and
-a single row gets a second one where it needs it. Weights of fp32 and bf16 are laid out once as the kernel wants them,
-where `nn.Linear` does so in every call, and those that nobody trains are kept in that layout alone. Where oneDNN does
-not take bf16 (AVX2 alone) they are laid out in fp32, and a product is rounded to bf16.
+Layers that read the same tensor are one product. On accelerators that is all, and their weights are laid end to end; on
+GPUs it is one of our own (`fused.py`). On CPUs oneDNN's products sum in an order that depends on how many rows there
+are, so a token's logits would change in the last bit with the batch and the draft around it, and identity with plain
+decoding would end at the first near tie. Which numbers of rows are summed alike is tried, a shape, on the machine at
+hand; products are cut into blocks of so many, and a single row gets a second one where it needs it. Weights of fp32 and
+bf16 are laid out once as the kernel wants them, where `nn.Linear` does so in every call, and those that nobody trains
+are kept in that layout alone. Where oneDNN does not take bf16 (AVX2 alone) they are laid out in fp32, and a product is
+rounded to bf16.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from functools import lru_cache
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from polydraft.core.model import fused
 
 BLOCK = 32  # rows that weights are laid out for (one AMX tile pair)
 ROWS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64, 256)  # that are tried; each leaves a kernel of half a megabyte
@@ -135,26 +138,35 @@ class InferenceLinear(nn.Linear):
         return F.linear(input, self.product.unpacked(self.place), self.bias)
 
 
+class FusedLinear(nn.Linear):
+    """An `nn.Linear` whose inference is a product of `fused.py`."""
+
+    def forward(self, input: Tensor) -> Tensor:  # named as in nn.Linear
+        times = fused.product if torch.is_inference_mode_enabled() else F.linear
+        return times(input, self.weight, self.bias)
+
+
 def together(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
     """What layers that read the same tensor make of it in inference, side by side; one product where prepared."""
     products = {id(getattr(member, "product", member)) for member in members}
     if len(products) == 1 and isinstance(first := members[0], InferenceLinear) and first.product.members == members:
         return first.product.whole
     if len(members) > 1 and (whole := end_to_end(members)) is not None:
-        return lambda input: F.linear(input, *whole)
+        times = fused.product if fused.serves(whole[0]) else F.linear
+        return lambda input: times(input, *whole)
     return lambda input: torch.cat([member(input) for member in members], -1)
 
 
 def end_to_end(members: list[nn.Linear]) -> tuple[Tensor, Tensor | None] | None:
-    """Weight and bias of all members in one, if `prepare` laid them so."""
+    """Weight and bias of all members in one, if `lay_end_to_end` laid them so."""
     found: list[Tensor | None] = []
     for parts in ([member.weight for member in members], [member.bias for member in members]):
         if parts[0] is None:
             found.append(None)
             continue
-        following = parts[0].data_ptr()
+        first, following = parts[0].untyped_storage().data_ptr(), parts[0].data_ptr()
         for part in parts:
-            if part.device.type in ("cpu", "meta") or part.data_ptr() != following:
+            if part.is_meta or (part.untyped_storage().data_ptr(), part.data_ptr()) != (first, following):
                 return None
             following += part.numel() * part.itemsize
         size = sum(len(part) for part in parts), *parts[0].shape[1:]
@@ -186,6 +198,9 @@ def prepare(model: nn.Module) -> None:
                 trained = any(member.weight.requires_grad for member in members)
                 if len(members) > 1 and not (shared or trained) and end_to_end(members) is None:
                     lay_end_to_end(members)
+                for member in members:
+                    if fused.serves(member.weight):
+                        member.__class__ = FusedLinear
                 continue
             product = Product(members)
             for place, member in enumerate(members):

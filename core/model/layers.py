@@ -12,13 +12,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.activations import SiLUActivation
 
-from polydraft.core.model import attention
+from polydraft.core.model import attention, fused
 from polydraft.core.model.attention import Heads
 from polydraft.core.model.kernels import together
 from polydraft.core.rows import places
@@ -29,6 +30,8 @@ APART = 1e-5  # norms and angles are computed in float32 whatever the model's ty
 tried: dict[str, bool] = {}
 
 Norm = Callable[[Tensor], Tensor]
+Adding: TypeAlias = Callable[[Tensor, "Tensor | None"], tuple[Tensor, Tensor]]  # the sum, and its norm
+Angles: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Layers:
@@ -37,7 +40,8 @@ class Layers:
     def __init__(self, backbone: Any, quick: bool = False) -> None:
         norm = quick_norm if quick else faithful_norm
         self.embed, self.rotary = backbone.embed_tokens, backbone.rotary_emb
-        self.stack, self.norm = [Layer(layer, backbone.config, norm) for layer in backbone.layers], norm(backbone.norm)
+        self.stack = [Layer(layer, backbone.config, norm) for layer in backbone.layers]
+        self.norm = adding(backbone.norm, norm)
         self.table: Tensor | None = None
 
     @staticmethod
@@ -58,11 +62,12 @@ class Layers:
         """Features `[rows, C, D]` of ids `[rows, C]` or embeddings `[rows, C, D]` at positions `[rows, C]`."""
         hidden = self.embed(inputs) if inputs.ndim == 2 else inputs
         angles = self.angles(hidden, positions, cache)
+        more = None  # what the layer before adds
         for layer, store in zip(self.stack, cache.layers, strict=True):
-            hidden = layer(hidden, angles, store, mask)
-        return self.norm(hidden)
+            hidden, more = layer(hidden, more, angles, store, mask)
+        return self.norm(hidden, more)[1]
 
-    def angles(self, hidden: Tensor, positions: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
+    def angles(self, hidden: Tensor, positions: Tensor, cache: Any) -> Angles:
         """Cosines and sines `[rows, C, 1, D]` at positions, with the signs of the half that is turned back."""
         if cache.shifts is not None:
             return turned(*self.rotary(hidden, positions))
@@ -82,32 +87,77 @@ class Layer:
         self.size, self.shared = self.heads.size, config.num_attention_heads // self.heads.groups
         self.all, self.scaling = config.num_attention_heads, getattr(read, "scaling", None)
         self.kernel = attention.kernel_of(config)
-        self.before, self.between = norm_of(layer.input_layernorm), norm_of(layer.post_attention_layernorm)
+        self.before, self.between = (
+            adding(getattr(layer, name), norm_of) for name in ("input_layernorm", "post_attention_layernorm")
+        )
         self.query_norm, self.key_norm = (
             norm_of(getattr(read, name)) if hasattr(read, name) else None for name in ("q_norm", "k_norm")
         )
         self.into = together([read.q_proj, read.k_proj, read.v_proj])
         self.gated = together([mlp.gate_proj, mlp.up_proj])
-        self.out, self.down, self.act = together([read.o_proj]), together([mlp.down_proj]), mlp.act_fn
+        self.out, self.down = together([read.o_proj]), together([mlp.down_proj])
+        self.gate, self.turn = gating(mlp.act_fn, mlp.down_proj.weight), turning(read.o_proj.weight)
 
-    def __call__(self, hidden: Tensor, angles: tuple[Tensor, Tensor], store: Any, mask: Tensor) -> Tensor:
-        hidden = hidden + self.out(self.attended(self.before(hidden), angles, store, mask))
-        gate, up = self.gated(self.between(hidden)).chunk(2, -1)
-        return hidden + self.down(self.act(gate).mul_(up))
+    def __call__(
+        self, hidden: Tensor, more: Tensor | None, angles: Angles, store: Any, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Of `hidden` and what is to be added to it the same behind this layer."""
+        hidden, read = self.before(hidden, more)
+        hidden, read = self.between(hidden, self.out(self.attended(read, angles, store, mask)))
+        return hidden, self.down(self.gate(self.gated(read)))
 
-    def attended(self, hidden: Tensor, angles: tuple[Tensor, Tensor], store: Any, mask: Tensor) -> Tensor:
+    def attended(self, hidden: Tensor, angles: Angles, store: Any, mask: Tensor) -> Tensor:
         """What all heads read, `[rows, C, heads * D]`."""
         heads = self.into(hidden).unflatten(-1, (-1, self.size))
         turning, values = heads[:, :, : self.all + self.shared], heads[:, :, self.all + self.shared :]
         if self.query_norm is not None and self.key_norm is not None:
             queries, keys = turning.split((self.all, self.shared), 2)
             turning = torch.cat([self.query_norm(queries), self.key_norm(keys)], 2)
-        cos, sin = angles
-        turning = torch.addcmul(turning * cos, turning.roll(self.size // 2, -1), sin)
-        queries, keys = turning[:, :, : self.all], turning[:, :, self.all :]
-        keys, values = store.update(keys.transpose(1, 2), values.transpose(1, 2))
-        said = attention.read(queries.transpose(1, 2), keys, values, mask, self.scaling, self.kernel)
+        queries, keys, values = self.turn(turning, values, angles, store)
+        said = self.kernel(queries.transpose(1, 2), keys, values, mask, self.scaling)
         return said.flatten(2)
+
+
+def adding(module: Any, norm_of: Callable[[Any], Norm]) -> Adding:
+    """Adds, and norms the sum; in one kernel where there is one for it."""
+    if not isinstance(module, nn.Identity | nn.LayerNorm) and fused.serves(module.weight[None]):
+        return lambda hidden, more: fused.added_norm(hidden, more, module.weight, epsilon(module))
+    norm = norm_of(module)
+
+    def added(hidden: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor]:
+        total = hidden if more is None else hidden + more
+        return total, norm(total)
+
+    return added
+
+
+def gating(act: Any, weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """A gate and what it lets through, of both side by side (Shazeer 2020, arXiv 2002.05202)."""
+    if isinstance(act, nn.SiLU | SiLUActivation) and fused.serves(weight):
+        return fused.gated
+
+    def gated(both: Tensor) -> Tensor:
+        gate, up = both.chunk(2, -1)
+        passed: Tensor = act(gate).mul_(up)
+        return passed
+
+    return gated
+
+
+def turning(weight: Tensor) -> Callable[[Tensor, Tensor, Angles, Any], tuple[Tensor, Tensor, Tensor]]:
+    """Turns queries and keys by their angles and keeps keys and values; queries, and views of what is kept."""
+
+    def at_once(turning: Tensor, values: Tensor, angles: Angles, store: Any) -> tuple[Tensor, Tensor, Tensor]:
+        stores = store.stores(turning.transpose(1, 2)[:, : values.shape[2]], values.transpose(1, 2))
+        return fused.turn(turning, values, angles, stores), *store.views()
+
+    def one_by_one(turning: Tensor, values: Tensor, angles: Angles, store: Any) -> tuple[Tensor, Tensor, Tensor]:
+        cos, sin = angles
+        turning = torch.addcmul(turning * cos, turning.roll(turning.shape[3] // 2, -1), sin)
+        queries, keys = turning.split((turning.shape[2] - values.shape[2], values.shape[2]), 2)
+        return queries, *store.update(keys.transpose(1, 2), values.transpose(1, 2))
+
+    return at_once if fused.serves(weight) else one_by_one
 
 
 def turned(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

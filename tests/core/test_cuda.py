@@ -7,10 +7,15 @@ Skipped where there is no GPU; `test_device.py` tries the same on a device that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from .conftest import NETWORKS, Lab
+from polydraft.core.decode import start
+from polydraft.core.model.proof import TIES_APART, check, label
+
+from .conftest import NETWORKS, Lab, finish
 from .test_device import DRAFTERS, JUDGED, SETTINGS, ragged, sampled
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -64,3 +69,37 @@ def test_every_verifier_says_what_it_says_on_the_cpu(lab, name):
     here, there = lab(torch.float64), moved(lab(torch.float64))
     prompts = sampled(here, "mixed", 1.0)
     assert said(there, *there.judged(CUDA)[name], prompts, False) == said(here, *here.judged()[name], prompts, False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_steps_are_replayed_and_say_the_same(lab, name, dtype):
+    made = moved(lab(dtype))
+    prompts = sampled(made, "mixed", 1.0)
+    prompts = [replace(prompt, budget=40) for prompt in prompts[:3]]
+    plain = finish(made.method(), start(made.method(), prompts))
+    drafted = finish(
+        made.method(made.drafters(plain.outputs, CUDA)[name]),
+        start(made.method(made.drafters(plain.outputs, CUDA)[name]), prompts),
+    )
+    assert plain.batch.replays.replayed > 20 and drafted.batch.replays.replayed > 0
+    assert drafted.same(plain)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_steps_of_every_verifier_are_replayed(lab, name, monkeypatch):
+    made = moved(lab(torch.float32))
+    prompts = [replace(prompt, budget=40) for prompt in sampled(made, "mixed", 1.0)[:3]]
+    drafter, verifier = made.judged(CUDA)[name]
+    method = made.method(drafter, verifier=verifier)
+    replayed = finish(method, start(method, prompts))
+    assert replayed.batch.replays.replayed > 0
+    monkeypatch.setattr("polydraft.core.decode.recorder_of", lambda target: None)
+    asked = finish(method, start(method, prompts))
+    assert asked.batch.replays.replayed == 0 and asked.same(replayed)
+
+
+def test_sixteen_bits_keep_every_bit_and_their_label(lab):
+    target = moved(lab(torch.bfloat16)).target()
+    check(target)
+    assert label("identical", target) == "identical" and label("identical", target) != TIES_APART

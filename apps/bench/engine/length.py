@@ -28,7 +28,7 @@ from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.model.attention import KERNELS, read, tree_mask
+from polydraft.core.model.attention import KERNELS, tree_mask
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.loading import resolve_device, resolve_dtype
@@ -86,7 +86,7 @@ def attention(target: CausalTarget, state: State) -> Callable[[], None]:
     def work() -> None:
         for layer in cache.layers:
             keys, values = (store[: cache.live, :, : cache.width] for store in (layer.keys, layer.values))
-            read(query, keys, values, mask, kernel=KERNELS[heads.kernel])
+            KERNELS[heads.kernel](query, keys, values, mask, None)
 
     return work
 

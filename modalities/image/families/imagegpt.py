@@ -142,7 +142,7 @@ class Block(nn.Module):
         queries, keys, values = heads.unbind(1)  # [rows, heads, C, D / heads] each
         keys, values = cache.update(keys, values, self.place)
         kernel = attention.kernel_of(self.config)
-        hidden = hidden + self.out(attention.read(queries, keys, values, mask, self.scaling, kernel).flatten(2))
+        hidden = hidden + self.out(kernel(queries, keys, values, mask, self.scaling).flatten(2))
         return hidden + self.down(self.act(self.up(self.between(hidden))))
 
 
