@@ -118,7 +118,7 @@ class Replays:
             made = self.replay(self.recorder, work, state, every_owner(state, others))
             if made is not None:
                 lap("score")
-                return made  # type: ignore[no-any-return]
+                return made
         made, waited = self.recorder.watched(lambda: work(silent))
         lap("score")
         owners = every_owner(state, others)  # some begin with their first step

@@ -15,7 +15,7 @@ rounded to bf16.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import torch
@@ -159,19 +159,21 @@ def together(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
 
 def end_to_end(members: list[nn.Linear]) -> tuple[Tensor, Tensor | None] | None:
     """Weight and bias of all members in one, if `lay_end_to_end` laid them so."""
-    found: list[Tensor | None] = []
-    for parts in ([member.weight for member in members], [member.bias for member in members]):
-        if parts[0] is None:
-            found.append(None)
-            continue
-        first, following = parts[0].untyped_storage().data_ptr(), parts[0].data_ptr()
-        for part in parts:
-            if part.is_meta or (part.untyped_storage().data_ptr(), part.data_ptr()) != (first, following):
-                return None
-            following += part.numel() * part.itemsize
-        size = sum(len(part) for part in parts), *parts[0].shape[1:]
-        found.append(parts[0].detach().as_strided(size, parts[0].stride()))
-    return found[0], found[1]  # type: ignore[return-value]
+    weight = in_one([member.weight for member in members])
+    biases = [member.bias for member in members if member.bias is not None]
+    bias = in_one(biases) if biases else None
+    return None if weight is None or (biases and bias is None) else (weight, bias)
+
+
+def in_one(parts: Sequence[Tensor]) -> Tensor | None:
+    """What `parts` are parts of, if they lie end to end in it."""
+    first = parts[0]
+    storage, following = first.untyped_storage().data_ptr(), first.data_ptr()
+    for part in parts:
+        if part.is_meta or (part.untyped_storage().data_ptr(), part.data_ptr()) != (storage, following):
+            return None
+        following += part.numel() * part.itemsize
+    return first.detach().as_strided((sum(len(part) for part in parts), *first.shape[1:]), first.stride())
 
 
 def lay_end_to_end(members: list[nn.Linear]) -> None:

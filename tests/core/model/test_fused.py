@@ -1,0 +1,110 @@
+"""Kernels for GPUs say what torch says, and a row the same whatever rows and keys are beside it.
+
+Without a GPU they run in Triton's interpreter, where sums are numpy's and bits are nobody's:
+TRITON_INTERPRET=1 python -m pytest tests/core/model/test_fused.py
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polydraft.core.model import fused
+from polydraft.core.model.kernels import end_to_end, lay_end_to_end
+
+CUDA = torch.cuda.is_available()
+DEVICE, DTYPE, APART = ("cuda", torch.bfloat16, 4e-3) if CUDA else ("cpu", torch.float32, 1e-6)
+kernels = pytest.mark.skipif(
+    fused.triton is None or not (CUDA or os.environ.get("TRITON_INTERPRET")),
+    reason="there is neither a GPU nor Triton's interpreter",
+)
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(DEVICE, DTYPE)
+
+
+def near(found: Tensor, wanted: Tensor) -> bool:
+    return bool((found.double() - wanted).norm() <= APART * wanted.norm())
+
+
+@kernels
+@pytest.mark.parametrize(("outputs", "inputs"), [(130, 208), (48, 64), (8200, 144)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_products(outputs, inputs, biased):
+    weight, bias, x = drawn(outputs, inputs), drawn(outputs) if biased else None, drawn(70, inputs)
+    found = fused.product(x.view(2, 35, -1), weight, bias).view(70, -1)
+    assert near(found, F.linear(x.double(), weight.double(), None if bias is None else bias.double()))
+    assert fused.product(x[:0], weight, bias).shape == (0, outputs)
+    if CUDA:
+        assert all(torch.equal(fused.product(x[:rows], weight, bias), found[:rows]) for rows in (1, 2, 16, 17, 64))
+
+
+@kernels
+@pytest.mark.parametrize(
+    ("rows", "heads", "shared", "columns", "size", "width"), [(2, 4, 2, 5, 16, 512), (1, 3, 1, 1, 24, 384)]
+)
+def test_attention(rows, heads, shared, columns, size, width):
+    groups, query = heads // shared, drawn(rows, columns, heads, size).transpose(1, 2)
+    stores = drawn(2, rows, shared, width + 128, size)
+    visible = torch.rand(rows, columns, width, generator=torch.Generator().manual_seed(1)).to(DEVICE) < 0.4
+    visible[..., 0], visible[..., width - 200 :] = True, False
+    mask = F.pad(torch.where(visible, 0.0, -torch.inf).to(DTYPE).repeat(1, groups, 1), (0, 0, 0, 3))[:, None]
+    found = fused.attend(query, *stores[:, :, :, :width], mask, None)
+    keys, values = stores[:, :, :, :width].double().repeat_interleave(groups, 2)
+    hidden = torch.where(visible, 0.0, -torch.inf).double()[:, None]
+    wanted = F.scaled_dot_product_attention(query.double(), keys, values, attn_mask=hidden).transpose(1, 2)
+    assert found.shape == (rows, columns, heads, size) and near(found, wanted)
+    wider = F.pad(mask, (0, 128), value=-torch.inf)
+    assert torch.equal(fused.attend(query, *stores, wider, None), found), "keys that are hidden leave no trace"
+    if CUDA:
+        own = mask[:1, :, : groups * columns].unflatten(2, (groups, columns))[:, :, :, :1].flatten(2, 3)
+        alone = fused.attend(query[:1, :, :1], *stores[:, :1, :, :width], own, None)
+        assert torch.equal(alone[0, 0], found[0, 0])
+
+
+@kernels
+def test_what_stands_between_products():
+    hidden, more, weight = drawn(3, 5, 72), drawn(3, 5, 72).flip(0), drawn(72)
+    total, normed = fused.added_norm(hidden, more, weight, 1e-5)
+    assert torch.equal(total, hidden + more)
+    assert near(normed, F.rms_norm(total.double(), (72,), weight.double(), 1e-5))
+    assert near(
+        fused.added_norm(hidden, None, weight, 1e-5)[1], F.rms_norm(hidden.double(), (72,), weight.double(), 1e-5)
+    )
+    gate, up = hidden.double().chunk(2, -1)
+    assert near(fused.gated(hidden), F.silu(gate) * up)
+
+
+@kernels
+def test_turning_and_keeping():
+    rows, columns, asking, shared, size, slots = 2, 3, 4, 2, 16, 11
+    heads, (cos, sin) = drawn(rows, columns, asking + 2 * shared, size), drawn(2, rows, columns, 1, size)
+    places = torch.arange(rows * shared, device=DEVICE)[:, None] * slots + torch.tensor([4, 7, 2], device=DEVICE)
+    keys, values = torch.zeros(2, rows * shared * slots, size, device=DEVICE, dtype=DTYPE)
+    stores = keys, values, places.flatten()
+    queries = fused.turn(heads[:, :, : asking + shared], heads[:, :, asking + shared :], (cos, sin), stores)
+    turning = heads[:, :, : asking + shared].double()
+    wanted = turning * cos.double() + turning.roll(size // 2, -1) * sin.double()
+    assert near(queries, wanted[:, :, :asking])
+    assert near(keys[places], wanted[:, :, asking:].transpose(1, 2).flatten(0, 1))
+    assert torch.equal(values[places], heads[:, :, asking + shared :].transpose(1, 2).flatten(0, 1))
+    assert not values.index_fill(0, places.flatten(), 0).any()
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_weights_that_read_the_same_lie_end_to_end(biased):
+    members = [nn.Linear(8, size, bias=biased) for size in (6, 2, 2)]
+    x, own = torch.randn(3, 8), [member.weight.clone() for member in members]
+    said = torch.cat([member(x) for member in members], -1)
+    assert end_to_end(members) is None
+    lay_end_to_end(members)
+    whole = end_to_end(members)
+    assert whole is not None and whole[0].data_ptr() == members[0].weight.data_ptr()
+    torch.testing.assert_close(F.linear(x, *whole), said)
+    assert all(torch.equal(member.weight, weight) for member, weight in zip(members, own, strict=True))
+    assert end_to_end(members[::-1]) is None and end_to_end([members[0], nn.Linear(8, 2, bias=biased)]) is None
