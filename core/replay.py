@@ -26,11 +26,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.cache import SlotCache, free_bytes
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget
 
-KEPT = 2  # recordings a method keeps for batches to come, each with the memory it is of
+KEPT = 2  # recordings a method keeps for batches to come, each with the memory it is of:
+SHARE = 0.1  # of what is free, at most
 TURNS = 3  # steps that wait, and recordings that come to nothing, before no more are tried
 
 Lap: TypeAlias = Callable[[str], None]  # ends a phase, see `Stopwatch`
@@ -65,6 +66,11 @@ class Recording:
     tensors: list[Tensor]
     stores: list[list[tuple[Tensor, Tensor]]]
     ahead: list[int]
+
+    @property
+    def bytes(self) -> int:
+        """What keys and values take."""
+        return sum(store.nbytes for layers in self.stores for pair in layers for store in pair)
 
     def taken_over(self, owners: list[Any]) -> None:
         """From now on `owners` are in the memory that it reads."""
@@ -104,7 +110,8 @@ class Replays:
 
     def hand_on(self, state: State, others: list[Any]) -> None:
         """Leave the recording, and the memory of caches with it, to another batch: this one has no rows."""
-        if self.recording is not None:
+        free = free_bytes(state.tokens.device)
+        if self.recording is not None and (free is None or self.recording.bytes < free * SHARE):
             for cache in caches_of(every_owner(state, others)):
                 cache.give_up()
             self.left[:] = [*self.left, self.recording][-KEPT:]

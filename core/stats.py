@@ -41,7 +41,8 @@ class DecodeStats:
     """Statistics of one row, or of a whole run (`sum` over rows for counts).
 
     tokens: committed; target_passes: scored passes the rows took part in (prefill apart); drafted and accepted: nodes.
-    accepted_at: how often depth i (from 1) was accepted. Seconds are wall time of the batch the row was in.
+    accepted_at: how often depth i (from 1) was accepted. Seconds are wall time of the batch the row was in; where steps
+    are replayed (`core.replay`) all of a step counts as scoring.
     """
 
     method: str

@@ -73,13 +73,14 @@ def distil(
 ) -> dict[str, Any]:  # fmt: skip
     """Train `student` for `minutes` of wall time in all, resuming from `folder` if a run was stopped there.
 
-    objective: the loss of (student, examples), in nats or near it. judge: the loss of what is held out. Returns
-    `seconds`, `step` and the loss `curve`. Checkpoints are safetensors and JSON, each whole or not there; Ctrl-C leaves
-    one where a step was made. The learning rate follows the clock.
+    objective: the loss of (student, examples), in nats or near it. judge: the loss of what is held out; in the end it
+    says whether the last weights are kept or the best of those judged before, for few examples are soon known by heart.
+    Returns `seconds`, `step`, the loss `curve` and, where judged, the `best` loss. Checkpoints are safetensors and
+    JSON, each whole or not there; Ctrl-C leaves one where a step was made. The learning rate follows the clock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimiser = torch.optim.AdamW(student.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
-    progress = resume(folder, student, optimiser)
+    progress, best = resume(folder, student, optimiser)
     budget, before, begun, saved, cost = minutes * 60, progress["seconds"], time.monotonic(), time.monotonic(), 0.0
     with tqdm(total=round(budget), initial=min(round(before), round(budget)), unit="s", desc="distil") as bar:
         try:
@@ -97,28 +98,42 @@ def distil(
                     held_out = float("nan") if judge is None else judge()
                     place = {"seconds": round(elapsed), "step": progress["step"]}
                     progress["curve"].append(place | {"train": loss.item(), "held_out": held_out})
+                    if held_out < progress.get("best", math.inf):
+                        progress["best"], best = held_out, weights_of(student)
                 bar.set_postfix(loss=f"{loss.item():.4f}", refresh=False)
                 bar.update(min(round(elapsed), round(budget)) - round(bar.n))
                 if time.monotonic() - saved > max(SAVE_EVERY, 20 * cost):
                     saved = time.monotonic()
-                    checkpoint(folder, student, optimiser, progress)
+                    checkpoint(folder, student, optimiser, progress, best)
                     saved, cost = time.monotonic(), time.monotonic() - saved
         except KeyboardInterrupt:
             if progress["step"]:
-                checkpoint(folder, student, optimiser, progress)
+                checkpoint(folder, student, optimiser, progress, best)
             raise
     progress["seconds"] = max(budget, before)
-    checkpoint(folder, student, optimiser, progress)
+    if best and judge is not None:
+        if (last := judge()) > progress["best"]:
+            student.load_state_dict(best, strict=False)
+        else:
+            progress["best"], best = last, weights_of(student)
+    checkpoint(folder, student, optimiser, progress, best)
     return progress
 
 
-def checkpoint(folder: Path, student: Any, optimiser: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
-    """Weights (bf16, what ships), and in one file master weights, moments and how far the run is."""
+def weights_of(student: Any) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in student.named_parameters()}
+
+
+def checkpoint(
+    folder: Path, student: Any, optimiser: torch.optim.Optimizer, progress: dict[str, Any], best: dict[str, Tensor]
+) -> None:
+    """Weights (bf16, what ships), and in one file master weights, the best ones, moments and how far the run is."""
     moments = {
         f"{index}.{key}": value.detach().clone()
         for index, state in optimiser.state_dict()["state"].items() for key, value in state.items()
     }  # fmt: skip
-    masters = {f"master.{name}": p.detach().clone() for name, p in student.named_parameters()}
+    masters = {f"master.{name}": weight for name, weight in weights_of(student).items()}
+    masters |= {f"best.{name}": weight for name, weight in best.items()}
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as aside:
         save_file(moments | masters, Path(aside) / STATE, {"progress": json.dumps(progress)})
         student.save_pretrained(Path(aside), state_dict=shipped(student))
@@ -126,11 +141,12 @@ def checkpoint(folder: Path, student: Any, optimiser: torch.optim.Optimizer, pro
             file.replace(folder / file.name)
 
 
-def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """Restore what `checkpoint` wrote; a fresh start where there is nothing."""
+def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Restore what `checkpoint` wrote, a fresh start where there is nothing: how far the run is, and its best weights."""
     if not (folder / STATE).exists():
-        return {"seconds": 0.0, "step": 0, "curve": []}
+        return {"seconds": 0.0, "step": 0, "curve": []}, {}
     state: dict[int, dict[str, Tensor]] = {}
+    best: dict[str, Tensor] = {}
     masters = dict(student.named_parameters())
     with safe_open(folder / STATE, framework="pt") as stored:
         shapes = {key: stored.get_slice(key).get_shape() for key in stored.keys()}  # noqa: SIM118 - it is no mapping
@@ -141,11 +157,13 @@ def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> dict
             if part == "master":
                 with torch.no_grad():
                     masters[name].copy_(stored.get_tensor(key))
+            elif part == "best":
+                best[name] = stored.get_tensor(key).to(masters[name].device)
             else:
                 state.setdefault(int(part), {})[name] = stored.get_tensor(key).clone()
         progress: dict[str, Any] = json.loads(stored.metadata()["progress"])
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-    return progress
+    return progress, best
 
 
 def shallow_copy_of(target: PreTrainedModel, layers: int) -> PreTrainedModel:

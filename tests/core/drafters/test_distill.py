@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.errors import UnsupportedMethod
@@ -36,6 +38,41 @@ def test_a_student_comes_closer_and_a_stopped_run_resumes(lab, tmp_path):
     for name, parameter in again.named_parameters():
         assert torch.equal(parameter, stopped[f"master.{name}"])
     assert divergence(made.target(), again, examples).item() <= after + 1e-3
+
+
+class Number(nn.Module):
+    """One weight, which `distil` lets grow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(()))
+
+    def save_pretrained(self, folder: Path, state_dict: dict[str, torch.Tensor]) -> None:
+        save_file(state_dict, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("best", [0.05, 9.0])
+def test_the_best_weights_judged_are_kept(tmp_path, best):
+    """Where the last are worse by what is held out, also of a run that goes on; and else the last."""
+    student, examples = Number(), itertools.repeat(None)
+    options = {"folder": tmp_path, "rate": 1e-2, "judge": lambda: abs(student.value.item() - best)}
+    with pytest.raises(KeyboardInterrupt):
+        distil(lambda one, _: stopping(one, 400), student, examples, minutes=1, **options)
+    assert student.value > 1
+    again = Number()
+    options["judge"] = lambda: abs(again.value.item() - best)
+    made = distil(lambda one, _: -one.value, again, examples, minutes=0.001, **options)  # its time is over
+    assert made["best"] == pytest.approx(abs(again.value.item() - best))
+    assert (again.value < 1) == (best < 1) and load_file(tmp_path / "model.safetensors")[
+        "value"
+    ] == again.value.bfloat16()
+
+
+def stopping(one: Number, steps: int) -> torch.Tensor:
+    one.steps = getattr(one, "steps", 0) + 1
+    if one.steps > steps:
+        raise KeyboardInterrupt
+    return -one.value
 
 
 def test_an_eagle_head_learns_to_draft_and_stays_identical(lab, run, tmp_path):
