@@ -142,7 +142,7 @@ def checkpoint(
 
 
 def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Restore what `checkpoint` wrote, a fresh start where there is nothing: how far the run is, and its best weights."""
+    """Restore what `checkpoint` wrote, a fresh start where nothing is: how far the run is, and its best weights."""
     if not (folder / STATE).exists():
         return {"seconds": 0.0, "step": 0, "curve": []}, {}
     state: dict[int, dict[str, Tensor]] = {}
