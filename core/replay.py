@@ -110,11 +110,12 @@ class Replays:
 
     def hand_on(self, state: State, others: list[Any]) -> None:
         """Leave the recording, and the memory of caches with it, to another batch: this one has no rows."""
-        free = free_bytes(state.tokens.device)
-        if self.recording is not None and (free is None or self.recording.bytes < free * SHARE):
-            for cache in caches_of(every_owner(state, others)):
-                cache.give_up()
-            self.left[:] = [*self.left, self.recording][-KEPT:]
+        if self.recording is not None:
+            free = free_bytes(state.tokens.device)
+            if free is None or self.recording.bytes < free * SHARE:
+                for cache in caches_of(every_owner(state, others)):
+                    cache.give_up()
+                self.left[:] = [*self.left, self.recording][-KEPT:]
         self.forget()
 
     def run(self, work: Callable[[Lap], T], lap: Lap, state: State, others: list[Any]) -> T:
@@ -307,4 +308,5 @@ class Reads(TorchDispatchMode):
 
 def recorder_of(target: CausalTarget) -> Recorder | None:
     """What records steps of `target`; None where nothing does."""
-    return Graphs() if target.device.type == "cuda" and not target.network.spread else None
+    network = getattr(target, "network", None)  # a model that computes in a way of its own has none
+    return None if target.device.type != "cuda" or network is None or network.spread else Graphs()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from polydraft.core.decode import Batch, Method, decode, join, leave, start, ste
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.law.sampling import Sampling
-from polydraft.core.replay import Replays, recorded
+from polydraft.core.replay import Graphs, Replays, recorded, recorder_of
 from polydraft.core.rows import Rows
 
 from .conftest import NETWORKS, Lab, chosen, finish
@@ -174,6 +175,13 @@ def test_what_is_recorded_is_not_done_until_it_is_launched():
         assert total.tolist() == [2, 2] and made.tolist() == [6, 6]
         with pytest.raises(RuntimeError, match="waits"):
             Recorder().record(lambda: total * total.sum().item())
+
+
+def test_nothing_is_recorded_on_cpus_over_devices_or_where_a_model_computes_in_its_own_way(lab):
+    here, gpu = lab().target(), torch.device("cuda")
+    assert recorder_of(here) is None and recorder_of(SimpleNamespace(device=gpu)) is None
+    alone, spread = (SimpleNamespace(device=gpu, network=SimpleNamespace(spread=spread)) for spread in (False, True))
+    assert isinstance(recorder_of(alone), Graphs) and recorder_of(spread) is None
 
 
 def test_a_mistake_is_seen(lab, monkeypatch):
