@@ -28,6 +28,7 @@ except ImportError:  # torch for CPUs comes without
 TYPES = (torch.bfloat16, torch.float16)
 SPLIT, KEYS = 128, 64  # keys of a part, and of a block
 TOKENS = 64  # rows of a block at most
+WORK = 1 << 28  # bytes that parts of attention may take; of more rows they are read one half after the other
 
 
 def serves(weight: Tensor) -> bool:
@@ -89,6 +90,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
     queries, splits = groups * columns, triton.cdiv(width, SPLIT)
     block = min(64, power(queries))
     tiles = triton.cdiv(queries, block)
+    mask = mask.expand(rows, -1, -1, -1)
+    if rows > 1 and 4 * rows * shared * splits * tiles * block * size > WORK:
+        halves = zip(*(tensor.tensor_split(2) for tensor in (query, key, value, mask)), strict=True)
+        return torch.cat([attend(*half, scale) for half in halves])
     parts = torch.empty(rows * shared, splits, tiles * block, size, dtype=torch.float32, device=query.device)
     sums = torch.empty(2, rows * shared, splits, tiles * block, dtype=torch.float32, device=query.device)
     made = torch.empty(rows, columns, heads, size, dtype=query.dtype, device=query.device)

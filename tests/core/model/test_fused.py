@@ -48,7 +48,7 @@ def test_products(outputs, inputs, biased):
 @pytest.mark.parametrize(
     ("rows", "heads", "shared", "columns", "size", "width"), [(2, 4, 2, 5, 16, 512), (1, 3, 1, 1, 24, 384)]
 )
-def test_attention(rows, heads, shared, columns, size, width):
+def test_attention(monkeypatch, rows, heads, shared, columns, size, width):
     groups, query = heads // shared, drawn(rows, columns, heads, size).transpose(1, 2)
     stores = drawn(2, rows, shared, width + 128, size)
     visible = torch.rand(rows, columns, width, generator=torch.Generator().manual_seed(1)).to(DEVICE) < 0.4
@@ -59,6 +59,11 @@ def test_attention(rows, heads, shared, columns, size, width):
     hidden = torch.where(visible, 0.0, -torch.inf).double()[:, None]
     wanted = F.scaled_dot_product_attention(query.double(), keys, values, attn_mask=hidden).transpose(1, 2)
     assert found.shape == (rows, columns, heads, size) and near(found, wanted)
+    monkeypatch.setattr(fused, "WORK", 1)
+    assert torch.equal(fused.attend(query, *stores[:, :, :, :width], mask, None), found), "row by row"
+    if rows > 1:
+        alike = fused.attend(query, *stores[:, :, :, :width], mask[:1], None)
+        assert torch.equal(alike[0], found[0]), "one mask for all rows"
     wider = F.pad(mask, (0, 128), value=-torch.inf)
     assert torch.equal(fused.attend(query, *stores, wider, None), found), "keys that are hidden leave no trace"
     if CUDA:
