@@ -92,8 +92,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float
     tiles = triton.cdiv(queries, block)
     mask = mask.expand(rows, -1, -1, -1)
     if rows > 1 and 4 * rows * shared * splits * tiles * block * size > WORK:
-        halves = zip(*(tensor.tensor_split(2) for tensor in (query, key, value, mask)), strict=True)
-        return torch.cat([attend(*half, scale) for half in halves])
+        halves = (slice(0, rows // 2), slice(rows // 2, rows))
+        return torch.cat([attend(query[half], key[half], value[half], mask[half], scale) for half in halves])
     parts = torch.empty(rows * shared, splits, tiles * block, size, dtype=torch.float32, device=query.device)
     sums = torch.empty(2, rows * shared, splits, tiles * block, dtype=torch.float32, device=query.device)
     made = torch.empty(rows, columns, heads, size, dtype=query.dtype, device=query.device)
