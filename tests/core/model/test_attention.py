@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.model import attention
-from polydraft.core.model.attention import KEYS, PRODUCTS, Heads, attend, folded, fused, products, views_alike
+from polydraft.core.model.attention import KERNELS, KEYS, NAME, PRODUCTS, Heads, attend, folded, views_alike
 from polydraft.core.model.precision import native_bf16
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -28,10 +28,10 @@ def drawn(dtype: torch.dtype, groups: int, columns: int, rows: int, length: int,
     return query.to(dtype), key.to(dtype), value.to(dtype), visible
 
 
-def read(query, key, value, visible, groups, kernel=fused):
+def read(query, key, value, visible, groups, kernel=NAME):
     """`[rows, C, heads, D]`."""
     mask = folded(visible, query.dtype, Heads(groups, query.shape[-1]))
-    return attend(torch.nn.Module(), query, key, value, mask, query.shape[-1] ** -0.5, kernel)[0]
+    return attend(torch.nn.Module(), query, key, value, mask, query.shape[-1] ** -0.5, KERNELS[kernel])[0]
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -74,7 +74,7 @@ def test_products_need_no_blocks(groups, columns, rows, size, grains, further, g
     torch.manual_seed(seed)
     length = 16 * grains + 48
     query, key, value, visible = drawn(torch.bfloat16, groups, columns, rows, length, size)
-    whole = read(query, key, value, visible, groups, products)
+    whole = read(query, key, value, visible, groups, PRODUCTS)
     row, column = data.draw(some.integers(0, rows - 1)), data.draw(some.integers(0, columns - 1))
     several = data.draw(some.integers(1, columns - column))
     one, some_of = slice(row, row + 1), slice(column, column + several)
@@ -83,14 +83,15 @@ def test_products_need_no_blocks(groups, columns, rows, size, grains, further, g
     if gap:
         wider = [torch.nn.functional.pad(part, (0, 0, 0, 16))[:, :, : part.shape[2]] for part in wider]
     seen = torch.nn.functional.pad(visible[one, some_of], (0, wider[0].shape[2] - length))
-    alone = read(query[one, :, some_of], *wider, seen, groups, products)
+    alone = read(query[one, :, some_of], *wider, seen, groups, PRODUCTS)
     assert torch.equal(alone[0], whole[row, some_of])
 
 
 def test_which_models_are_read_by_products(monkeypatch):
-    """Wide ones with long rows in bf16, on CPUs that have its products and no AMX."""
+    """Wide ones with long rows in bf16, on CPUs that have its products and no AMX. GPUs have a kernel of ours."""
     asked = {"context": 2048, "wide": 576, "size": 64, "dtype": torch.bfloat16, "device": torch.device("cpu")}
     monkeypatch.setattr(attention, "views_alike", lambda *_: True)
+    monkeypatch.setattr(attention.gpu, "works", lambda device, dtype: False)
     for faster, changes, name in (
         (True, {}, PRODUCTS), (False, {}, attention.NAME), (True, {"context": 512}, attention.NAME),
         (True, {"wide": 160}, attention.NAME), (True, {"dtype": torch.float32}, attention.NAME),
@@ -101,9 +102,13 @@ def test_which_models_are_read_by_products(monkeypatch):
     monkeypatch.setattr(attention, "products_are_faster", lambda: True)
     monkeypatch.setattr(attention, "views_alike", lambda *_: False)
     assert attention.chosen(**asked) == attention.NAME
+    monkeypatch.setattr(attention.gpu, "works", lambda device, dtype: True)
+    gpu = asked | {"device": torch.device("cuda")}
+    assert attention.chosen(**gpu) == attention.PARTS
+    assert attention.chosen(**gpu | {"dtype": torch.float32}) == attention.NAME
 
 
-@pytest.mark.parametrize("kernel", [fused, products])
+@pytest.mark.parametrize("kernel", [NAME, PRODUCTS])
 @pytest.mark.parametrize("name", DTYPES)
 @settings(max_examples=25)
 @given(
@@ -118,7 +123,7 @@ def test_values_are_those_of_eager_attention(kernel, name, groups, columns, rows
     expected, _ = eager_attention_forward(module, query.float(), key.float(), value.float(), mask, 32**-0.5)
     said = read(query, key, value, visible, groups, kernel).float()
     tolerance = 1e-5 if name == "fp32" else 0.03
-    if name == "bf16" and kernel is products:  # scores are rounded, as in eager attention of that type
+    if name == "bf16" and kernel == PRODUCTS:  # scores are rounded, as in eager attention of that type
         own, _ = eager_attention_forward(module, query, key, value, mask.to(query.dtype), 32**-0.5)
         tolerance += 1.5 * (own.float() - expected).abs().max().item()
     torch.testing.assert_close(said, expected, atol=tolerance, rtol=tolerance)

@@ -14,7 +14,7 @@ from polydraft.apps.bench.engine import length, levels, memory, rows
 from polydraft.apps.bench.measure import filled, shapes
 from polydraft.apps.bench.measure.timing import Run
 from polydraft.core.decode import join, leave, step
-from polydraft.core.model.attention import read
+from polydraft.core.model.attention import KERNELS, NAME
 
 from ...command_line import assert_refused, run
 
@@ -63,13 +63,13 @@ def test_length_stands_beside_attention(tmp_path: Path) -> None:
 def test_attention_is_that_of_every_layer_over_the_whole_view(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
 
-    def noted(query: Any, key: Any, *others: Any, **kernel: Any) -> Any:
+    def noted(query: Any, key: Any, *others: Any) -> Any:
         seen.append((*query.shape, key.shape[2]))
-        return read(query, key, *others, **kernel)
+        return KERNELS[NAME](query, key, *others)
 
     target = shapes.target_of("tiny", CPU, torch.float32)
     batch = filled.filled(filled.plain(target), 1, 1024 - 4, 5)
-    monkeypatch.setattr(length, "read", noted)
+    monkeypatch.setattr(length, "KERNELS", {NAME: noted})
     with torch.inference_mode():
         length.attention(target, batch.state)()
     assert seen == [(1, 4, 1, 16, 1024)] * 2
