@@ -50,7 +50,7 @@ def works(device: torch.device, dtype: torch.dtype) -> bool:
 
 def power(number: int, least: int = 16) -> int:
     """The next power of two."""
-    return max(least, 1 << (number - 1).bit_length())
+    return max(least, int(triton.next_power_of_2(number)))
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -39,6 +39,11 @@ def sampled(made: Lab, guidance: float) -> list:
     return [chosen([prompt], MIXED[row], guidance)[0] for row, prompt in enumerate(short)]
 
 
+def go_far(made: Lab) -> None:
+    for part in (made.model, made.student, *(getattr(made, kind.kind) for kind in NETWORKS)):
+        move(part)
+
+
 def ragged(method: Method, prompts: list) -> Batch:
     """Two rows run a while, one leaves and another joins, and all go on to their ends."""
     batch = start(method, prompts[:2])
@@ -66,8 +71,7 @@ def same_replayed(
     expected = ragged(here.method(drafter, guided, verifier), prompts)
     patch.setattr(loop, "recorder_of", lambda target: Recorder())
     with far_device():
-        for part in (there.model, there.student, *(getattr(there, kind.kind) for kind in NETWORKS)):
-            move(part)
+        go_far(there)
         drafter, verifier = pick(there, DEVICE, recorded)
         found = ragged(there.method(drafter, guided, verifier), prompts)
     assert [row.ids for row in found.in_order()] == [row.ids for row in expected.in_order()]
@@ -124,8 +128,7 @@ def test_a_batch_goes_on_with_what_the_one_before_recorded(lab, monkeypatch, nam
     records = []
     monkeypatch.setattr(replay, "recorded", lambda *asked: records.append(1) or recorded(*asked))
     with far_device():
-        for part in (there.model, there.student, *(getattr(there, kind.kind) for kind in NETWORKS)):
-            move(part)
+        go_far(there)
         method = there.method(there.drafters([], DEVICE)[name])
         for asked, ids, recordings in ((first, 0, 1), (other, 1, 1), (greedy, 2, 2), (first, 0, 2)):
             batch = start(method, asked)
