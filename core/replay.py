@@ -90,9 +90,9 @@ class Replays:
     """Of one batch. recorder: None where every step is asked for anew. left: recordings that nobody uses, the latest
     last.
 
-    last: the shape that the last step left, `steady` steps in a row. ahead: slots behind the longest row that it
-    wanted, a cache each. turns: how often more a recording may come to nothing; refused: why the last did. replayed:
-    steps so far.
+    last: the shape that the last step left; steady: the one before left it too. ahead: slots behind the longest row
+    that it wanted, a cache each. turns: how often more a recording may come to nothing; refused: why the last did.
+    replayed: steps so far.
     """
 
     recorder: Recorder | None = None
@@ -100,13 +100,13 @@ class Replays:
     recording: Recording | None = None
     ahead: list[int] = field(default_factory=list)
     last: Any = None
-    steady: int = 0
+    steady: bool = False
     turns: int = TURNS
     refused: str = ""
     replayed: int = 0
 
     def forget(self) -> None:
-        self.recording, self.last, self.steady = None, None, 0
+        self.recording, self.last, self.steady = None, None, False
 
     def hand_on(self, state: State, others: list[Any]) -> None:
         """Leave the recording, and the memory of caches with it, to another batch: this one has no rows."""
@@ -131,8 +131,9 @@ class Replays:
         lap("score")
         owners = every_owner(state, others)  # some begin with their first step
         found = shape_of(owners)
-        self.turns -= waited and found == self.last  # the first of a shape may well wait for what is made once
-        self.steady = self.steady + 1 if found == self.last and not waited else 0
+        again = found == self.last  # the first of a shape may well wait for what is made once
+        self.turns -= again and waited
+        self.steady = again and not waited
         self.last, self.ahead = found, [cache.asked - state.longest for cache in caches_of(owners)]
         return made
 

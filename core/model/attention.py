@@ -96,10 +96,9 @@ def products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale:
 
 
 Kernel: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, float | None], Tensor]
-Folded: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, float | None], Tensor]
 
 
-def folding(kernel: Folded) -> Kernel:
+def folding(kernel: Kernel) -> Kernel:
     """What reads `[rows, C, heads, D]` of query `[rows, heads, C, D]` over key and value `[rows, heads / groups, K, D]`
     under a folded mask, of a kernel that reads `[rows, heads / groups, Q, D]` of folded queries."""
 
@@ -129,7 +128,7 @@ def chosen(context: int, wide: int, size: int, dtype: torch.dtype, device: torch
     The same on every run of a machine. The fused kernel begins sooner, and the smallest models stay with it.
     """
     if not on_cpu(device):
-        return PARTS if dtype in gpu.TYPES and gpu.works(device, dtype) else NAME
+        return PARTS if gpu.works(device, dtype) else NAME
     slow = on_cpu(device) and dtype == torch.bfloat16 and products_are_faster()
     large = context > KEYS and wide >= WIDE
     return PRODUCTS if slow and large and views_alike(dtype, size, (16, SHORT, KEYS + 64), PRODUCTS) else NAME

@@ -8,7 +8,7 @@ joined in their order (Dao et al. 2023, "Flash-Decoding for long-context inferen
 
     serves(weight)                              # whether this machine and type are served
     product(x, weight, bias)                    # [..., K], [N, K] -> [..., N]
-    attend(query, key, value, mask, scale)      # as `attention.read`
+    attend(query, key, value, mask, scale)      # as `attention.folding` says
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ WORK = 1 << 28  # bytes that parts of attention may take; of more rows they are 
 
 def serves(weight: Tensor) -> bool:
     """Whether products with `weight` `[N, K]` are made here."""
-    right = triton is not None and weight.device.type == "cuda" and weight.dtype in TYPES
-    right = right and weight.device.index in (None, torch.cuda.current_device())  # where kernels are started
-    return right and weight.shape[-1] % 16 == 0 and weight.stride(-1) == 1 and works(weight.device, weight.dtype)
+    return weight.shape[-1] % 16 == 0 and weight.stride(-1) == 1 and works(weight.device, weight.dtype)
+
+
+def works(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this type is served, and on this device: the one where kernels are started."""
+    right = triton is not None and device.type == "cuda" and dtype in TYPES
+    return right and device.index in (None, torch.cuda.current_device()) and multiplies(device, dtype)
 
 
 @lru_cache
-def works(device: torch.device, dtype: torch.dtype) -> bool:
+def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether kernels can be made on this machine, and multiply."""
     x = torch.linspace(-1, 1, 3 * 64, device=device).view(3, 64).to(dtype)
     try:

@@ -102,7 +102,7 @@ def test_which_models_are_read_by_products(monkeypatch):
     monkeypatch.setattr(attention, "products_are_faster", lambda: True)
     monkeypatch.setattr(attention, "views_alike", lambda *_: False)
     assert attention.chosen(**asked) == attention.NAME
-    monkeypatch.setattr(attention.gpu, "works", lambda device, dtype: True)
+    monkeypatch.setattr(attention.gpu, "works", lambda device, dtype: dtype == torch.bfloat16)
     gpu = asked | {"device": torch.device("cuda")}
     assert attention.chosen(**gpu) == attention.PARTS
     assert attention.chosen(**gpu | {"dtype": torch.float32}) == attention.NAME
