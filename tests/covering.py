@@ -1,8 +1,11 @@
 """Settings of a test such that every two values of different settings meet, in as few runs as a greedy choice finds.
 
     @pytest.mark.parametrize(("dtype", "setting", "guidance"), every_pair(DTYPES, SETTINGS, (1.0, 2.5)))
+    @pytest.mark.parametrize("family", first(1, FAMILIES))
 
-What only three values together bring out is looked for with POLYDRAFT_EVERY=1, which takes all combinations.
+The runs in which every value occurs once are tried always; those that let the other pairs meet are marked `thorough`
+(`pytest -m thorough`), as are the values that are not among the `first`. What only three values together bring out is
+looked for with POLYDRAFT_EVERY=1, which takes all combinations.
 """
 
 from __future__ import annotations
@@ -12,8 +15,12 @@ from collections.abc import Iterable
 from itertools import combinations, product
 from typing import Any
 
+import pytest
 
-def every_pair(*settings: Iterable[Any]) -> list[tuple[Any, ...]]:
+EVERY = bool(os.environ.get("POLYDRAFT_EVERY"))
+
+
+def every_pair(*settings: Iterable[Any]) -> list[Any]:
     """Combinations of one value of each of `settings`, always the same ones."""
     values = [list(setting) for setting in settings]
     every = list(product(*(range(len(setting)) for setting in values)))
@@ -21,10 +28,22 @@ def every_pair(*settings: Iterable[Any]) -> list[tuple[Any, ...]]:
     def pairs(places: tuple[int, ...]) -> set[Any]:
         return set(combinations(enumerate(places), 2))
 
-    missing, chosen = set().union(*map(pairs, every)), []
+    def told(places: tuple[int, ...]) -> list[Any]:
+        return [setting[place] for setting, place in zip(values, places, strict=True)]
+
+    if EVERY:
+        return [tuple(told(places)) for places in every]
+    missing, new = set().union(*map(pairs, every)), set().union(*map(enumerate, every))
+    chosen = []
     while missing:
-        best = max(every, key=lambda places: len(pairs(places) & missing))
+        best = max(every, key=lambda places: (len(new & set(enumerate(places))), len(pairs(places) & missing)))
+        chosen.append(pytest.param(*told(best), marks=() if new & set(enumerate(best)) else pytest.mark.thorough))
         missing -= pairs(best)
-        chosen.append(best)
-    wanted = every if os.environ.get("POLYDRAFT_EVERY") else chosen
-    return [tuple(setting[place] for setting, place in zip(values, places, strict=True)) for places in wanted]
+        new -= set(enumerate(best))
+    return chosen
+
+
+def first(count: int, values: Iterable[Any]) -> list[Any]:
+    """`values`, of which those after the first `count` are for a thorough run."""
+    marks = [(), pytest.mark.thorough]
+    return [pytest.param(value, marks=marks[place >= count and not EVERY]) for place, value in enumerate(values)]

@@ -33,7 +33,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from polydraft.core.errors import UnsupportedModel
-from polydraft.core.model import fused as gpu
+from polydraft.core.model import fused
 from polydraft.core.rows import places
 
 NAME, PRODUCTS, PARTS = "polydraft", "polydraft-products", "polydraft-parts"  # of the kernels, in configurations
@@ -76,7 +76,7 @@ class Heads:
         return max(0, max(4, self.size // 16) - ((queries - 1) % QUERIES + 1))
 
 
-def fused(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+def sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
     """torch's own kernel, as it is."""
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
 
@@ -114,7 +114,7 @@ def folding(kernel: Kernel) -> Kernel:
     return read
 
 
-KERNELS: dict[str, Kernel] = {NAME: folding(fused), PRODUCTS: folding(products), PARTS: gpu.attend}
+KERNELS: dict[str, Kernel] = {NAME: folding(sdpa), PRODUCTS: folding(products), PARTS: fused.attend}
 
 
 def kernel_of(config: Any) -> Kernel:
@@ -128,7 +128,7 @@ def chosen(context: int, wide: int, size: int, dtype: torch.dtype, device: torch
     The same on every run of a machine. The fused kernel begins sooner, and the smallest models stay with it.
     """
     if not on_cpu(device):
-        return PARTS if gpu.works(device, dtype) else NAME
+        return PARTS if fused.works(device, dtype) else NAME
     slow = on_cpu(device) and dtype == torch.bfloat16 and products_are_faster()
     large = context > KEYS and wide >= WIDE
     return PRODUCTS if slow and large and views_alike(dtype, size, (16, SHORT, KEYS + 64), PRODUCTS) else NAME

@@ -24,7 +24,9 @@ FILE = "shows.safetensors"
 def save(shows: Tensor, folder: Path) -> None:
     """`[1 + kinds, V]` bool, in bits."""
     bits = torch.from_numpy(np.packbits(shows.numpy(), axis=1))
-    save_file({"bits": bits, "codes": torch.tensor(shows.shape[1])}, folder / FILE)
+    unfinished = folder / f"{FILE}.part"
+    save_file({"bits": bits, "codes": torch.tensor(shows.shape[1])}, unfinished)
+    unfinished.replace(folder / FILE)
 
 
 def load(folder: Path, codes: int) -> Tensor | None:

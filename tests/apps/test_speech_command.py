@@ -20,13 +20,14 @@ from polydraft import generate_speech
 from polydraft.apps.cli import STOPPED
 from polydraft.apps.commands.shared import outcome
 
+from ..covering import first
 from .command_line import ENVIRONMENT, ROOT, assert_refused, run
 
 TEXT = "We will meet again tomorrow."
 COMMAND = [sys.executable, "-m", "polydraft.apps.cli", "speech"]
 
 
-@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "opus", "ogg"])
+@pytest.mark.parametrize("suffix", first(2, ["wav", "opus", "flac", "mp3", "ogg"]))
 def test_a_sentence_becomes_a_file_of_any_kind(suffix: str, tmp_path: Path) -> None:
     done = run("speech", "Yes.", "-o", tmp_path / f"x.{suffix}", "--voice", "rms")
     assert done.exit_code == 0, done.stderr

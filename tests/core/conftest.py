@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -101,6 +101,11 @@ class Lab:
     block: BlockNetwork
     local: LocalNetwork
     prompts: list[Prompt]
+
+    @property
+    def networks(self) -> list[nn.Module]:
+        """What drafts."""
+        return [self.student, *(getattr(self, network.kind) for network in NETWORKS)]
 
     def target(self, guided: bool = False) -> CausalTarget:
         return CausalTarget(self.model, guided=guided)

@@ -18,6 +18,7 @@ Everything that is replaced is put back when the context closes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.grad_mode import inference_mode, no_grad
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 from polydraft.core.drafters.tree.plans import template
 from polydraft.core.law.noise import token_keys
@@ -86,11 +87,21 @@ class Everywhere(TorchDispatchMode):
 
 def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
     """`func` on the data; the result is far if a far tensor took part or DEVICE was asked for."""
-    name = func.name()
-    flat = tree_flatten((args, kwargs))[0]
-    tensors = [value for value in flat if isinstance(value, Tensor)]
+    name, tensors, devices = func.name(), [], []
+
+    def near(value: Any) -> Any:
+        """What `func` is given instead; notes tensors and devices."""
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            return value.held if isinstance(value, Far) else value
+        if isinstance(value, torch.device):
+            devices.append(value)
+            return HOST
+        return value
+
+    given, named = within(near, args), {key: within(near, value) for key, value in kwargs.items()}
     far = [value for value in tensors if isinstance(value, Far)]
-    asked = next((value for value in reversed(flat) if isinstance(value, torch.device)), None)
+    asked = devices[-1] if devices else None
     if name == "aten::to.other":
         asked = args[1].device
     moves, indexed = name.startswith(MOVES), name.startswith(INDEXED)
@@ -107,16 +118,12 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
         and (masks or name.startswith(SIZED))
     ):
         READS.append(name)
-
-    def near(value: Any) -> Any:
-        return value.held if isinstance(value, Far) else HOST if isinstance(value, torch.device) else value
-
     if moves and asked == DEVICE and not far:
         UPLOADS.append(name)
     if Recorder.open is not None:
-        out = Recorder.open.tape(func, tree_map(near, args), tree_map(near, kwargs))
+        out = Recorder.open.tape(func, given, named)
     else:
-        out = func(*tree_map(near, args), **tree_map(near, kwargs))
+        out = func(*given, **named)
     if name.startswith("aten::copy_"):
         return args[0]
     to = asked or (DEVICE if far else HOST)
@@ -130,7 +137,14 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
                 return known
         return Far(value) if to == DEVICE else value
 
-    return tree_map(claimed, out)
+    return within(claimed, out)
+
+
+def within(change: Callable[[Any], Any], value: Any) -> Any:
+    """`change` of `value`, or of what a list or tuple holds: operations know no other nesting, and trees cost more."""
+    if isinstance(value, list | tuple):
+        return type(value)([within(change, each) for each in value])
+    return change(value)
 
 
 class Recorder:
@@ -178,9 +192,9 @@ def play(asked: list[tuple[Any, Any, Any, Any]]) -> None:
                 old.copy_(new)
 
 
-def move(module: nn.Module) -> None:
-    """Parameters and buffers of `module` go to DEVICE."""
-    for part in module.modules():
+def move(*modules: nn.Module) -> None:
+    """Parameters and buffers of `modules` go to DEVICE."""
+    for part in itertools.chain(*(module.modules() for module in modules)):
         for name, value in part._parameters.items():
             if value is not None and not isinstance(value, Far):
                 part._parameters[name] = nn.Parameter(Far(value.detach()), requires_grad=False)

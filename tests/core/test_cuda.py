@@ -15,7 +15,7 @@ import torch
 from polydraft.core.decode import start
 from polydraft.core.model.proof import check, label
 
-from .conftest import NETWORKS, Lab, finish
+from .conftest import Lab, finish
 from .test_device import DRAFTERS, JUDGED, SETTINGS, ragged, sampled
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
@@ -24,7 +24,7 @@ CUDA = torch.device("cuda")
 
 def moved(lab: Lab) -> Lab:
     """The same, on the GPU."""
-    for part in (lab.model, lab.student, *(getattr(lab, kind.kind) for kind in NETWORKS)):
+    for part in (lab.model, *lab.networks):
         part.to(CUDA)
     return lab
 

@@ -17,7 +17,7 @@ from polydraft.core.law.constraints import Constraints
 from polydraft.core.law.sampling import Sampling
 
 from . import conftest
-from .conftest import NETWORKS, VOCAB, Lab, chosen
+from .conftest import VOCAB, Lab, chosen
 from .far_device import DEVICE, Far, far_device, move
 
 DRAFTERS = list(Lab(None, None, None, None, None, None, None, None, None, []).drafters([]))  # type: ignore[arg-type]
@@ -71,8 +71,7 @@ def same_and_prompt(
     drafter, verifier = pick(here, "cpu", recorded)
     expected, _ = ragged(here.method(drafter, guided, verifier, constraints=rules("cpu")), prompts, [])
     with far_device() as reads:
-        for part in (there.model, there.student, *(getattr(there, kind.kind) for kind in NETWORKS)):
-            move(part)
+        move(there.model, *there.networks)
         drafter, verifier = pick(there, DEVICE, recorded)
         method = there.method(drafter, guided, verifier, constraints=rules(DEVICE))
         assert isinstance(there.model.lm_head.weight, Far)

@@ -23,7 +23,7 @@ from polydraft.core.law.sampling import Sampling
 from polydraft.core.replay import Graphs, Replays, recorded, recorder_of
 from polydraft.core.rows import Rows
 
-from .conftest import NETWORKS, Lab, chosen, finish
+from .conftest import Lab, chosen, finish
 from .far_device import DEVICE, Recorder, far_device, move
 from .test_device import MIXED
 
@@ -37,11 +37,6 @@ JUDGED = ["sps", "recursive", "lantern", "groups", "rows", "sjd maximal left"]  
 def sampled(made: Lab, guidance: float) -> list:
     short = [replace(prompt, budget=budget) for prompt, budget in zip(made.prompts, (16, 14, 12), strict=False)]
     return [chosen([prompt], MIXED[row], guidance)[0] for row, prompt in enumerate(short)]
-
-
-def go_far(made: Lab) -> None:
-    for part in (made.model, made.student, *(getattr(made, kind.kind) for kind in NETWORKS)):
-        move(part)
 
 
 def ragged(method: Method, prompts: list) -> Batch:
@@ -71,7 +66,7 @@ def same_replayed(
     expected = ragged(here.method(drafter, guided, verifier), prompts)
     patch.setattr(loop, "recorder_of", lambda target: Recorder())
     with far_device():
-        go_far(there)
+        move(there.model, *there.networks)
         drafter, verifier = pick(there, DEVICE, recorded)
         found = ragged(there.method(drafter, guided, verifier), prompts)
     assert [row.ids for row in found.in_order()] == [row.ids for row in expected.in_order()]
@@ -128,7 +123,7 @@ def test_a_batch_goes_on_with_what_the_one_before_recorded(lab, monkeypatch, nam
     records = []
     monkeypatch.setattr(replay, "recorded", lambda *asked: records.append(1) or recorded(*asked))
     with far_device():
-        go_far(there)
+        move(there.model, *there.networks)
         method = there.method(there.drafters([], DEVICE)[name])
         for asked, ids, recordings in ((first, 0, 1), (other, 1, 1), (greedy, 2, 2), (first, 0, 2)):
             batch = start(method, asked)

@@ -18,18 +18,19 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.cache import SlotLayer
 from polydraft.core.target import CausalTarget
 
-from .conftest import KINDS, NETWORKS, VOCAB, Lab, chosen
+from ..covering import every_pair
+from .conftest import KINDS, VOCAB, Lab, chosen
 
 NAMED = Lab(**{field.name: [] if field.name == "prompts" else None for field in fields(Lab)})
 DRAFTERS, JUDGED = list(NAMED.drafters([])), list(NAMED.judged())
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BIG = {"deep": Dynamic(12, 16), "wide": Dynamic(10, 5, 60), "fixed": Static(8, 63)}
 
 
-@pytest.mark.parametrize("guidance", [1.0, 2.5])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(("dtype", "guidance"), every_pair(DTYPES, (1.0, 2.5)))
 def test_prompts_of_one_token(lab, run, dtype, guidance):
     """Alone and beside longer ones: there is nothing to prefill, and no feature before the root."""
-    made, guided = lab(dtype), guidance != 1
+    made, guided = lab(DTYPES[dtype]), guidance != 1
     prompts = [replace(made.prompts[0], branches=((7,), (1,)), budget=8), replace(made.prompts[2], budget=9),
                replace(made.prompts[1], branches=((9,), (1, 6)), budget=5)]  # fmt: skip
     prompts = chosen(prompts, guidance=guidance)
@@ -60,8 +61,7 @@ def test_what_cannot_be_decoded_is_refused_before_anything_is_computed(lab, run,
     recorded = [torch.zeros(1, dtype=torch.long)] * 5
     drafter, verifier = made.judged().get(name, (made.drafters(recorded).get(name), None))
     method = made.method(drafter, False, verifier)
-    networks = [getattr(made, kind.kind) for kind in NETWORKS]
-    Untouched(monkeypatch, made.model, made.model.model, made.student.model, *networks)
+    Untouched(monkeypatch, made.model, made.model.model, made.student.model, *made.networks[1:])
     longest = method.target.context
     bad = {
         "has no tokens": replace(made.prompts[0], branches=((),)),
@@ -110,8 +110,7 @@ def test_a_window_of_64(lab, run):
     assert run(made.method(drafter), made.prompts).same(plain)
 
 
-@pytest.mark.parametrize("kind", KINDS, indirect=True)
-@pytest.mark.parametrize("edge", [512, 1024])
+@pytest.mark.parametrize(("kind", "edge"), every_pair(KINDS, (512, 1024)), indirect=["kind"])
 def test_rows_that_grow_into_another_block_stay_what_they_are_alone(lab, run, kind, edge):
     """One row crosses the edge during the run; the others see a wider view from then on, and the same bits."""
     made = lab(kind)

@@ -17,6 +17,7 @@ from polydraft.core.model.cache import SlotCache
 from polydraft.core.rows import Departure
 from polydraft.core.target import Prompt
 
+from ..covering import every_pair
 from .conftest import KINDS, VOCAB, chosen
 
 NAMES = [
@@ -58,8 +59,7 @@ def test_the_token_the_budget_ends_on_may_be_eos(lab, run):
     assert ended.reasons == ["eos"] or last in ended.outputs[0][:-1]
 
 
-@pytest.mark.parametrize("guidance", [1.0, 2.5])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "guidance"), every_pair(NAMES, (1.0, 2.5)))
 def test_rows_that_join_late_change_nothing(lab, run, go_on, name, guidance):
     """Two rows start, two join after three passes, one leaves, the last joins after five more."""
     made, guided = lab(torch.bfloat16), guidance != 1
@@ -84,8 +84,7 @@ def test_rows_that_join_late_change_nothing(lab, run, go_on, name, guidance):
     assert all(torch.equal(a, b) for a, b in zip(outcome.outputs, plain.outputs, strict=True))
 
 
-@pytest.mark.parametrize("kind", KINDS, indirect=True)
-@pytest.mark.parametrize("guided", [False, True])
+@pytest.mark.parametrize(("kind", "guided"), every_pair(KINDS, (False, True)), indirect=["kind"])
 def test_rows_of_all_settings_in_any_order_are_what_they_are_alone(lab, run, kind, guided):
     """Up to 64 rows, every one sampled its own way, join and leave at random, drafted by an LM and by Jacobi."""
     made, choice = lab(kind), random.Random(int(guided))

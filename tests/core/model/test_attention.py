@@ -91,7 +91,7 @@ def test_which_models_are_read_by_products(monkeypatch):
     """Wide ones with long rows in bf16, on CPUs that have its products and no AMX. GPUs have a kernel of ours."""
     asked = {"context": 2048, "wide": 576, "size": 64, "dtype": torch.bfloat16, "device": torch.device("cpu")}
     monkeypatch.setattr(attention, "views_alike", lambda *_: True)
-    monkeypatch.setattr(attention.gpu, "works", lambda device, dtype: False)
+    monkeypatch.setattr(attention.fused, "works", lambda device, dtype: False)
     for faster, changes, name in (
         (True, {}, PRODUCTS), (False, {}, attention.NAME), (True, {"context": 512}, attention.NAME),
         (True, {"wide": 160}, attention.NAME), (True, {"dtype": torch.float32}, attention.NAME),
@@ -102,7 +102,7 @@ def test_which_models_are_read_by_products(monkeypatch):
     monkeypatch.setattr(attention, "products_are_faster", lambda: True)
     monkeypatch.setattr(attention, "views_alike", lambda *_: False)
     assert attention.chosen(**asked) == attention.NAME
-    monkeypatch.setattr(attention.gpu, "works", lambda device, dtype: dtype == torch.bfloat16)
+    monkeypatch.setattr(attention.fused, "works", lambda device, dtype: dtype == torch.bfloat16)
     gpu = asked | {"device": torch.device("cuda")}
     assert attention.chosen(**gpu) == attention.PARTS
     assert attention.chosen(**gpu | {"dtype": torch.float32}) == attention.NAME

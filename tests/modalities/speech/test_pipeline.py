@@ -18,11 +18,12 @@ from polydraft.modalities.speech.result import FORMATS, pcm, wav_header
 from polydraft.modalities.speech.spoken import Pace, Spoken
 from polydraft.modalities.speech.text.markup import check_text
 
+from ...covering import every_pair
+
 TEXT = "Yes. We will meet again tomorrow! Is that right?"
 
 
-@pytest.mark.parametrize("temperature", [0.0, None])
-@pytest.mark.parametrize("method", ["pld", "jacobi(window=6)"])
+@pytest.mark.parametrize(("method", "temperature"), every_pair(("pld", "jacobi(window=6)"), (0.0, None)))
 def test_drafted_streamed_or_whole_it_says_the_same(pipe: SpeechPipeline, method: str, temperature: float | None):
     plain = pipe(TEXT, speculative=False, temperature=temperature, seed=4)
     drafted = pipe(TEXT, method=method, temperature=temperature, seed=4)

@@ -26,6 +26,7 @@ from polydraft.modalities.vlm.conversation import conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 from polydraft.modalities.vlm.target import PER_TOKEN, target_of
 
+from ...covering import every_pair
 from .conftest import MAKERS, SHAPES, TEXT, asked, generated, method, oracle, picture, run
 
 SETTINGS = {"greedy": Sampling(temperature=0), "sampled": Sampling(top_k=50, repetition_penalty=1.2)}
@@ -49,9 +50,9 @@ def drafters(pipe: VLMPipeline, recorded: list[list[int]]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", MAKERS)
+@pytest.mark.parametrize(
+    ("family", "dtype", "setting"), every_pair(MAKERS, ("float32", "bfloat16"), ("sampled", "greedy"))
+)
 def test_every_drafter_equals_plain_decoding(pipe_of, family, dtype, setting):
     pipe = pipe_of(family, dtype)
     prompts = asked(pipe, sampling=SETTINGS[setting])

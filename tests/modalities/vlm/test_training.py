@@ -31,6 +31,7 @@ from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import RELATIONS, Placed, Scene
 
+from ...covering import first
 from .conftest import MAKERS, asked, picture
 
 METHODS = {"lm": "draft", "eagle": "eagle2", "heads": "medusa", "hydra": "hydra", "kangaroo": "kangaroo"}
@@ -160,7 +161,7 @@ def test_an_eagle_head_learns_which_words_are_said_most(model: Path, tmp_path: P
     assert times[-1] >= max(int((said == word).sum()) for word in set(said.tolist()) - set(words))
 
 
-@pytest.mark.parametrize("family", MAKERS)
+@pytest.mark.parametrize("family", first(2, MAKERS))
 def test_a_drafter_learns_from_pictures_of_ones_own(
     folder_of: Any, photos: Path, tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ):

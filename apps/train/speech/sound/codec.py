@@ -125,11 +125,12 @@ def keep(codec: SpeechCodec, out: Path, name: str, curve: Curve) -> None:
 
 def run(
     speech: Path, out: Path, minutes: float, seed: int = 0, config: CodecConfig = CONFIG,
-    slow: Sequence[float] = SLOW, decoder: bool = False,
+    slow: Sequence[float] = SLOW, decoder: bool = False, often: Sequence[int] = (1,),
 ) -> None:  # fmt: skip
     """Train for `minutes` in all, of which a run that was stopped may have spent some, and leave the codec in `out`.
 
     slow: weight of slowness, one for all voices or one each. decoder: the decoder alone, in minutes of its own.
+    often: how many times as often a voice is learned from, one for all or one each.
     """
     out.mkdir(parents=True, exist_ok=True)
     name = "decoder.json" if decoder else "curve.json"
@@ -142,9 +143,10 @@ def run(
     rng, data = np.random.default_rng([seed, steps(curve)]), Measured(speech)
     usable = np.flatnonzero(data.counts >= CODES)
     held, train = np.split(usable, [max(1, min(HELD_OUT, len(usable) // 10))])
+    train = np.repeat(train, each_voice(often)[data.voices[train]].numpy())
     codec = open_codec(out, config, decoder)
     phonetician = nn.Linear(codec.config.width, FRAMES * len(SYMBOLS))
-    weights = torch.tensor(slow if len(slow) > 1 else [*slow] * len(VOICES))
+    weights = each_voice(slow)
     size, spoken = sum(p.numel() for p in codec.parameters()) / 1e6, data.counts.sum() / 50 / 60
     print(f"{size:.2f}M parameters, {spoken:.0f} minutes of speech, {spent / 60:.0f} minutes trained", flush=True)
     optimisers = [*muon_and_adamw(codec), torch.optim.AdamW(phonetician.parameters(), lr=1.0)]
@@ -164,6 +166,11 @@ def run(
             each = " ".join(f"{name} {value:.3f}" for name, value in curve[-1].items())
             print(each, flush=True)
             keep(codec, out, name, curve)
+
+
+def each_voice(values: Sequence[float]) -> Tensor:
+    """One value a voice, of as many or of one for all."""
+    return torch.tensor(values if len(values) > 1 else [*values] * len(VOICES))
 
 
 def weighted(parts: dict[str, Tensor]) -> Tensor:
@@ -190,6 +197,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--decoder", action="store_true", help="keep the codes, train the decoder alone")
     parser.add_argument("--slow", type=float, nargs="+", default=SLOW, help=f"for all, or for {' '.join(VOICES)}")
+    parser.add_argument("--often", type=int, nargs="+", default=(1,), help=f"for all, or for {' '.join(VOICES)}")
     parser.add_argument("--levels", type=int, nargs="+", default=CONFIG.levels, help="grid points of every axis, odd")
     parser.add_argument("--view", type=int, default=CONFIG.view, help="codes an encoder block hears on either side")
     args = vars(parser.parse_args())

@@ -12,6 +12,7 @@ from polydraft.core.methods.registry import parse
 from polydraft.modalities.image.families.rows import EndedRows
 from polydraft.modalities.image.pipeline import ImagePipeline
 
+from ....covering import every_pair
 from ....decoding import run
 from .conftest import Loaded
 
@@ -32,8 +33,7 @@ def check_rows(pipe: ImagePipeline, ids: torch.Tensor) -> None:
     assert ((ids == pipe.family.size - 1) == ends).all()
 
 
-@pytest.mark.parametrize("family", ROWED)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("family", "method"), every_pair(ROWED, METHODS))
 def test_no_drawn_row_has_a_wrong_length(loaded: Loaded, family: str, method: str) -> None:
     """Whatever drafts and whoever judges, for rows of two lengths."""
     for size in ROWED[family]:
