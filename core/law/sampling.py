@@ -7,7 +7,7 @@ changes another's bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from numbers import Integral, Real
@@ -129,18 +129,23 @@ class Settings(Rows):
         tensors = {name: torch.tensor(value, dtype=KINDS[name], device=device) for name, value in numbers.items()}
         return Settings(list(chosen), **tensors)
 
+    @property
+    def distinct(self) -> Iterable[Sampling]:
+        """`chosen`, what rows share once: most batches have one for all."""
+        return {id(row): row for row in self.chosen}.values()
+
     def used(self, name: str) -> bool:
         """Whether any row departs from "off"."""
-        return any(getattr(row, name) != getattr(OFF, name) for row in self.chosen)
+        return any(getattr(row, name) != getattr(OFF, name) for row in self.distinct)
 
     @property
     def greedy_alone(self) -> bool:
-        return all(row.greedy for row in self.chosen)
+        return all(row.greedy for row in self.distinct)
 
     @property
     def window(self) -> int:
         """The longest repetition-aware window."""
-        return max((row.repetition_aware.window for row in self.chosen if row.repetition_aware), default=0)
+        return max((row.repetition_aware.window for row in self.distinct if row.repetition_aware), default=0)
 
 
 KINDS = {
@@ -287,7 +292,7 @@ class Sampler:
             scores = penalised(scores, known(history), settings.repetition_penalty)
         if self.constraints is not None:
             scores = self.constraints(scores, grammar, history)
-        if any(row.temperature not in (0, 1) for row in settings.chosen):
+        if any(row.temperature not in (0, 1) for row in settings.distinct):
             scores = scores / settings.temperature[:, None, None]
         return scores
 

@@ -23,7 +23,9 @@ from polydraft.core.rows import Departure
 from polydraft.core.state import State
 from polydraft.core.target import Prefill, Prompt, Scores
 
-VOCAB, LENGTH, RUNS = 4, 3, 50_000
+from ..covering import EVERY
+
+VOCAB, LENGTH, RUNS = 4, 3, 50_000 if EVERY else 20_000
 FIRST = 2  # the prompt's last token; prompts are as long as it takes to have one
 
 
