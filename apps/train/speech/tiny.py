@@ -102,7 +102,7 @@ def run(
     speech = render(out / "speech", sentences, seed)
     analyse(speech, out / "analysed")
     codecs.run(out / "analysed", out / "codec", spent["codec"], seed)
-    codecs.run(out / "analysed", out / "codec", spent["decoder"], seed, decoder=True)
+    codecs.run(out / "analysed", out / "codec", spent["decoder"], seed, decoder=True, often=codecs.OFTEN)
     gate.run(out / "codec", each=max(1, min(20, sentences // 500)))
     gate.check(out / "codec", anyway)
     encode(speech, out)

@@ -46,6 +46,7 @@ WEIGHTS = {
     "slow": 1.0, "pitch": 10.0, "envelope": 1.0, "contrast": 0.5, "phones": 0.5, "noise": 4.0, "spectrum": 0.5,
 }  # fmt: skip
 SLOW = (0.25, 1.0, 1.0, 1.0)  # by voice: what the first says is understood worse for it (2.5 cost it .09 word errors)
+OFTEN = (5, 1, 1, 1)  # by voice, how often a decoder alone learns from it: the first loses most through codes
 CONFIG = CodecConfig(view=3)
 
 
