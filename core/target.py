@@ -162,7 +162,7 @@ class CausalTarget:
         guided = branches[-1]
         for place, (branch, other) in enumerate(pairwise(branches)):
             guided = (branch - other).mul_(scales[:, place]).add_(guided)
-        if own is None and all(row.guidance_scale != 1 for row in settings.chosen):
+        if own is None and all(row.guidance_scale != 1 for row in settings.distinct):
             return guided
         return torch.where((scales == 1).all(1), branches[0], guided)
 

@@ -27,7 +27,7 @@ def filtered(scores: Tensor, settings: Settings, times: Tensor | None = None) ->
     kept = scores
     if settings.used("top_k"):
         sizes = torch.where((settings.top_k == 0) | settings.greedy, vocab, settings.top_k.clamp(max=vocab))
-        most = min(vocab, max(row.top_k for row in settings.chosen))
+        most = min(vocab, max(row.top_k for row in settings.distinct))
         ranked = scores.topk(most).values
         least = ranked.gather(-1, (sizes.clamp(max=most) - 1)[:, None, None].expand(-1, scores.shape[1], -1))
         kept = kept.masked_fill((scores < least) & (sizes <= most)[:, None, None], -torch.inf)

@@ -36,7 +36,7 @@ def without_repeats(scores: Tensor, whole: Tensor, history: History, settings: S
         scores = torch.where(
             ruled & ~settings.greedy[:, None, None], redrawn(scores, whole, ids, repeated, settings.banned), scores
         )
-    if any(row.greedy for row in settings.chosen):
+    if any(row.greedy for row in settings.distinct):
         second = (ruled[..., 0] & (settings.greedy & settings.banned)[:, None])[..., None]
         scores = torch.where(second, second_best(scores, ids, repeated), scores)
     return scores

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as in_bytes
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.output import whole
 from polydraft.modalities.world.glyphs import KINDS
 
 FILE = "shows.safetensors"
@@ -24,9 +26,8 @@ FILE = "shows.safetensors"
 def save(shows: Tensor, folder: Path) -> None:
     """`[1 + kinds, V]` bool, in bits."""
     bits = torch.from_numpy(np.packbits(shows.numpy(), axis=1))
-    unfinished = folder / f"{FILE}.part"
-    save_file({"bits": bits, "codes": torch.tensor(shows.shape[1])}, unfinished)
-    unfinished.replace(folder / FILE)
+    with whole(folder / FILE) as file:
+        file.write(in_bytes({"bits": bits, "codes": torch.tensor(shows.shape[1])}))
 
 
 def load(folder: Path, codes: int) -> Tensor | None:

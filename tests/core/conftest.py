@@ -78,6 +78,7 @@ def gemma(**fields: Any) -> PreTrainedModel:
     )
 
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, BlockNetwork, LocalNetwork)
 CODES = torch.nn.functional.normalize(torch.randn(VOCAB, 3, generator=torch.Generator().manual_seed(9)), dim=-1)
 CODES[:10] = torch.nan  # words

@@ -11,9 +11,8 @@ from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.law.sampling import RepetitionAware, Sampling
 
 from ..covering import every_pair
-from .conftest import KINDS, VOCAB, chosen
+from .conftest import DTYPES, KINDS, VOCAB, chosen
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SETTINGS = {
     "greedy": Sampling(temperature=0),
     "sampled": Sampling(),

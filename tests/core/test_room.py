@@ -19,11 +19,10 @@ from polydraft.core.model.cache import SlotLayer
 from polydraft.core.target import CausalTarget
 
 from ..covering import every_pair
-from .conftest import KINDS, VOCAB, Lab, chosen
+from .conftest import DTYPES, KINDS, VOCAB, Lab, chosen
 
 NAMED = Lab(**{field.name: [] if field.name == "prompts" else None for field in fields(Lab)})
 DRAFTERS, JUDGED = list(NAMED.drafters([])), list(NAMED.judged())
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 BIG = {"deep": Dynamic(12, 16), "wide": Dynamic(10, 5, 60), "fixed": Static(8, 63)}
 
 
@@ -61,7 +60,7 @@ def test_what_cannot_be_decoded_is_refused_before_anything_is_computed(lab, run,
     recorded = [torch.zeros(1, dtype=torch.long)] * 5
     drafter, verifier = made.judged().get(name, (made.drafters(recorded).get(name), None))
     method = made.method(drafter, False, verifier)
-    Untouched(monkeypatch, made.model, made.model.model, made.student.model, *made.networks[1:])
+    Untouched(monkeypatch, made.model, made.model.model, made.student.model, *made.networks)
     longest = method.target.context
     bad = {
         "has no tokens": replace(made.prompts[0], branches=((),)),

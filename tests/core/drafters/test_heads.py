@@ -22,13 +22,12 @@ from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.parallel import divergence, foresight, laws, overlap
 
 from ...covering import every_pair
-from ..conftest import chosen
+from ..conftest import DTYPES, chosen
 
 KINDS = {"heads": (MedusaHeads, divergence), "block": (BlockNetwork, overlap)}
 LEARNING = KINDS | {"hydra": (HydraHeads, divergence), "above": (AboveHeads, divergence)}
 DRAFTER = {"heads": MultiTokenDrafter, "block": MultiTokenDrafter, "hydra": HydraDrafter, "above": AboveDrafter}
 STEPS = {"heads": 300, "block": 100, "hydra": 60, "above": 60}
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SETTINGS = {"greedy": Sampling(temperature=0), "sampled": Sampling()}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import pytest
-import torch
 from torch import Tensor
 
 from polydraft.core.decode import decode, join, leave, start, step
@@ -14,9 +13,9 @@ from polydraft.core.target import Prompt
 
 from ...covering import every_pair
 from ...decoding import run, same
+from ..conftest import DTYPES
 from .lab import COUPLED, LatentOracle, lab, longer, prompts
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SPREADS = (3.0, 0.3)  # hardly anything drafted is right, and most of it
 DRAFTERS = tuple(lab().drafters({}))
 CHAINED = tuple(lab().chained())

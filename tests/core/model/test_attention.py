@@ -15,7 +15,7 @@ from polydraft.core.model import attention
 from polydraft.core.model.attention import KERNELS, KEYS, NAME, PRODUCTS, Heads, attend, folded, views_alike
 from polydraft.core.model.precision import native_bf16
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+from ..conftest import DTYPES
 
 
 def drawn(dtype: torch.dtype, groups: int, columns: int, rows: int, length: int, size: int) -> tuple:

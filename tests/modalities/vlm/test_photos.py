@@ -7,7 +7,6 @@ The Qwens look at every pixel of it, which takes a minute each: they get max_pix
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -19,6 +18,7 @@ from polydraft.core.law.sampling import Sampling
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversations
 
+from ...covering import EVERY
 from .conftest import MAKERS, TEXT, VISION, generated, method, oracle, picture, run
 
 SQUARES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
@@ -46,7 +46,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "qwen2_5_vl": ({"size": {"shortest_edge": 3136, "longest_edge": 12845056}}, {}, 144 * 108),
     "qwen3_vl": ({"size": {"shortest_edge": 65536, "longest_edge": 16777216}}, {}, 126 * 94),
 }  # fmt: skip
-LARGE = {} if os.environ.get("POLYDRAFT_EVERY") else {"qwen2_5_vl": 10**6, "qwen3_vl": 10**6}  # pixels
+LARGE = {} if EVERY else {"qwen2_5_vl": 10**6, "qwen3_vl": 10**6}  # pixels
 
 
 def settle(file: Path, values: dict[str, Any]) -> None:
