@@ -3,7 +3,7 @@
     @pytest.mark.parametrize(("dtype", "setting", "guidance"), every_pair(DTYPES, SETTINGS, (1.0, 2.5)))
     @pytest.mark.parametrize("family", first(1, FAMILIES))
 
-The runs in which every value occurs once are tried always; those that let the other pairs meet are marked `thorough`
+Runs with a value that none before had are tried always; those that only let other pairs meet are marked `thorough`
 (`pytest -m thorough`), as are the values that are not among the `first`. What only three values together bring out is
 looked for with POLYDRAFT_EVERY=1, which takes all combinations.
 """
@@ -36,10 +36,11 @@ def every_pair(*settings: Iterable[Any]) -> list[Any]:
     missing, new = set().union(*map(pairs, every)), set().union(*map(enumerate, every))
     chosen = []
     while missing:
-        best = max(every, key=lambda places: (len(new & set(enumerate(places))), len(pairs(places) & missing)))
-        chosen.append(pytest.param(*told(best), marks=() if new & set(enumerate(best)) else pytest.mark.thorough))
+        best = max(every, key=lambda places: len(pairs(places) & missing))
+        first_seen = new & set(enumerate(best))
+        chosen.append(pytest.param(*told(best), marks=() if first_seen else pytest.mark.thorough))
         missing -= pairs(best)
-        new -= set(enumerate(best))
+        new -= first_seen
     return chosen
 
 
