@@ -25,7 +25,7 @@ from polydraft.apps.journal import Journal
 from polydraft.core.errors import InvalidArgument, PolydraftError
 from polydraft.core.methods.kinds import parse
 from polydraft.modalities.loading import card
-from polydraft.modalities.output import whole
+from polydraft.modalities.output import write_text
 
 RESULTS = "results.jsonl"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -184,7 +184,6 @@ def do(job: Job, folder: Path) -> dict[str, Any]:
 def save(result: Any, modality: str, path: Path) -> None:
     """A picture, a sound or a text, whole or not at all."""
     if modality == "vlm":
-        with whole(path) as file:
-            file.write(f"{result.text}\n".encode())
+        write_text(path, f"{result.text}\n")
     else:
         result.save(path)

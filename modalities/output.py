@@ -30,7 +30,7 @@ def whole(path: Path, *failures: type[Exception]) -> Iterator[IO[bytes]]:
     caught: tuple[type[Exception], ...] = (OSError, *failures)
     temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=path.suffix, delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
             temporary = Path(file.name)
             yield file
         temporary.chmod(0o644)
@@ -40,3 +40,9 @@ def whole(path: Path, *failures: type[Exception]) -> Iterator[IO[bytes]]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """`text` as the file `path`, whole or not at all; raises OutputUnwritable."""
+    with whole(path) as file:
+        file.write(text.encode())

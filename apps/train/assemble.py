@@ -24,6 +24,7 @@ from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.core.methods.registry import readers
 from polydraft.modalities.image import shows
 from polydraft.modalities.image import vocabulary as of_images
+from polydraft.modalities.output import write_text
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
@@ -147,7 +148,7 @@ def assemble(runs: Path, out: Path) -> None:
     manifest["drafters"] = {kind: folder for kind, folder in DRAFTERS.items() if (out / folder).is_dir()}
     if chosen := next((method for method, kind in form.methods if kind in manifest["drafters"]), None):
         manifest["defaults"] |= {"method": chosen}
-    path.write_text(json.dumps(manifest, indent=2) + "\n")
+    write_text(path, json.dumps(manifest, indent=2) + "\n")
 
 
 def plot_curves(runs: Path, path: Path, titles: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ import torch
 import polydraft
 from polydraft.apps.train.trial import Trial
 from polydraft.modalities.hub import is_repository
-from polydraft.modalities.output import whole
+from polydraft.modalities.output import write_text
 
 FILE = "README.md"
 COMMANDS = {
@@ -91,8 +91,7 @@ def write(report: Report, folder: Path) -> None:
         "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in table.items()), "",
         "```bash", report.load, "```", "",
     ]  # fmt: skip
-    with whole(folder / FILE) as file:
-        file.write("\n".join(lines).encode())
+    write_text(folder / FILE, "\n".join(lines))
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:

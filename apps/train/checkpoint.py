@@ -15,20 +15,22 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from polydraft.core.training.shipping import shipped
+from polydraft.modalities.output import whole, write_text
 
 Curve = list[dict[str, float]]
 
 
 def save(model: Any, folder: Path) -> None:
-    """`model.config` and all weights, as config.json and safetensors."""
-    save_file(shipped(model), folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(asdict(model.config), indent=2) + "\n")
+    """`model.config` and all weights, as config.json and safetensors; neither file is ever half written."""
+    with whole(folder / "model.safetensors") as file:
+        save_file(shipped(model), file.name)
+    write_text(folder / "config.json", json.dumps(asdict(model.config), indent=2) + "\n")
 
 
 def save_pretrained(model: PreTrainedModel, folder: Path, curve: Curve) -> None:
     """Weights, each once, and the loss curve."""
     model.save_pretrained(folder, state_dict=shipped(model))
-    (folder / "curve.json").write_text(json.dumps(curve))
+    write_text(folder / "curve.json", json.dumps(curve))
 
 
 def known(folder: Path, name: str = "curve.json") -> Curve:

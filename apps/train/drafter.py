@@ -38,7 +38,7 @@ from polydraft.core.training.distill import STATE, distil
 from polydraft.core.training.examples import Examples
 from polydraft.modalities import loading
 from polydraft.modalities.image.target import EMBEDDINGS
-from polydraft.modalities.output import whole
+from polydraft.modalities.output import write_text
 from polydraft.modalities.pipeline import Pipeline
 
 DRAW, DISTIL, TRY = 0.25, 0.65, 0.1  # of the minutes given
@@ -273,5 +273,4 @@ def what_is_left(out: Path, folder: Path) -> Iterator[None]:
 
 
 def keep(file: Path, value: Any) -> None:
-    with whole(file) as made:
-        made.write((json.dumps(value) + "\n").encode())
+    write_text(file, json.dumps(value) + "\n")

@@ -31,6 +31,7 @@ from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import among
 from polydraft.core.training.distill import collect
 from polydraft.core.training.examples import Examples, read
+from polydraft.modalities.output import whole
 
 TOGETHER = 8  # rows written on, or read, at a time
 SEEN = "features"  # the folder of what the target saw
@@ -165,9 +166,5 @@ def write(file: Path, prompts: list[Prompt], outputs: list[Tensor]) -> None:
 
 def save(tensors: dict[str, Tensor], file: Path) -> None:
     """All of `file`, or nothing."""
-    aside = file.with_suffix(".part")
-    try:
-        save_file(tensors, aside)
-        aside.replace(file)
-    finally:
-        aside.unlink(missing_ok=True)
+    with whole(file) as made:
+        save_file(tensors, made.name)

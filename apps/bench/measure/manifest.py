@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import OutputUnwritable
+from polydraft.modalities.output import write_text
 
 
 def store(path: Path, changes: Mapping[str, Any]) -> None:
-    """Only these keys of the manifest as it is on disk now change; written beside it first, then renamed."""
+    """Only these keys of the manifest as it is on disk now change; the file is written whole or not at all."""
+    manifest = json.loads(path.read_text(encoding="utf-8")) | changes
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8")) | changes
-        temporary = path.with_name(f".{path.name}")
-        temporary.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputUnwritable(f"{path} cannot be written ({error}); leave --write out or copy the model.") from error
+        write_text(path, json.dumps(manifest, indent=2) + "\n")
+    except OutputUnwritable as error:
+        raise OutputUnwritable(f"{path} cannot be written; leave --write out or copy the model.") from error

@@ -18,6 +18,7 @@ from polydraft.apps.bench.measure import plots, table
 from polydraft.apps.commands.shared.terminal import note, print_json, print_table
 from polydraft.core.errors import OutputUnwritable
 from polydraft.modalities.image.result import write_picture
+from polydraft.modalities.output import write_text
 
 Sheet = tuple[list[str], list[list[str]]]  # headers and rows
 
@@ -91,11 +92,9 @@ def write(folder: Path, name: str, text: str) -> None:
     """One file, whole or not at all; the folder is made if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{name}"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(folder / name)
     except OSError as error:
-        raise OutputUnwritable(f"{folder} cannot be written ({error}); give another folder.") from error
+        raise OutputUnwritable(f"{folder} cannot be made ({error}); give another folder.") from error
+    write_text(folder / name, text)
 
 
 def check_promises(broken: Iterable[str], faulty: Iterable[str] = ()) -> None:

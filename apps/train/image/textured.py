@@ -26,6 +26,7 @@ from polydraft.apps.train.image.data import Codes, encoded, open_tokenizer, to_p
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image import plan
 from polydraft.modalities.image.vq import VQTokenizer
+from polydraft.modalities.output import whole
 from polydraft.modalities.world.scene import place
 from polydraft.modalities.world.words.captions import describe
 from polydraft.modalities.world.worlds import TEXTURED
@@ -100,14 +101,12 @@ class Shards:
 
 def write(path: Path, scenes: list[Told]) -> None:
     """One shard, whole or not at all."""
-    part = path.with_suffix(".part")
-    with part.open("wb") as file:
+    with whole(path) as file:
         np.savez_compressed(
             file, codes=np.stack([told.codes for told in scenes]).astype(np.uint16),
             captions=np.array(json.dumps([told.captions for told in scenes])),
             plans=np.array(json.dumps([told.plan for told in scenes])),
         )  # fmt: skip
-    part.rename(path)
 
 
 def run(tokenizer: Path, out: Path, scenes: int, seed: int = 0, first: int = 0, every: int = 1) -> None:

@@ -38,6 +38,7 @@ from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
+from polydraft.modalities.output import whole
 from polydraft.modalities.world.judging.likeness import octaves
 from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import BACKGROUNDS, Scene, place
@@ -233,8 +234,8 @@ class Tokenizing:
         save(self.model, out)
         state: dict[str, Any] = {name: part.state_dict() for name, part in self.parts().items()}
         state |= {"counts": self.moving.counts, "sums": self.moving.sums, "step": self.step, "seconds": self.seconds}
-        torch.save(state, out / "run.pt.part")
-        (out / "run.pt.part").rename(out / "run.pt")
+        with whole(out / "run.pt") as file:
+            torch.save(state, file)
 
     def go_on(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)

@@ -33,6 +33,7 @@ from polydraft.core.model.precision import mixed
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
+from polydraft.modalities.output import write_text
 from polydraft.modalities.world.scene import CELLS
 
 TURNS, FADE = 2, 0.8  # on its own predictions; a later turn counts less
@@ -108,7 +109,7 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
 
 def save(student: EagleNetwork, out: Path, curve: checkpoint.Curve) -> None:
     student.save_pretrained(out, state_dict=shipped(student))
-    (out / "curve.json").write_text(json.dumps(curve))
+    write_text(out / "curve.json", json.dumps(curve))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from torch import Tensor
 from polydraft.apps.train.speech.corpus.data import load_shard, respelled
 from polydraft.core.errors import DataUnavailable
 from polydraft.core.training.examples import Examples
+from polydraft.modalities.output import whole
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SAMPLES, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE
@@ -42,13 +43,12 @@ def code(shard: Path, codec: SpeechCodec, tokenizer: Tokenizer, out: Path, seed:
         codes = codec.encode(torch.from_numpy(said.samples[None].astype(np.float32) / 32768))[0]
         rows.append((ids[0], ids[1:-1], times, codes.numpy()))
     voices, symbols, times, codes = zip(*rows, strict=True)
-    unfinished = out.with_suffix(".part.npz")
-    np.savez(
-        unfinished, voices=np.array(voices, np.uint16), symbols=np.concatenate(symbols).astype(np.uint16),
-        times=np.concatenate(times), codes=np.concatenate(codes).astype(np.uint16),
-        symbol_counts=np.array([len(one) for one in symbols]), code_counts=np.array([len(one) for one in codes]),
-    )  # fmt: skip
-    unfinished.replace(out)
+    with whole(out) as file:
+        np.savez(
+            file, voices=np.array(voices, np.uint16), symbols=np.concatenate(symbols).astype(np.uint16),
+            times=np.concatenate(times), codes=np.concatenate(codes).astype(np.uint16),
+            symbol_counts=np.array([len(one) for one in symbols]), code_counts=np.array([len(one) for one in codes]),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

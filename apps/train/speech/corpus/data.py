@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from polydraft.apps.train.speech.corpus import flite
 from polydraft.apps.train.speech.corpus.alignment import aligned
 from polydraft.apps.train.speech.corpus.flite import VOICES, Heard
+from polydraft.modalities.output import whole
 from polydraft.modalities.speech.text.lexicon import BOUNDARY, PUNCTUATION, symbols, word_symbols
 
 TEMPO = 0.08  # durations vary by this share either way
@@ -102,17 +103,16 @@ def shards_of(folder: Path, jobs: int, per_file: int) -> list[Path]:
 def write_shard(path: Path, jobs: list[Job]) -> Path:
     if not path.exists():
         said = [utterance for utterance in map(say, jobs) if utterance is not None]
-        unfinished = path.with_suffix(".part.npz")
-        np.savez(
-            unfinished,
-            samples=np.concatenate([one.samples for one in said]),
-            sample_ends=np.cumsum([len(one.samples) for one in said]),
-            times=np.concatenate([one.times for one in said]),
-            time_ends=np.cumsum([len(one.times) for one in said]),
-            voices=np.array([VOICES.index(one.voice) for one in said], np.uint8),
-            sentences=np.array([" ".join(one.sentence) for one in said]),
-        )
-        unfinished.replace(path)
+        with whole(path) as file:
+            np.savez(
+                file,
+                samples=np.concatenate([one.samples for one in said]),
+                sample_ends=np.cumsum([len(one.samples) for one in said]),
+                times=np.concatenate([one.times for one in said]),
+                time_ends=np.cumsum([len(one.times) for one in said]),
+                voices=np.array([VOICES.index(one.voice) for one in said], np.uint8),
+                sentences=np.array([" ".join(one.sentence) for one in said]),
+            )
     return path
 
 

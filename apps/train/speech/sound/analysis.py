@@ -21,6 +21,7 @@ from torch import Tensor
 
 from polydraft.apps.train.speech.corpus.data import load_shard
 from polydraft.apps.train.speech.corpus.flite import VOICES
+from polydraft.modalities.output import whole
 from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, SAMPLES
 from polydraft.modalities.speech.codecs.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
 from polydraft.modalities.speech.text.lexicon import SYMBOLS, symbols
@@ -84,17 +85,14 @@ def measure(shard: Path, out: Path) -> Path:
         places = np.array([SYMBOLS.index(symbol) for symbol in symbols(said.sentence)], np.uint8)
         phones.append(places[np.searchsorted(said.times[:, 1], middles, side="right").clip(max=len(places) - 1)])
     pitch, voiced, envelope, noise = (torch.from_numpy(np.concatenate(side)) for side in zip(*parts, strict=True))
-    unfinished = out.with_suffix(".part")
-    save_file(
-        {
-            "sound": torch.from_numpy(np.concatenate(sound)), "pitch": (pitch / MIDDLE).log().half(), "voiced": voiced,
-            "envelope": in_bytes(envelope, LOWEST, HIGHEST), "noise": in_bytes(noise, 0.0, 1.0),
-            "phones": torch.from_numpy(np.concatenate(phones)), "counts": torch.tensor(counts),
-            "voices": torch.tensor(voices),
-        },
-        unfinished,
-    )  # fmt: skip
-    unfinished.replace(out)
+    measured = {
+        "sound": torch.from_numpy(np.concatenate(sound)), "pitch": (pitch / MIDDLE).log().half(), "voiced": voiced,
+        "envelope": in_bytes(envelope, LOWEST, HIGHEST), "noise": in_bytes(noise, 0.0, 1.0),
+        "phones": torch.from_numpy(np.concatenate(phones)), "counts": torch.tensor(counts),
+        "voices": torch.tensor(voices),
+    }  # fmt: skip
+    with whole(out) as file:
+        save_file(measured, file.name)
     return out
 
 

@@ -30,6 +30,7 @@ from polydraft.apps.train.speech.sound.measured import Measured, Piece
 from polydraft.apps.train.speech.sound.spectra import DECIBEL, rendered, spectral_distance
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.precision import mixed
+from polydraft.modalities.output import write_text
 from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, CodecConfig, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import HOP, Frames
 from polydraft.modalities.speech.text.lexicon import SYMBOLS
@@ -121,7 +122,7 @@ def open_codec(out: Path, config: CodecConfig, decoder: bool) -> SpeechCodec:
 
 def keep(codec: SpeechCodec, out: Path, name: str, curve: Curve) -> None:
     save(codec, out)
-    (out / name).write_text(json.dumps(curve))
+    write_text(out / name, json.dumps(curve))
 
 
 def run(
