@@ -28,9 +28,10 @@ from polydraft.modalities.output import write_text
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import FLAT, WORLDS, World
 
-WEIGHTS = ("model.safetensors", "diffusion_pytorch_model.safetensors", shows.FILE)
-KINDS = ("lm", "eagle", "heads", "hydra", "above", "local", "kangaroo", "block")
-DRAFTERS = {kind: f"drafter-{kind}" for kind in KINDS}
+TENSORS = ("model.safetensors", "diffusion_pytorch_model.safetensors", shows.FILE)  # what a part may hold
+DRAFTERS = {
+    kind: f"drafter-{kind}" for kind in ("lm", "eagle", "heads", "hydra", "above", "local", "kangaroo", "block")
+}
 CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to the target, nats a token")
 # of textures: where a choice is open the likeliest few are no texture, and the unlikely end of a law is a stain where
 # it is not; a plan says what guidance would, which is a second network's work
@@ -125,9 +126,9 @@ def assemble(runs: Path, out: Path) -> None:
     form = next(form for form in FORMS if (runs / form.first).is_dir())
     out.mkdir(parents=True, exist_ok=True)
     for part in (form.first, "target", "head", *DRAFTERS.values(), f"{DRAFTERS['lm']}/head"):
-        for weights in (name for name in WEIGHTS if (runs / part / name).exists()):
+        for tensors in (name for name in TENSORS if (runs / part / name).exists()):
             (out / part).mkdir(exist_ok=True)
-            for name in ("config.json", weights):
+            for name in ("config.json", tensors):
                 shutil.copyfile(runs / part / name, out / part / name)
     (out / "target").mkdir(exist_ok=True)
     form.words(runs, out / "target")

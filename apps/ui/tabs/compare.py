@@ -25,7 +25,7 @@ from polydraft.core.errors import InvalidArgument, PolydraftError
 
 KINDS = {"image": "Picture", "speech": "Speech", "vlm": "Answer"}
 EXAMPLES = {
-    "image": ("two foxes on a navy background", "a robot above a cake on a green background"),
+    "image": ("two foxes in the snow", "a robot above a cake on a green background"),
     "speech": ("We will meet again tomorrow.", "The second train leaves at a quarter past nine."),
     "vlm": ("Describe the picture.", "What colour is the background?"),
 }

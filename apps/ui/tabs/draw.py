@@ -16,8 +16,8 @@ from polydraft.apps.ui.views.picture import data_url, picture
 from polydraft.core.errors import PolydraftError
 
 EXAMPLES = (
-    "two foxes on a navy background", "a panda to the left of a rocket on a yellow background",
-    "three small suns on a pink background", "a whale above an umbrella on a blue background",
+    "two foxes in the snow", "a panda to the left of a rocket on a yellow background",
+    "three small butterflies on grass", "a robot on a wooden table",
 )  # fmt: skip
 HINT = "A picture is {} tokens. You will see which of them each pass of the network made."
 WIDELY = 5.0  # guidance that goes far enough for most models
@@ -35,7 +35,7 @@ def tab(at: Desk) -> None:
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
             prompt = gr.Textbox(
-                EXAMPLES[0], label="Prompt", info="One to three objects, where they stand, and a background.",
+                EXAMPLES[0], label="Prompt", info="One to three objects, where they stand, and what is behind them.",
                 lines=2, max_lines=4, elem_id="draw-prompt", placeholder=EXAMPLES[1], submit_btn=False,
             )  # fmt: skip
             start, stop = desk.buttons("draw", "Draw")
@@ -48,6 +48,10 @@ def tab(at: Desk) -> None:
             with gr.Accordion("More settings", open=False):
                 method = desk.method_box(offer, "draw")
                 fine = desk.sampling(offer, "draw")
+                fine["min_p"] = gr.Slider(
+                    0, 0.95, offer.card.defaults.get("min_p", 0.0), step=0.05, label="Min p", elem_id="draw-min-p",
+                    info="Only tokens this likely beside the likeliest may be drawn; 0 is off.",
+                )  # fmt: skip
                 fine["guidance_scale"] = gr.Slider(
                     1, max(WIDELY, 2 * guidance), guidance, step=0.1, label="Guidance",
                     elem_id="draw-guidance", info="How strictly the prompt is followed; 1 is off and twice as fast.",

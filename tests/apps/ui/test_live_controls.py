@@ -42,7 +42,7 @@ FAINT = """() => {
 
 
 def test_a_link_restores_the_controls(opened: Any) -> None:
-    settings = "seed=41&method=eagle2&temperature=0.5&runs=1&top_p=warm"
+    settings = "seed=41&method=eagle2&temperature=0.5&min_p=0.3&runs=1&top_p=warm"
     page = opened(f"?tab=draw&prompt=three+bees+on+a+grey+background&{settings}")
     page.wait_for_function("document.querySelector('#draw-prompt textarea')?.value.startsWith('three bees')")
     assert page.locator("#draw-seed input").input_value() == "41"
@@ -50,6 +50,7 @@ def test_a_link_restores_the_controls(opened: Any) -> None:
     page.get_by_role("button", name="More settings").locator("visible=true").click()
     assert page.locator("#draw-method input").first.input_value().startswith("eagle2")
     assert page.locator("#draw-temperature input[type=number]").input_value() == "0.5"
+    assert page.locator("#draw-min-p input[type=number]").input_value() == "0.3"
     assert page.locator("#draw-top-p input[type=number]").input_value() == "1"  # what cannot be read is left alone
 
 
