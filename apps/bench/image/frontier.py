@@ -147,7 +147,7 @@ def strips(points: list[Point], folder: Path) -> None:
         slug = "".join(letter if letter.isalnum() or letter in ".-" else "_" for letter in point.method).strip("_")
         told = {"software": "polydraft", "method": point.method}
         write_picture(strip, folder / "strips" / f"{number:02d}-{slug}.png", told)
-    names = [point.method.replace("+", "\n+ ") for point in points]  # a rule below what it judges
+    names = ["\n+ ".join(pieces(point.method)) for point in points]  # a rule below what it judges
     write_picture(lined_up(names, drawn), folder / "strips.png", {"software": "polydraft"})
 
 
