@@ -48,13 +48,13 @@ def tab(at: Desk) -> None:
             with gr.Accordion("More settings", open=False):
                 method = desk.method_box(offer, "draw")
                 fine = desk.sampling(offer, "draw")
-                fine["min_p"] = gr.Slider(
-                    0, 0.95, offer.card.defaults.get("min_p", 0.0), step=0.05, label="Min p", elem_id="draw-min-p",
-                    info="Only tokens this likely beside the likeliest may be drawn; 0 is off.",
-                )  # fmt: skip
                 fine["guidance_scale"] = gr.Slider(
                     1, max(WIDELY, 2 * guidance), guidance, step=0.1, label="Guidance",
                     elem_id="draw-guidance", info="How strictly the prompt is followed; 1 is off and twice as fast.",
+                )  # fmt: skip
+                fine["min_p"] = gr.Slider(
+                    0, 0.95, offer.card.defaults.get("min_p", 0.0), step=0.05, label="Min p", elem_id="draw-min-p",
+                    info="Only tokens this likely beside the likeliest may be drawn; 0 is off.",
                 )  # fmt: skip
     record = gr.JSON(visible=False)
     own = desk.untouched(fine, seed=0, method=offer.method)
