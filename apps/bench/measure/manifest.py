@@ -16,8 +16,9 @@ from polydraft.modalities.output import write_text
 
 def store(path: Path, changes: Mapping[str, Any]) -> None:
     """Only these keys of the manifest as it is on disk now change; the file is written whole or not at all."""
-    manifest = json.loads(path.read_text(encoding="utf-8")) | changes
     try:
+        manifest = json.loads(path.read_text(encoding="utf-8")) | changes
         write_text(path, json.dumps(manifest, indent=2) + "\n")
-    except OutputUnwritable as error:
-        raise OutputUnwritable(f"{path} cannot be written; leave --write out or copy the model.") from error
+    except OSError as error:
+        reason = error.__cause__ or error
+        raise OutputUnwritable(f"{path} cannot be written ({reason}); leave --write out or copy the model.") from error
