@@ -30,7 +30,12 @@ def save(model: Any, folder: Path) -> None:
 def save_pretrained(model: PreTrainedModel, folder: Path, curve: Curve) -> None:
     """Weights, each once, and the loss curve."""
     model.save_pretrained(folder, state_dict=shipped(model))
-    write_text(folder / "curve.json", json.dumps(curve))
+    save_curve(curve, folder)
+
+
+def save_curve(curve: Curve, folder: Path, name: str = "curve.json") -> None:
+    """What `known` reads."""
+    write_text(folder / name, json.dumps(curve))
 
 
 def known(folder: Path, name: str = "curve.json") -> Curve:

@@ -13,7 +13,6 @@ while drafting, it is taught on them too.
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +32,6 @@ from polydraft.core.model.precision import mixed
 from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
-from polydraft.modalities.output import write_text
 from polydraft.modalities.world.scene import CELLS
 
 TURNS, FADE = 2, 0.8  # on its own predictions; a later turn counts less
@@ -109,7 +107,7 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
 
 def save(student: EagleNetwork, out: Path, curve: checkpoint.Curve) -> None:
     student.save_pretrained(out, state_dict=shipped(student))
-    write_text(out / "curve.json", json.dumps(curve))
+    checkpoint.save_curve(curve, out)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ decoder for as long again.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.apps.train.checkpoint import Curve, known, save, steps
+from polydraft.apps.train.checkpoint import Curve, known, save, save_curve, steps
 from polydraft.apps.train.clock import Clock
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
 from polydraft.apps.train.speech.corpus.flite import VOICES
@@ -30,7 +29,6 @@ from polydraft.apps.train.speech.sound.measured import Measured, Piece
 from polydraft.apps.train.speech.sound.spectra import DECIBEL, rendered, spectral_distance
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.precision import mixed
-from polydraft.modalities.output import write_text
 from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, CodecConfig, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import HOP, Frames
 from polydraft.modalities.speech.text.lexicon import SYMBOLS
@@ -122,7 +120,7 @@ def open_codec(out: Path, config: CodecConfig, decoder: bool) -> SpeechCodec:
 
 def keep(codec: SpeechCodec, out: Path, name: str, curve: Curve) -> None:
     save(codec, out)
-    write_text(out / name, json.dumps(curve))
+    save_curve(curve, out, name)
 
 
 def run(
