@@ -12,6 +12,7 @@ arguments (one sentence says what to change), 130 stopped with Ctrl-C.
 
 from __future__ import annotations
 
+import gc
 import io
 import sys
 from typing import Annotated, Any
@@ -93,7 +94,13 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a τ must not break a terminal or pipe that cannot write it
             stream.reconfigure(errors="replace")
-    app(prog_name="polydraft")
+    # what torch and transformers import stays: to look through it for garbage again and again, and once more at the
+    # end, takes two of the seconds to a first picture
+    gc.set_threshold(50_000, 20, 20)
+    try:
+        app(prog_name="polydraft")
+    finally:
+        gc.freeze()
 
 
 if __name__ == "__main__":

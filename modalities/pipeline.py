@@ -257,12 +257,12 @@ class Pipeline(ABC):
     @cached_property
     def far(self) -> dict[int, float]:
         """t(N) as far as many rows of few nodes go; measured when rows first share a pass."""
-        return self.near | self.timed(FAR, repeats=3)
+        return self.near | self.timed(FAR)
 
-    def timed(self, nodes: Sequence[int], repeats: int = 5) -> dict[int, float]:
+    def timed(self, nodes: Sequence[int]) -> dict[int, float]:
         """t(N) here."""
         prompts = self.sample_prompts()[:1]
-        return pass_seconds(self.target(guided(prompts)), prompts, nodes, repeats)
+        return pass_seconds(self.target(guided(prompts)), prompts, nodes)
 
 
 def guided(prompts: list[Prompt]) -> bool:

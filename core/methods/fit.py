@@ -21,7 +21,7 @@ from polydraft.core.tokens import side_by_side
 
 @torch.inference_mode()
 def pass_seconds(
-    target: CausalTarget, prompts: list[Prompt], nodes: Sequence[int], repeats: int = 5
+    target: CausalTarget, prompts: list[Prompt], nodes: Sequence[int], repeats: int = 3
 ) -> dict[int, float]:
     """t(N): median wall time of a target pass over root and N drafted nodes, by N."""
     state = target.empty()

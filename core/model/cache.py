@@ -8,14 +8,16 @@ sees is cut to the longest live row as its kernel wants it (`Blocks`, `EndToEnd`
 
 from __future__ import annotations
 
+import inspect
 import math
+import weakref
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from polydraft.core.model.attention import KEYS
@@ -62,7 +64,7 @@ class SlotLayer(CacheLayerMixin):
 
     def __init__(self, cache: SlotCache) -> None:
         super().__init__()
-        self.cache = cache
+        self.cache = weakref.proxy(cache)  # in a circle keys and values would wait for the garbage collector
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.keys, self.values = self.store(key_states), self.store(value_states)
@@ -211,6 +213,17 @@ class SlotCache(Cache):
             here, out_of, into = (places.to(layer.keys.device) for places in (rows, source, target))
             for store in (layer.keys, layer.values):
                 store[here, :, into] = store[here, :, out_of]
+
+
+def over(cache: Cache, module: nn.Module) -> dict[str, Cache]:
+    """`cache` as the argument of one of transformers' modules that takes one: its name changed with release 5.24."""
+    kind: Any = type(module)
+    return {cache_argument(kind): cache}
+
+
+@lru_cache(maxsize=64)
+def cache_argument(kind: Any) -> str:
+    return "cache" if "cache" in inspect.signature(kind.forward).parameters else "past_key_values"
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from polydraft.core.draft import Ahead
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.model import attention
-from polydraft.core.model.cache import Blocks, EndToEnd, SlotCache
+from polydraft.core.model.cache import Blocks, EndToEnd, SlotCache, over
 from polydraft.core.model.layers import Layers
 from polydraft.core.rows import places
 
@@ -183,8 +183,9 @@ class Network:
         if self.layers is not None:
             return self.layers(inputs, turned, cache, mask)
         turned = turned if self.coordinates is None else self.coordinates(turned)
-        named = {"inputs_embeds" if inputs.ndim == 3 else "input_ids": inputs}
-        output = self.backbone(**named, position_ids=turned, past_key_values=cache, use_cache=True, attention_mask=mask)
+        named: dict[str, Any] = {"inputs_embeds" if inputs.ndim == 3 else "input_ids": inputs}
+        named |= over(cache, self.backbone)
+        output = self.backbone(**named, position_ids=turned, use_cache=True, attention_mask=mask)
         return output.last_hidden_state.to(inputs.device)
 
     def masks(self, visible: Tensor, positions: Tensor, key_positions: Tensor) -> Any:

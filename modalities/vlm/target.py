@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
-from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.cache import SlotCache, over
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 
@@ -76,7 +76,8 @@ class VisionTarget(CausalTarget):
         )
         own = DynamicCache()  # without a configuration it forgets nothing, layers that slide included
         try:
-            output = self.model.base_model(input_ids=ids[None], past_key_values=own, use_cache=True, **inputs)
+            model = self.model.base_model
+            output = model(input_ids=ids[None], **over(own, model), use_cache=True, **inputs)
         finally:
             hook.remove()
         cache.adopt(row, own)

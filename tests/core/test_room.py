@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from dataclasses import fields, replace
 
@@ -139,3 +140,35 @@ def test_how_often_a_cache_is_copied_to_grow(lab, run, monkeypatch, rows, most):
     run(made.method(), prompts)
     assert len(set(grown)) <= most
     assert max(grown, default=512) == 512 if rows == 1 else max(grown) <= 112
+
+
+@pytest.fixture
+def uncollected():
+    """Tensors that only the garbage collector would free, since the test began; it does not run meanwhile."""
+    gc.collect()
+    gc.freeze()  # what all tests share is not looked through again
+    gc.disable()
+
+    def found() -> list[torch.Tensor]:
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        gc.set_debug(0)
+        kept = [each for each in gc.garbage if torch.is_tensor(each)]
+        gc.garbage.clear()
+        return kept
+
+    yield found
+    gc.enable()
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("name", ["plain", *DRAFTERS, *JUDGED])
+def test_a_run_gives_its_memory_back_when_it_is_let_go(lab, run, uncollected, name):
+    """Keys and values of a large model are gigabytes: none may wait in a circle for the garbage collector."""
+    made = lab()
+    recorded = [torch.zeros(30, dtype=torch.long)] * 2
+    drafter, verifier = made.judged().get(name, (made.drafters(recorded).get(name), None))
+    method = made.method(drafter, False, verifier)
+    uncollected()
+    assert run(method, made.prompts[:2]).outputs
+    assert not uncollected()

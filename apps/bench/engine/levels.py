@@ -28,6 +28,7 @@ from polydraft.core.drafters.tree.plans import Dynamic, Rank
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.model.attention import folded
+from polydraft.core.model.cache import over
 from polydraft.core.rows import places
 from polydraft.core.verify.tape import TapeVerifier
 from polydraft.modalities.loading import load
@@ -105,8 +106,9 @@ def bare(drafter: EagleDrafter, batch: Batch, inputs: torch.Tensor) -> Callable[
     cache.aim(slots)
     mask = folded((every < first) | (every == slots[..., None]), network.dtype, network.heads)
     angles = backbone.rotary_emb(inputs, slots)
+    layer = backbone.layers[0]
     return partial(
-        backbone.layers[0], inputs, attention_mask=mask, position_ids=slots, past_key_values=cache, use_cache=True,
+        layer, inputs, attention_mask=mask, position_ids=slots, **over(cache, layer), use_cache=True,
         position_embeddings=angles,
     )  # fmt: skip
 

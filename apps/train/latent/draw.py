@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaModel
 
 from polydraft.apps.bench.image.prompts import held_out
+from polydraft.core.model.cache import over
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import LatentHead
@@ -73,7 +74,7 @@ def draw(
     for _ in range(latents):
         hidden = backbone(
             inputs_embeds=entries, attention_mask=mask[:, : here.stop], position_ids=places[:, here],
-            past_key_values=cache,
+            **over(cache, backbone),
         ).last_hidden_state[:, -1]  # fmt: skip
         condition = head.condition(hidden).unflatten(0, (branches, -1)).transpose(0, 1)[:, :, None]
         drawn.append(chain(head, condition, scale, generator, temperature))

@@ -113,13 +113,13 @@ class Backbone(nn.Module):
         return other
 
     def forward(
-        self, inputs_embeds: Tensor, position_ids: Tensor, past_key_values: Any, attention_mask: Tensor, **others: Any
+        self, inputs_embeds: Tensor, position_ids: Tensor, cache: Any, attention_mask: Tensor, **others: Any
     ) -> BaseModelOutputWithPast:
         """`[rows, C, D]` each; nodes beyond the picture are never committed, and stand at its last place."""
         places = position_ids.clamp(max=self.wpe.num_embeddings - 1)
         hidden = inputs_embeds + self.wpe(places)
         for block in self.blocks:
-            hidden = block(hidden, past_key_values, attention_mask)
+            hidden = block(hidden, cache, attention_mask)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden))
 
 

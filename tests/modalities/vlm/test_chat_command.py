@@ -33,6 +33,7 @@ def model(folder_of: Callable[[str], Path]) -> Path:
 FEW = ("--max-new-tokens", "8", "--dtype", "float32")
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")  # transformers', which users would read
 def test_the_answer_alone_goes_to_stdout(scene: Path, model: Path):
     done = run("chat", scene, "What is this?", "--model", model, *FEW)
     assert done.exit_code == 0, done.stderr

@@ -15,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from polydraft.apps.bench.measure.peers.generate import padded_left
 from polydraft.apps.bench.measure.timing import Run, settle
+from polydraft.core.model.cache import over
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.latent.head import LatentHead
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
@@ -38,7 +39,7 @@ def generate(pipe: LatentImagePipeline, model: PreTrainedModel, prompts: list[Pr
         for place in range(rows[0].budget):
             at = (seen.cumsum(1) - 1).clamp(min=0)[:, -embedded.shape[1] :]
             hidden = model(
-                inputs_embeds=embedded, attention_mask=seen, position_ids=at, past_key_values=cache, use_cache=True
+                inputs_embeds=embedded, attention_mask=seen, position_ids=at, **over(cache, model), use_cache=True
             ).last_hidden_state[:, -1:]
             condition = head.condition(hidden.unflatten(0, (branches, -1)).transpose(0, 1))
             x = torch.randn(len(rows), 1, head.size, generator=generator, device=pipe.device) * head.start
