@@ -20,7 +20,7 @@ from polydraft.apps.commands.shared.terminal import print_json, print_table
 
 # As in pyproject.toml; a test holds the two together.
 LEAST_VERSIONS = {
-    "torch": "2.11", "transformers": "5.23", "diffusers": "0.36", "safetensors": "0.6", "tokenizers": "0.22",
+    "torch": "2.11", "transformers": "5.23", "diffusers": "0.40", "safetensors": "0.6", "tokenizers": "0.22",
     "numpy": "2.0", "pillow": "11",
 }  # fmt: skip
 IMPORT_NAMES = {"pillow": "PIL"}

@@ -106,7 +106,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
 
     def read() -> Any:
         made: Any = AutoencoderKL.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, torch_dtype=dtype, low_cpu_mem_usage=False
+            folder, local_files_only=True, use_safetensors=True, dtype=dtype, low_cpu_mem_usage=False
         )
         made.to(device).eval().requires_grad_(False)
         return made

@@ -74,7 +74,7 @@ class GlmImage(PictureFamily):
 
         def read() -> Any:
             made: Any = GlmImagePipeline.from_pretrained(
-                parts.card.path, processor=None, vision_language_encoder=None, torch_dtype=dtype,
+                parts.card.path, processor=None, vision_language_encoder=None, dtype=dtype,
                 local_files_only=True, use_safetensors=True, low_cpu_mem_usage=is_accelerate_available(),
             )  # fmt: skip
             made.set_progress_bar_config(disable=True)

@@ -55,7 +55,7 @@ class LatentAutoencoder(nn.Module):
         """The autoencoder that diffusers saved in `folder`, in bf16, as it ships."""
         return cls(
             AutoencoderKL.from_pretrained(
-                folder, torch_dtype=torch.bfloat16, use_safetensors=True, low_cpu_mem_usage=False
+                folder, dtype=torch.bfloat16, use_safetensors=True, low_cpu_mem_usage=False
             ).eval()
         )
 
