@@ -166,8 +166,8 @@ def place(composition: Composition, rng: np.random.Generator) -> Scene:
             size = group.size or ("large", "small")[rng.integers(2)]
             cells = (CANVAS - SIZES[size]) // GRID + 1
             for _ in range(group.count):
-                x, y = rng.integers(cells, size=2) * GRID
-                objects.append(Placed(group.kind, size, int(x), int(y)))
+                x, y = (int(rng.integers(cells)) * GRID for _ in range(2))
+                objects.append(Placed(group.kind, size, x, y))
                 owners.append(owner)
         if any(overlap(a, b) for i, a in enumerate(objects) for b in objects[:i]):
             continue

@@ -148,20 +148,22 @@ class GlyphCodes:
 
     def __init__(self, vq: VQTokenizer) -> None:
         self.size = vq.config.codebook_size
-        empty = self.encode(vq, [Scene(name, ()) for name in BACKGROUNDS])
+        empty = self.encode(vq, [Scene(name, ()) for name in BACKGROUNDS], 1)
         self.empty = {name: codes[0, 0] for name, codes in zip(BACKGROUNDS, empty, strict=True)}
         self.glyphs: dict[tuple[str, str, str], NDArray[np.int64]] = {}
         for background in BACKGROUNDS:
             for size, pixels in SIZES.items():
                 cells = pixels // GRID
-                pictures = self.encode(vq, [Scene(background, (Placed(kind, size, 0, 0),)) for kind in KINDS])
-                for kind, codes in zip(KINDS, pictures, strict=True):
-                    self.glyphs[background, size, kind] = codes[:cells, :cells]
+                alone = self.encode(vq, [Scene(background, (Placed(kind, size, 0, 0),)) for kind in KINDS], cells)
+                for kind, codes in zip(KINDS, alone, strict=True):
+                    self.glyphs[background, size, kind] = codes
 
     @staticmethod
     @torch.no_grad()
-    def encode(vq: VQTokenizer, scenes: list[Scene]) -> NDArray[np.int64]:
-        return encoded(vq, to_pixels([scene.matted() for scene in scenes]))
+    def encode(vq: VQTokenizer, scenes: list[Scene], cells: int = SIDE) -> NDArray[np.int64]:
+        """Codes of so many cells down and across from the top left corner, `[B, cells, cells]`."""
+        side = cells * GRID
+        return encoded(vq, to_pixels([scene.matted()[:side, :side] for scene in scenes]))
 
     def of(self, scene: Scene) -> NDArray[np.int64]:
         """A scene's codes, `[H/8, W/8]`."""
