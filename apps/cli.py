@@ -4,7 +4,7 @@
     polydraft speech "We will meet again tomorrow." -o out.wav
     polydraft chat frogs.png "How many frogs are there?"
     polydraft models tiny-image
-    python -m polydraft.apps.cli --help
+    python -m polydraft --help
 
 Results go to stdout; progress, notes and errors to stderr. Exit status: 0 fine, 1 a promise or a part is broken, 2 bad
 arguments (one sentence says what to change), 130 stopped with Ctrl-C.
@@ -101,7 +101,3 @@ def main() -> None:
         app(prog_name="polydraft")
     finally:
         gc.freeze()
-
-
-if __name__ == "__main__":
-    main()

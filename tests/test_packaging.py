@@ -100,7 +100,7 @@ def test_installed_wheel_runs_from_anywhere(wheel: Path, tmp_path: Path) -> None
     assert Path(where.strip()).resolve().is_relative_to(site.resolve())
     glyphs = "from importlib.resources import files; print((files('polydraft.assets') / 'world').is_dir())"
     assert python("-c", glyphs, cwd=empty, path=site).strip() == "True"
-    assert "image" in python("-m", "polydraft.apps.cli", "--help", cwd=empty, path=site)
+    assert "image" in python("-m", "polydraft", "--help", cwd=empty, path=site)
 
 
 OFFLINE = """

@@ -240,7 +240,7 @@ def test_training_refuses_an_unknown_kind(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_stops_and_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "polydraft.apps.cli", "image", PROMPT, "--n", "8", "--no-speculative"]
+    command = [sys.executable, "-m", "polydraft", "image", PROMPT, "--n", "8", "--no-speculative"]
     process = subprocess.Popen(
         [*command, "-o", str(tmp_path / "x.png"), "--map", str(tmp_path / "map.png")], env=ENVIRONMENT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -24,7 +24,7 @@ from ..covering import first
 from .command_line import ENVIRONMENT, ROOT, assert_refused, run
 
 TEXT = "We will meet again tomorrow."
-COMMAND = [sys.executable, "-m", "polydraft.apps.cli", "speech"]
+COMMAND = [sys.executable, "-m", "polydraft", "speech"]
 
 
 @pytest.mark.parametrize("suffix", first(2, ["wav", "opus", "flac", "mp3", "ogg"]))

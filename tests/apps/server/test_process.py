@@ -22,7 +22,7 @@ TEXT = f"{SENTENCES} {SENTENCES}"
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "polydraft.apps.cli", "serve", "--port", "0", "--speech", "tiny-speech", "--no-ui"]
+    command = [sys.executable, "-m", "polydraft", "serve", "--port", "0", "--speech", "tiny-speech", "--no-ui"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("POLYDRAFT_")}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean) as started:
         yield started
@@ -63,7 +63,5 @@ def test_sigterm_lets_accepted_requests_finish(process: subprocess.Popen[str], l
 def test_what_cannot_be_served_is_refused_at_once(live: Live) -> None:
     port = live.url.rpartition(":")[2]
     for arguments, word in ((["--port", port], "another --port"), (["--host", "0.0.0.0"], "--api-key")):
-        done = subprocess.run(
-            [sys.executable, "-m", "polydraft.apps.cli", "serve", *arguments], capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-m", "polydraft", "serve", *arguments], capture_output=True, text=True)
         assert done.returncode == 2 and word in done.stderr and "Traceback" not in done.stderr

@@ -28,7 +28,7 @@ def test_a_taken_port_is_refused() -> None:
 
 def test_it_serves_the_page_until_it_is_stopped(tmp_path: Path) -> None:
     pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
-    command = [sys.executable, "-m", "polydraft.apps.cli", "ui", "--port", "0", "--vlm", "tiny-vlm"]
+    command = [sys.executable, "-m", "polydraft", "ui", "--port", "0", "--vlm", "tiny-vlm"]
     environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1", "POLYDRAFT_API_KEY": "a key of the server, not the page's"}
     notes = tmp_path / "notes.txt"
     with notes.open("w") as told, subprocess.Popen(
