@@ -7,9 +7,12 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from polydraft.core.errors import OutputUnwritable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def writable(path: str | Path, endings: Collection[str], what: str) -> Path:
@@ -46,3 +49,11 @@ def write_text(path: Path, text: str) -> None:
     """`text` as the file `path`, whole or not at all; raises OutputUnwritable."""
     with whole(path) as file:
         file.write(text.encode())
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """`tensors` as a safetensors file, whole or not at all; raises OutputUnwritable."""
+    from safetensors.torch import save_file
+
+    with whole(path) as file:
+        save_file(tensors, file.name)

@@ -11,19 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from polydraft.core.training.shipping import shipped
-from polydraft.modalities.output import whole, write_text
+from polydraft.modalities.output import write_tensors, write_text
 
 Curve = list[dict[str, float]]
 
 
 def save(model: Any, folder: Path) -> None:
     """`model.config` and all weights, as config.json and safetensors; neither file is ever half written."""
-    with whole(folder / "model.safetensors") as file:
-        save_file(shipped(model), file.name)
+    write_tensors(folder / "model.safetensors", shipped(model))
     write_text(folder / "config.json", json.dumps(asdict(model.config), indent=2) + "\n")
 
 

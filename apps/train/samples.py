@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
@@ -31,7 +30,7 @@ from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import among
 from polydraft.core.training.distill import collect
 from polydraft.core.training.examples import Examples, read
-from polydraft.modalities.output import whole
+from polydraft.modalities.output import write_tensors
 
 TOGETHER = 8  # rows written on, or read, at a time
 SEEN = "features"  # the folder of what the target saw
@@ -149,7 +148,7 @@ class Samples:
                 sides = read(self.target, self.examples(rows))
                 for at, row in enumerate(rows):
                     features, embeddings = (side[at, : self.sizes[row]].cpu().contiguous() for side in sides)
-                    save({"features": features, "embeddings": embeddings}, self.place(row))
+                    write_tensors(self.place(row), {"features": features, "embeddings": embeddings})
                 bar.update(len(rows))
         self.seen = True
 
@@ -161,10 +160,4 @@ def write(file: Path, prompts: list[Prompt], outputs: list[Tensor]) -> None:
         kept |= {f"{row}.prompt": torch.tensor(prompt.branches[0], dtype=torch.int32), f"{row}.output": output.int()}
         for name, value in prompt.inputs.items():
             kept[f"{row}.input.{name}"] = value.to(torch.bfloat16) if value.is_floating_point() else value
-    save(kept, file)
-
-
-def save(tensors: dict[str, Tensor], file: Path) -> None:
-    """All of `file`, or nothing."""
-    with whole(file) as made:
-        save_file(tensors, made.name)
+    write_tensors(file, kept)

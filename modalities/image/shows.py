@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from safetensors.torch import save as in_bytes
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.output import whole
+from polydraft.modalities.output import write_tensors
 from polydraft.modalities.world.glyphs import KINDS
 
 FILE = "shows.safetensors"
@@ -26,8 +25,7 @@ FILE = "shows.safetensors"
 def save(shows: Tensor, folder: Path) -> None:
     """`[1 + kinds, V]` bool, in bits."""
     bits = torch.from_numpy(np.packbits(shows.numpy(), axis=1))
-    with whole(folder / FILE) as file:
-        file.write(in_bytes({"bits": bits, "codes": torch.tensor(shows.shape[1])}))
+    write_tensors(folder / FILE, {"bits": bits, "codes": torch.tensor(shows.shape[1])})
 
 
 def load(folder: Path, codes: int) -> Tensor | None:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from polydraft.apps.train import checkpoint, course
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
@@ -29,6 +29,7 @@ from polydraft.apps.train.latent.rounds import Rounds
 from polydraft.apps.train.latent.stages import fit_probe, start
 from polydraft.apps.train.together import join, meet
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
+from polydraft.modalities.output import write_tensors
 
 JUDGE_EVERY = 100  # steps
 ROUNDS = 3  # how often a scene is read
@@ -43,7 +44,7 @@ def probe_of(model: LatentModel, data: LatentBatches, runs: Path, rank: int) -> 
     probe = Probe(model.head.config.hidden, classes, model.head.size)
     if rank == 0 and not (runs / PROBE).exists():
         fit_probe(model, data, probe, PROBING)
-        save_file(probe.state_dict(), runs / PROBE)
+        write_tensors(runs / PROBE, probe.state_dict())
     meet()
     probe.load_state_dict(load_file(runs / PROBE))
     return probe
@@ -91,7 +92,7 @@ def run(
 
     def keep_both(curve: checkpoint.Curve) -> None:
         keep(model, runs, image, curve)
-        save_file(probe.state_dict(), runs / PROBE)
+        write_tensors(runs / PROBE, probe.state_dict())
 
     under_way = Rounds(model, probe, fresh, rows, rounds)
     course.run(

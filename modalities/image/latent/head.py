@@ -27,12 +27,13 @@ from typing import Self
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.latent.law import FixedNoise
 from polydraft.core.training.shipping import shipped
+from polydraft.modalities.output import write_tensors, write_text
 
 WAVES = 8  # frequencies of log sigma that the network sees
 
@@ -140,8 +141,8 @@ class LatentHead(FixedNoise, nn.Module):
 
     def save_pretrained(self, folder: Path) -> None:
         """What `from_folder` reads; weights as they ship."""
-        save_file(shipped(self), folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(asdict(self.config), indent=2) + "\n")
+        write_tensors(folder / "model.safetensors", shipped(self))
+        write_text(folder / "config.json", json.dumps(asdict(self.config), indent=2) + "\n")
 
     def use(self, config: HeadConfig) -> None:
         self.config = config

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from polydraft.apps.train.speech.corpus.data import load_shard
 from polydraft.apps.train.speech.corpus.flite import VOICES
-from polydraft.modalities.output import whole
+from polydraft.modalities.output import write_tensors
 from polydraft.modalities.speech.codecs.tiny import FRAMES, MIDDLE, SAMPLES
 from polydraft.modalities.speech.codecs.vocoder import FFT, HOP, NOISE_BANDS, SAMPLE_RATE, band_middles, between
 from polydraft.modalities.speech.text.lexicon import SYMBOLS, symbols
@@ -91,8 +90,7 @@ def measure(shard: Path, out: Path) -> Path:
         "phones": torch.from_numpy(np.concatenate(phones)), "counts": torch.tensor(counts),
         "voices": torch.tensor(voices),
     }  # fmt: skip
-    with whole(out) as file:
-        save_file(measured, file.name)
+    write_tensors(out, measured)
     return out
 
 
