@@ -50,7 +50,7 @@ def test_trees_are_fitted_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     for cost in (1.0, 0.02, 0.0):  # of a column, passes
         timed: list[int] = []
 
-        def seconds(target, asked, nodes, repeats, cost=cost, timed=timed):
+        def seconds(target, asked, nodes, cost=cost, timed=timed):
             timed.append(len(asked))
             return {count: 1 + cost * count for count in nodes}
 
