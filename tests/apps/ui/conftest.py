@@ -8,7 +8,6 @@ import shutil
 import socket
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,11 +83,9 @@ def live() -> Iterator[Live]:
     for server in servers:
         server.should_exit = True
     thread.join(STOP)
-    if thread.is_alive():  # seen at the end of long sessions alone; the next one may tell what it waits for
-        waiting = [str(task.get_coro()) for task in asyncio.all_tasks(found["loop"])]
-        warnings.warn(f"the page did not stop within {STOP} s; still under way: {waiting}", stacklevel=1)
     for at in listening:
         at.close()
+    assert not thread.is_alive(), f"the page did not stop within {STOP} s"
 
 
 @pytest.fixture(scope="module")
