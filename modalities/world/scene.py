@@ -156,6 +156,12 @@ def random_composition(
             return composition
 
 
+def somewhere(size: str, rng: np.random.Generator) -> tuple[int, int]:
+    """x and y of a box on the grid, anywhere on the canvas."""
+    places = (CANVAS - SIZES[size]) // GRID + 1
+    return int(rng.integers(places)) * GRID, int(rng.integers(places)) * GRID
+
+
 def place(composition: Composition, rng: np.random.Generator) -> Scene:
     """A scene that fits `composition`, by rejection: sizes left open are drawn, boxes do not overlap."""
     flat = composition.background in BACKGROUNDS
@@ -164,10 +170,8 @@ def place(composition: Composition, rng: np.random.Generator) -> Scene:
         owners: list[int] = []
         for owner, group in enumerate(composition.groups):
             size = group.size or ("large", "small")[rng.integers(2)]
-            cells = (CANVAS - SIZES[size]) // GRID + 1
             for _ in range(group.count):
-                x, y = (int(rng.integers(cells)) * GRID for _ in range(2))
-                objects.append(Placed(group.kind, size, x, y))
+                objects.append(Placed(group.kind, size, *somewhere(size, rng)))
                 owners.append(owner)
         if any(overlap(a, b) for i, a in enumerate(objects) for b in objects[:i]):
             continue

@@ -27,6 +27,13 @@ DRAFTERS, JUDGED = list(NAMED.drafters([])), list(NAMED.judged())
 BIG = {"deep": Dynamic(12, 16), "wide": Dynamic(10, 5, 60), "fixed": Static(8, 63)}
 
 
+def named(made, name):
+    """The method of a drafter, or of a drafter with its judge; an oracle has little to say."""
+    recorded = [torch.zeros(30, dtype=torch.long)] * len(made.prompts)
+    drafter, verifier = made.judged().get(name, (made.drafters(recorded).get(name), None))
+    return made.method(drafter, False, verifier)
+
+
 @pytest.mark.parametrize(("dtype", "guidance"), every_pair(DTYPES, (1.0, 2.5)))
 def test_prompts_of_one_token(lab, run, dtype, guidance):
     """Alone and beside longer ones: there is nothing to prefill, and no feature before the root."""
@@ -58,9 +65,7 @@ class Untouched:
 def test_what_cannot_be_decoded_is_refused_before_anything_is_computed(lab, run, monkeypatch, name):
     """One sentence, whoever drafts; nothing of the other rows is lost or computed."""
     made = lab()
-    recorded = [torch.zeros(1, dtype=torch.long)] * 5
-    drafter, verifier = made.judged().get(name, (made.drafters(recorded).get(name), None))
-    method = made.method(drafter, False, verifier)
+    method = named(made, name)
     Untouched(monkeypatch, made.model, made.model.model, made.student.model, *made.networks)
     longest = method.target.context
     bad = {
@@ -166,9 +171,7 @@ def uncollected():
 def test_a_run_gives_its_memory_back_when_it_is_let_go(lab, run, uncollected, name):
     """Keys and values of a large model are gigabytes: none may wait in a circle for the garbage collector."""
     made = lab()
-    recorded = [torch.zeros(30, dtype=torch.long)] * 2
-    drafter, verifier = made.judged().get(name, (made.drafters(recorded).get(name), None))
-    method = made.method(drafter, False, verifier)
+    method = named(made, name)
     uncollected()
     assert run(method, made.prompts[:2]).outputs
     assert not uncollected()

@@ -33,6 +33,7 @@ from polydraft.modalities.world.scene import (
     overlap,
     place,
     random_composition,
+    somewhere,
 )
 from polydraft.modalities.world.words.captions import describe, with_article
 from polydraft.modalities.world.worlds import FLAT, World
@@ -58,8 +59,8 @@ def packed_scene(
     objects: list[Placed] = []
     for attempt in range(tries):
         size = "large" if attempt < tries // 3 else "small"
-        x, y = rng.integers((CANVAS - SIZES[size]) // GRID + 1, size=2) * GRID
-        item = Placed(list(KINDS)[rng.choice(len(KINDS), p=chances)], size, int(x), int(y))
+        x, y = somewhere(size, rng)
+        item = Placed(list(KINDS)[rng.choice(len(KINDS), p=chances)], size, x, y)
         if len(objects) < MOST_LISTED and not any(overlap(item, other) for other in objects):
             objects.append(item)
     background = backgrounds[int(rng.integers(len(backgrounds)))]

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polydraft.apps.train import checkpoint
 from polydraft.apps.train.latent.autoencoder import ROWS, learn_to_decode
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatches
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
@@ -62,7 +63,7 @@ def settle_head(runs: Path, minutes: float, seed: int = 0) -> None:
     glyphs = GlyphLatents(LatentAutoencoder.from_folder(runs / "vae").float())
     model = LatentModel.from_folders(runs / "target", runs / "head")
     fit_head(model, LatentBatches(glyphs, seed + 5), minutes * 60, rounds=2, packed=0.0)
-    model.head.save_pretrained(runs / "head")
+    checkpoint.save(model.head, runs / "head")
 
 
 def settle_decoder(runs: Path, minutes: float, seed: int = 0) -> None:

@@ -33,7 +33,7 @@ class LatentModel(nn.Module):
         """As they ship."""
         head.mkdir(parents=True, exist_ok=True)
         checkpoint.save_pretrained(self.backbone, backbone, curve)
-        self.head.save_pretrained(head)
+        checkpoint.save(self.head, head)
 
     def read(self, batch: LatentBatch, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """What the backbone reads, and its states, `[B, L, D]` each; tokens: `[B, CELLS, C]`, noisy."""

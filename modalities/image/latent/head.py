@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -32,8 +32,6 @@ from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.latent.law import FixedNoise
-from polydraft.core.training.shipping import shipped
-from polydraft.modalities.output import write_tensors, write_text
 
 WAVES = 8  # frequencies of log sigma that the network sees
 
@@ -138,11 +136,6 @@ class LatentHead(FixedNoise, nn.Module):
         head = cls(HeadConfig(**json.loads((folder / "config.json").read_text())))
         head.load_state_dict(load_file(folder / "model.safetensors"))
         return head
-
-    def save_pretrained(self, folder: Path) -> None:
-        """What `from_folder` reads; weights as they ship."""
-        write_tensors(folder / "model.safetensors", shipped(self))
-        write_text(folder / "config.json", json.dumps(asdict(self.config), indent=2) + "\n")
 
     def use(self, config: HeadConfig) -> None:
         self.config = config

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from polydraft.apps.train import checkpoint
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 
@@ -116,7 +117,7 @@ def test_a_reading_begins_as_nothing_and_then_bends_what_is_read() -> None:
 
 
 def test_a_folder_keeps_it(head: LatentHead, tmp_path: Path) -> None:
-    head.save_pretrained(tmp_path)
+    checkpoint.save(head, tmp_path)
     again = LatentHead.from_folder(tmp_path).eval()
     assert again.config == head.config == HeadConfig(**asdict(SMALL))
     hidden = torch.randn(1, 8)

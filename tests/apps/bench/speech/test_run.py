@@ -22,11 +22,11 @@ OPTIONS = ("bench", "speech", "--sentences", "1", "--prose", "1", "--timed", "1"
 
 def test_speed_and_understanding_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "passages", lambda count: [Passage("prose", "It rains.")] * count)
-    done = run(*OPTIONS, "--methods", "vadusa", "--json", "-o", tmp_path / "out")
+    done = run(*OPTIONS, "--methods", "vadusa,vadusa+top-k(k=20)", "--json", "-o", tmp_path / "out")
     assert done.exit_code == 0, done.stderr
     value = json.loads(done.stdout)
     speed = {row["method"]: row for row in value["speed"]}
-    assert list(speed) == ["ar", "vadusa", "transformers generate"]
+    assert list(speed) == ["ar", "vadusa", "vadusa+top-k(k=20)", "transformers generate"]
     assert speed["vadusa"]["same"] is True and speed["vadusa"]["tau"] > 1.2
     names = {"ar": "ar", "generate": "transformers generate"}
     assert all(speed[names[row["baseline"]]]["S"] == 1 for row in speed.values())

@@ -50,7 +50,7 @@ def test_the_last_things_law_is_every_place_that_is_left(seed: int) -> None:
     [
         Composition("blue", (Group("cat", 3),)),
         Composition("blue", (Group("cat", 1), Group("dog", 2, "small")), "left"),
-        Composition("blue", (Group("cat", 2, "small"), Group("dog", 1)), "above"),
+        Composition("blue", (Group("cat", 2, "large"), Group("dog", 1)), "above"),
     ],
 )
 def test_laws_are_shares_of_scenes(composition: Composition) -> None:
