@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydraft.core.rows import places
 from polydraft.core.tokens import either, take
 
 
@@ -85,9 +86,9 @@ class Draft:
     def led_by(self, leaf: Tensor) -> Draft:
         """The same trees with the path to node `leaf` `[B]` in front."""
         rows, nodes = self.tokens.shape[:2]
-        path = self.lineage[torch.arange(rows, device=leaf.device), leaf + 1, 1:]
-        places = torch.arange(nodes, device=leaf.device)
-        order = torch.where(path, places, places + nodes).argsort(1)  # ancestors come first, in their order
+        path = self.lineage[places(rows, leaf.device), leaf + 1, 1:]
+        place = places(nodes, leaf.device)
+        order = torch.where(path, place, place + nodes).argsort(1)  # ancestors come first, in their order
         parents = self.parents.gather(1, order)
         parents = torch.where(parents < 0, -1, order.argsort(1).gather(1, parents.clamp(min=0)))
         return replace(
@@ -100,7 +101,7 @@ class Draft:
         What no longer fits into `room` nodes, of which the trees have no more, is dropped from the end: how much that
         is does not depend on how many nodes other rows have.
         """
-        place = torch.arange(room, device=stem.device).expand(len(stem), -1)
+        place = places(room, stem.device).expand(len(stem), -1)
         node, before = place - counts[:, None], place < counts[:, None]
         inside = node.clamp(0, self.size - 1)
         tokens = either(before, take(stem, place.clamp(max=stem.shape[1] - 1)), take(self.tokens, inside))
@@ -141,7 +142,7 @@ class Draft:
         if self.shape is not None:
             return self.shape.depth.expand(len(self.tokens), -1)
         if self.chain:
-            return torch.arange(self.size + 1, device=self.tokens.device).expand(len(self.tokens), -1)
+            return places(self.size + 1, self.tokens.device).expand(len(self.tokens), -1)
         return self.lineage.sum(-1) - 1
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polydraft.core.law.sampling import Settings
 from polydraft.core.model.cache import SlotCache, blocks
-from polydraft.core.rows import Rows
+from polydraft.core.rows import Rows, places
 from polydraft.core.tokens import put, take
 
 
@@ -62,7 +62,7 @@ class State(Rows):
 
     def valid(self) -> Tensor:
         """`[B, L]` bool: committed places of `tokens`."""
-        return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
+        return places(self.tokens.shape[1], self.tokens.device) < self.lengths[:, None]
 
     def reach(self, further: int) -> None:
         """Room for so many positions behind the longest row."""
@@ -73,6 +73,6 @@ class State(Rows):
 
     def append(self, tokens: Tensor, counts: Tensor) -> None:
         """Commit the first `counts[b]` of tokens `[B, D, …]` to every row; what follows them is written over later."""
-        places = self.lengths[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        put(self.tokens, places, tokens)
+        place = self.lengths[:, None] + places(tokens.shape[1], tokens.device)
+        put(self.tokens, place, tokens)
         self.generated = self.generated + counts

@@ -6,8 +6,9 @@ the rest. Rows join a target's state by prefilling into its pool; see `core.rows
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.sampling import Sampling, Settings
 from polydraft.core.model.cache import blocks, free_bytes
-from polydraft.core.model.kernels import prepare, weight_of
+from polydraft.core.model.kernels import layer, prepare, weight_of
 from polydraft.core.model.network import Network, keep_path
 from polydraft.core.rows import Departure
 from polydraft.core.state import State
@@ -94,6 +95,7 @@ class CausalTarget:
         self.config = model.config.get_text_config()
         self.network = self.network_of(model)
         self.context = min(self.network.context, context or self.network.context)
+        self.scaled = scaling(self.config)
 
     def network_of(self, model: PreTrainedModel) -> Network:
         """The backbone, over our cache."""
@@ -117,30 +119,21 @@ class CausalTarget:
     def embed(self, ids: Tensor) -> Tensor:
         return self.model.get_input_embeddings()(ids)
 
-    @property
+    @cached_property
     def projection(self) -> nn.Module:
         """From features to a logit an id."""
-        return self.model.get_output_embeddings()
+        found: nn.Module = self.model.get_output_embeddings()
+        return found
 
     def head(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
         """Logits of features `[..., D]`, scaled as the family does; projection: see `narrowed`."""
         logits = (self.projection if projection is None else projection)(features)
-        logits = logits.to(features.device)  # where it is spread, see `Network`
-        if (scale := getattr(self.config, "logit_scale", None)) is not None:  # Cohere
-            logits = logits * scale
-        if (scale := getattr(self.config, "logits_scaling", None)) is not None:  # Granite
-            logits = logits / scale
-        softcap = getattr(self.config, "final_logit_softcapping", None)
-        return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+        return self.scaled(logits.to(features.device))  # where it is spread, see `Network`
 
     def narrowed(self, ids: Tensor) -> nn.Module:
         """The vocabulary projection's rows `ids` alone, for `head`."""
         whole: Any = self.projection
-        made = nn.Linear(whole.in_features, len(ids), bias=whole.bias is not None, device="meta")
-        kept = {"weight": weight_of(whole)[ids]} | ({} if whole.bias is None else {"bias": whole.bias.detach()[ids]})
-        made.load_state_dict(kept, assign=True)
-        prepare(made.requires_grad_(False))
-        return made
+        return layer(weight_of(whole)[ids], None if whole.bias is None else whole.bias.detach()[ids])
 
     def scales(self, guidance_scale: Tensor, t: Tensor) -> Tensor | None:
         """`[B, R-1, N]`: how far to go from every branch to the one before it, where positions `[B, N]` choose; None is
@@ -275,3 +268,19 @@ class CausalTarget:
         if not (draft.chain or verdict.in_place):
             keep_path(state.cache, state.branches, state.cached(), verdict.path)
         state.append(verdict.tokens, verdict.counts)
+
+
+def scaling(config: Any) -> Callable[[Tensor], Tensor]:
+    """What a family does to its logits."""
+    times, over, softcap = (
+        getattr(config, name, None) for name in ("logit_scale", "logits_scaling", "final_logit_softcapping")
+    )
+
+    def scaled(logits: Tensor) -> Tensor:
+        if times is not None:  # Cohere
+            logits = logits * times
+        if over is not None:  # Granite
+            logits = logits / over
+        return logits if softcap is None else torch.tanh(logits / softcap) * softcap
+
+    return scaled

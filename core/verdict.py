@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
+from polydraft.core.rows import places
 from polydraft.core.tokens import put, take
 
 GOES_ON, EOS, LENGTH, IMPOSSIBLE = range(4)
@@ -67,7 +68,7 @@ def follow(end: Tensor, draft: Draft, choices: Tensor) -> Verdict:
     """The verdict that accepts column `end` `[B]` and its ancestors, then the target's choice `[B, N+1, …]` there."""
     rows, columns = draft.depth.shape
     deepest = draft.deepest
-    lines = torch.arange(rows, device=end.device)
+    lines = places(rows, end.device)
     on_path = draft.lineage[lines, end].clone()
     on_path[:, 0] = False
     path = torch.full((rows, deepest + 1), -1, device=end.device)
@@ -75,7 +76,7 @@ def follow(end: Tensor, draft: Draft, choices: Tensor) -> Verdict:
     place = torch.where(on_path, draft.depth - 1, deepest)
     path.scatter_(1, place, torch.arange(-1, columns - 1, device=end.device).expand_as(place))
     count = draft.depth[lines, end]
-    path = path[:, :deepest].masked_fill(torch.arange(deepest, device=end.device) >= count[:, None], -1)
+    path = path[:, :deepest].masked_fill(places(deepest, end.device) >= count[:, None], -1)
     supplied = take(choices, end[:, None])
     if deepest:
         tokens = torch.cat([take(draft.tokens, path.clamp(min=0)), supplied], 1)
@@ -92,7 +93,7 @@ def in_place(verdict: Verdict) -> Verdict:
     plain decoding's own. The token after the last such node is the target's choice there either way. `path` and
     `tokens` still hold all that was found, for a drafter to lead its next draft with.
     """
-    depth = torch.arange(verdict.path.shape[1], device=verdict.path.device)
+    depth = places(verdict.path.shape[1], verdict.path.device)
     accepted = (verdict.path == depth).cumprod(1).sum(1)
     return replace(verdict, accepted=accepted, counts=accepted + 1, end=accepted, in_place=True)
 
@@ -104,13 +105,13 @@ def cut_at_end(verdict: Verdict, left: Tensor, ends: Tensor | None, possible: Te
     whether each token could be drawn where it was chosen. Runs before anything is committed or counted, so nothing past
     the end is ever seen.
     """
-    places = torch.arange(verdict.tokens.shape[1], device=left.device)
+    place = places(verdict.tokens.shape[1], left.device)
     counts = torch.minimum(verdict.counts, left)
     finish = torch.where(counts >= left, LENGTH, GOES_ON)
-    broken = torch.where(possible, len(places), places).amin(1)  # the first place where nothing could be drawn
+    broken = torch.where(possible, len(place), place).amin(1)  # the first place where nothing could be drawn
     if ends is not None:
-        ending = ends[verdict.tokens] & (places < torch.minimum(counts, broken)[:, None])
-        stop = torch.where(ending, places + 1, len(places) + 1).amin(1)
+        ending = ends[verdict.tokens] & (place < torch.minimum(counts, broken)[:, None])
+        stop = torch.where(ending, place, len(place)).amin(1) + 1
         finish = torch.where(stop <= counts, EOS, finish)
         counts = torch.minimum(counts, stop)
     finish = torch.where(broken < counts, IMPOSSIBLE, finish)

@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from polydraft.core.rows import Rows
+from polydraft.core.rows import Rows, places
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -63,6 +63,11 @@ def row_keys(seeds: Tensor, segments: Tensor) -> Tensor:
     return mix(mix(seeds * GOLDEN + GOLDEN) + segments)
 
 
+def following(count: Tensor, ahead: int) -> Tensor:
+    """`[B, ahead]`: the positions behind `count` `[B]` tokens."""
+    return count[:, None] + places(ahead, count.device)
+
+
 def gumbel(keys: Tensor, t: Tensor, vocab: int) -> Tensor:
     """Gumbel noise `[B, K, V]` float32 for positions `t` `[B, K]` of rows with `keys` `[B]`, see `row_keys`.
 
@@ -93,7 +98,8 @@ class Noise(Rows):
     """What every row draws. on_tape: whether drafts are ranked with the tape, or with draws of their own.
 
     seeds, segments, passes, greedy: `[B]`; a greedy row's Gumbel noise is zero, so that argmax alone decides.
-    temperatures: the rows', on the host. draws: how many a pass has made so far.
+    temperatures: the rows', on the host. draws: how many a pass has made so far. drawn: of the tape in this pass, and
+    behind which counts.
     """
 
     seeds: Tensor
@@ -105,6 +111,7 @@ class Noise(Rows):
     on_tape: bool
     draws: int = 0
     keyed: tuple[Tensor, Tensor] | None = None  # seeds, and the keys made of them
+    drawn: tuple[Tensor, Tensor] | None = None
 
     @property
     def keys(self) -> Tensor:
@@ -121,11 +128,17 @@ class Noise(Rows):
     def turn(self) -> None:
         """A pass is over."""
         self.passes = self.passes + 1
-        self.draws = 0
+        self.draws, self.drawn = 0, None
 
     def tape(self, t: Tensor) -> Tensor:
         """`[B, K, V]` of the tape at positions t `[B, K]`."""
         return self.quiet(self.keys, t)
+
+    def behind(self, count: Tensor, ahead: int) -> Tensor:
+        """The tape at `ahead` positions behind `count` `[B]` tokens, drawn once a pass for drafter and judge."""
+        if self.drawn is None or self.drawn[0] is not count or self.drawn[1].shape[1] < ahead:
+            self.drawn = count, self.tape(following(count, ahead))
+        return self.drawn[1][:, :ahead]
 
     def latent(self, t: Tensor, steps: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of the tape at positions t `[B, K]`, for chains of `steps` steps over `size` coordinates, float64: standard
@@ -151,9 +164,9 @@ class Noise(Rows):
         bits = mix((self.keys + further)[:, None] * GOLDEN + t)
         return unit(bits).masked_fill(self.greedy[:, None], 0)
 
-    def window(self, t: Tensor) -> Tensor:
-        """`[B, K, V]` to rank candidates for positions t `[B, K]` with: the tape's, or fresh."""
-        return self.tape(t) if self.on_tape else self.gumbel(t.shape[1])
+    def window(self, count: Tensor, ahead: int) -> Tensor:
+        """`[B, ahead, V]` to rank candidates with for what follows `count` `[B]` tokens: the tape's, or fresh."""
+        return self.behind(count, ahead) if self.on_tape else self.gumbel(ahead)
 
     def gumbel(self, columns: int) -> Tensor:
         """`[B, columns, V]` of the second stream; another draw."""
@@ -197,7 +210,9 @@ class Places:
 
     def gumbel(self) -> Tensor | None:
         """`[B, K, V]`; None where every row is greedy."""
-        return self.noise.window(self.t) if self.noise.sampled else None
+        if not self.noise.sampled:
+            return None
+        return self.noise.tape(self.t) if self.noise.on_tape else self.noise.gumbel(self.t.shape[1])
 
     def latent(self, steps: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """See `Noise.latent`."""

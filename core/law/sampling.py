@@ -21,7 +21,7 @@ from polydraft.core.law.filters import filtered
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Places
 from polydraft.core.law.repetition import penalised, without_repeats
-from polydraft.core.rows import Rows
+from polydraft.core.rows import Rows, places
 
 COLDEST = 1e-6  # temperatures below are as good as this, whose scores are still finite
 
@@ -188,7 +188,7 @@ class Law:
 
         What an earlier pass drew (-1) it has judged.
         """
-        lines = torch.arange(len(ids), device=ids.device)[:, None]
+        lines = places(len(ids), ids.device)[:, None]
         return self.scores[lines, columns, ids].isfinite() | (columns < 0)
 
     def drawn(self, where: Places) -> Tensor:

@@ -95,6 +95,8 @@ class Product:
         return made.view(*input.shape[:-1], made.shape[-1])
 
     def block(self, rows: Tensor) -> Tensor:
+        if self.laid == self.dtype == rows.dtype:
+            return product(rows, self.packed, self.bias)
         return product(rows.to(self.laid), self.packed, self.bias).to(self.dtype)
 
 
@@ -211,6 +213,14 @@ def prepare(model: nn.Module) -> None:
             if not shared:
                 product.let_go()
     return_freed()
+
+
+def layer(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A linear layer of these, prepared for inference."""
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    made.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}), assign=True)
+    prepare(made.requires_grad_(False))
+    return made
 
 
 def return_freed() -> None:

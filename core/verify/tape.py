@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.law.noise import Noise, Places
+from polydraft.core.law.noise import Noise, Places, following
 from polydraft.core.law.sampling import Law
+from polydraft.core.rows import places
 from polydraft.core.tokens import same, take
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.rules import Match, at, may_stand
@@ -22,12 +23,14 @@ from polydraft.core.verify.rules import Match, at, may_stand
 
 @dataclass(frozen=True)
 class Columns(Places):
-    """Of a draft's columns: all nodes of one depth share their position's noise. t: `[B, D+1]`, of depths."""
+    """Of a draft's columns: all nodes of one depth share their position's noise. t: `[B, D+1]`, of depths behind
+    `count` `[B]` tokens."""
 
     draft: Draft
+    count: Tensor
 
     def gumbel(self) -> Tensor | None:
-        return at_depth(self.noise.tape(self.t), self.draft) if self.noise.sampled else None
+        return at_depth(self.noise.behind(self.count, self.t.shape[1]), self.draft) if self.noise.sampled else None
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,11 @@ class TapeVerifier:
 
     def columns(self, draft: Draft, noise: Noise, t: Tensor) -> Places:
         """What the law draws at every column."""
-        return Columns(noise, places_of(draft, t), draft)
+        return Columns(noise, following(t, draft.deepest + 1), draft, t)
 
     def spots_at(self, draft: Draft, noise: Noise, t: Tensor, further: int) -> Tensor:
         """`[B, N+1]` in 0..1, likewise, for the rule's draw `further`."""
-        return at_depth(noise.spots(places_of(draft, t), further), draft)
+        return at_depth(noise.spots(following(t, draft.deepest + 1), further), draft)
 
     def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
         return walk(draft, *self.agreeing(draft, law, noise, t))
@@ -101,7 +104,7 @@ class TargetOnlyVerifier(TapeVerifier):
         return "exact" if self.match is None else "lossy"
 
     def columns(self, draft: Draft, noise: Noise, t: Tensor) -> Columns:
-        return FreshColumns(noise, places_of(draft, t), draft)
+        return FreshColumns(noise, following(t, draft.deepest + 1), draft, t)
 
     def spots_at(self, draft: Draft, noise: Noise, t: Tensor, further: int) -> Tensor:
         return at_depth(noise.uniform(draft.deepest + 1), draft)
@@ -114,13 +117,8 @@ def walk(draft: Draft, choices: Tensor, agrees: Tensor) -> Verdict:
     return follow(torch.where(reached, draft.depth, -1).argmax(1), draft, choices)
 
 
-def places_of(draft: Draft, t: Tensor) -> Tensor:
-    """`[B, D+1]`: positions of every depth of `draft`, behind t `[B]` tokens."""
-    return t[:, None] + torch.arange(draft.deepest + 1, device=t.device)
-
-
 def at_depth(noise: Tensor, draft: Draft) -> Tensor:
     """Noise `[B, D+1, …]` of depths at every column."""
     if draft.chain:
         return noise
-    return noise[torch.arange(len(noise), device=noise.device)[:, None], draft.depth]
+    return noise[places(len(noise), noise.device)[:, None], draft.depth]

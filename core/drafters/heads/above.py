@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
-from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads, Known
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.state import State
 
@@ -47,9 +46,13 @@ class AboveHeads(HydraHeads):
     def beneath(self, known: Tensor, above: Tensor) -> Tensor:
         """As Hydra's `forward`, with the embeddings above the place that is guessed, `[..., 2 D]`."""
         place = known.shape[-1] // self.size - 2
-        read, say = self.reads[place], self.says[place]
-        known, above = known.to(say.weight.dtype), above.to(say.weight.dtype)
-        return known[..., : self.size] + say(F.silu(read(known) + self.above(above)))
+        known = known.to(self.says[place].weight.dtype)
+        return self.saying(place, known[..., : self.size], self.reads[place](known) + self.told(above))
+
+    def told(self, above: Tensor) -> Tensor:
+        """What embeddings `[..., 2 D]` add to what a head reads."""
+        said: Tensor = self.above(above.to(self.above.weight.dtype))
+        return said
 
     def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
         final = embeddings.shape[1] - 1
@@ -69,10 +72,9 @@ class AboveDrafter(HydraDrafter):
 
     model: AboveHeads
 
-    def logits(self, said: Tensor, state: State, tree: Tree, t: Tensor) -> Tensor:
+    def reads(self, said: Known, state: State, t: Tensor) -> Tensor:
         back = t - self.model.row + torch.arange(SEEN, device=t.device)  # [B, 2] of what is generated
         places = state.starts[:, None] + back
         there = (places >= 0) & (back < state.generated[:, None])
         above = self.target.embed(state.tokens.gather(1, places.clamp(min=0))) * there[..., None]
-        above = above.flatten(1)[:, None, None].expand(*said.shape[:3], -1)
-        return self.target.combine(self.target.head(self.model.beneath(said, above)), state.settings, t)
+        return super().reads(said, state, t) + self.model.told(above.flatten(1))[:, None, None]

@@ -8,9 +8,11 @@ target's own frozen one, and an untrained head repeats the target's last feature
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.drafters.heads.medusa import last
@@ -20,8 +22,11 @@ from polydraft.core.drafters.tree.candidates import Tree
 from polydraft.core.drafters.tree.drafter import TreeDrafter
 from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.model.cache import SlotCache
+from polydraft.core.model.kernels import layer, weight_of
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
+
+TABLES = 1 << 24  # bytes of what tokens add that are worth keeping
 
 
 class HydraHeads(FeatureNetwork):
@@ -35,9 +40,9 @@ class HydraHeads(FeatureNetwork):
     def __init__(self, target_config: Any, places: int = 5, hidden: int | None = None) -> None:
         super().__init__(target_config, places=places, **({} if hidden is None else {"hidden": hidden}))
         self.places, self.size = places, target_config.hidden_size
-        width = hidden or self.size
-        reads = [nn.Linear((2 + place) * self.size, width) for place in range(places)]
-        says = [nn.Linear(width, self.size) for _ in range(places)]
+        self.hidden = hidden or self.size
+        reads = [nn.Linear((2 + place) * self.size, self.hidden) for place in range(places)]
+        says = [nn.Linear(self.hidden, self.size) for _ in range(places)]
         for head in says:
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
@@ -46,9 +51,13 @@ class HydraHeads(FeatureNetwork):
     def forward(self, known: Tensor) -> Tensor:
         """`[..., (1 + k) D]`, a feature and the k tokens since, → the feature guessed next, `[..., D]`."""
         place = known.shape[-1] // self.size - 2
-        read, say = self.reads[place], self.says[place]
-        known = known.to(say.weight.dtype)
-        return known[..., : self.size] + say(nn.functional.silu(read(known)))
+        known = known.to(self.says[place].weight.dtype)
+        return self.saying(place, known[..., : self.size], self.reads[place](known))
+
+    def saying(self, place: int, feature: Tensor, read: Tensor) -> Tensor:
+        """The feature that head `place` guesses behind `feature` `[..., D]`; read: `[..., H]`, what its V makes."""
+        said: Tensor = feature + self.says[place](F.silu(read))
+        return said
 
     def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
         """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences; as in `MultiTokenNetwork`."""
@@ -61,30 +70,73 @@ class HydraHeads(FeatureNetwork):
         return torch.stack(guessed, 2)
 
 
+@dataclass(frozen=True)
+class Known:
+    """What head `place` and the K - 1 behind it know at the nodes of a level: feature `[B, R, 1, D]`, and read
+    `[B, R, W, K * H]`, the sums of what each has read."""
+
+    place: int
+    feature: Tensor
+    read: Tensor
+
+
 class HydraDrafter(TreeDrafter):
-    """What it says of a level is what its nodes know: the feature and the embeddings since, `[B, R, W, (2 + k) D]`."""
+    """What it says of a level is what is `Known` there; weights are read when it is made.
+
+    `V_k [h, e_0, …]` is a sum over the feature and every token since: what a token adds to all heads behind it is one
+    product, or a line of a table where there are few ids.
+    """
 
     def __init__(self, model: HydraHeads, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(target, plan, rank)
         self.model = model.eval()
+        self.begin_with, *self.adds = summands(model, plan.depth)
+        ids, size = target.words, sum(len(weight_of(add)) for add in self.adds)
+        self.tables = []
+        if ids * size * self.begin_with.weight.itemsize <= TABLES:
+            embeddings = target.embed(torch.arange(ids, device=target.device)).detach()
+            self.tables = [F.linear(embeddings.to(add.weight.dtype), weight_of(add)) for add in self.adds]
 
     def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
         cache = SlotCache(0, seen.lengths.shape[1]) if cache is None else cache
         cache.join(len(seen.lengths))
         return cache, (seen.lengths - 2).clamp(min=0)
 
-    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Tensor:
-        root = tokens.gather(1, own.counts[:, None] - 1)
-        return self.knowing(last(features, own.counts)[:, :, None], root)
+    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Known:
+        return self.knowing(last(features, own.counts)[:, :, None], tokens.gather(1, own.counts[:, None] - 1))
 
-    def onward(self, said: Tensor, own: ReadState, tree: Tree) -> Tensor:
-        alone = said.shape[2] == tree.width == 1  # a chain goes on from the one node there is
-        return self.knowing(said if alone else take(said, tree.above), tree.newest)
+    def onward(self, said: Known, own: ReadState, tree: Tree) -> Known:
+        alone = said.read.shape[2] == tree.width == 1  # a chain goes on from the one node there is
+        read = said.read if alone else take(said.read, tree.above)
+        place, left = said.place + 1, read[..., self.model.hidden :]
+        return Known(place, said.feature, left + self.added(place, tree.newest))
 
-    def knowing(self, known: Tensor, ids: Tensor) -> Tensor:
-        """One more token, ids `[B, W]`."""
-        embeddings = self.target.embed(ids)[:, None].expand(-1, known.shape[1], -1, -1)
-        return torch.cat([known, embeddings.to(known.dtype)], -1)
+    def knowing(self, feature: Tensor, root: Tensor) -> Known:
+        """A feature `[B, R, 1, D]` and the token that came of it, ids `[B, 1]`."""
+        feature = feature.to(self.begin_with.weight.dtype)
+        return Known(0, feature, self.begin_with(feature) + self.added(0, root))
 
-    def logits(self, said: Tensor, state: State, tree: Tree, t: Tensor) -> Tensor:
-        return self.target.combine(self.target.head(self.model(said)), state.settings, t)
+    def added(self, place: int, ids: Tensor) -> Tensor:
+        """What tokens `[B, W]` that head `place` is the first to know add for it and the rest, `[B, 1, W, …]`."""
+        if self.tables:
+            return F.embedding(ids, self.tables[place])[:, None]
+        add = self.adds[place]
+        return add(self.target.embed(ids).to(add.weight.dtype))[:, None]
+
+    def logits(self, said: Known, state: State, tree: Tree, t: Tensor) -> Tensor:
+        guessed = self.model.saying(said.place, said.feature, self.reads(said, state, t))
+        return self.target.combine(self.target.head(guessed), state.settings, t)
+
+    def reads(self, said: Known, state: State, t: Tensor) -> Tensor:
+        """What the head whose turn it is has read, `[B, R, W, H]`."""
+        return said.read[..., : self.model.hidden]
+
+
+def summands(model: HydraHeads, depth: int) -> list[nn.Linear]:
+    """What the feature begins, and what the token of every level adds, for the first `depth` heads, those that know it:
+    the columns of their V, side by side."""
+    heads = model.reads[:depth]
+    parts = [weight_of(head).split(model.size, 1) for head in heads]
+    biases = torch.cat([head.bias.detach() for head in heads])
+    adds = [layer(torch.cat([part[1 + place] for part in parts[place:]])) for place in range(depth)]
+    return [layer(torch.cat([part[0] for part in parts]), biases), *adds]

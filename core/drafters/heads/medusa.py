@@ -89,7 +89,7 @@ class MultiTokenDrafter(TreeDrafter):
 
 def last(entries: Tensor, counts: Tensor) -> Tensor:
     """Entry `counts - 1` `[B]` of `[B, R, C, D]` → `[B, R, D]`."""
-    return entries[torch.arange(len(entries), device=entries.device), :, counts - 1]
+    return entries[places(len(entries), entries.device), :, counts - 1]
 
 
 class MedusaHeads(MultiTokenNetwork):

@@ -19,9 +19,10 @@ from polydraft.core.drafters.network.reading import ReadState
 from polydraft.core.drafters.tree.candidates import Tree
 from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.law.history import History
-from polydraft.core.law.noise import Noise
+from polydraft.core.law.noise import Noise, following
 from polydraft.core.law.sampling import Sampler
 from polydraft.core.model.cache import SlotCache
+from polydraft.core.rows import places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -39,15 +40,25 @@ class Stem:
 
     @staticmethod
     def of(own: ReadState, depth: int) -> Stem:
-        longest = most(own.waiting, depth)
-        places = torch.arange(longest + 1, device=own.tokens.device)
-        from_root = (own.committed - 1)[:, None] + places.clamp(max=own.waiting[:, None])
-        seen = places <= own.waiting[:, None]
-        return Stem(own.tokens.gather(1, from_root), seen, own.waiting)
+        waiting = own.waiting
+        place = places(most(waiting, depth) + 1, own.tokens.device)
+        from_root = (own.committed - 1)[:, None] + place.clamp(max=waiting[:, None])
+        return Stem(own.tokens.gather(1, from_root), place <= waiting[:, None], waiting)
+
+    @property
+    def alone(self) -> bool:
+        """Whether no row has any but the root."""
+        return self.ids.shape[1] == 1
 
     def positions(self, state: State, levels: int) -> Tensor:
         """`[B, levels]`: that nodes of every level have."""
-        return (state.generated + self.waiting)[:, None] + torch.arange(levels, device=self.waiting.device)
+        return following(state.generated + self.waiting, levels)
+
+    def noise(self, window: Tensor, level: int) -> Tensor:
+        """`[B, 1, V]` of `window` `[B, …, V]`, which begins behind the root, for the nodes of a level."""
+        if self.alone:
+            return window[:, level, None]
+        return window[places(len(window), window.device), self.waiting + level][:, None]
 
     def history(self, state: State, tree: Tree, t: Tensor) -> History:
         """Of the live nodes of `tree`; t: `[B, 1]`, the position of their children."""
@@ -99,7 +110,7 @@ class TreeDrafter(ABC):
         said = self.read(state, own, own.tokens[:, :new], own.features[:, :, :new])
         plan, stem = self.plan.among(len(state)), Stem.of(own, self.plan.depth)
         positions = stem.positions(state, plan.depth)
-        window = noise.window(positions) if noise.sampled else None
+        window = noise.window(state.generated, stem.ids.shape[1] + plan.depth) if noise.sampled else None
         law_of = sampler.proposal if noise.on_tape else sampler
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
@@ -107,14 +118,14 @@ class TreeDrafter(ABC):
             t = positions[:, level : level + 1]
             history = stem.history(state, tree, t) if sampler.remembers(state.settings) else None
             laws.append(law_of(self.logits(said, state, tree, t), state.settings, history))
-            drawn = None if window is None else window[:, level, None]
+            drawn = None if window is None else stem.noise(window, level)
             growing = plan.grow(tree, laws[-1].scores, drawn, self.rank)
             if growing:
                 said = self.onward(said, own, tree)
         passes = self.passes(len(tree.levels))
         if noise.on_tape:  # siblings may change places: their order means nothing on the tape
             draft = plan.led(tree).after(passes)
-            return draft.under(stem.ids[:, 1:], stem.waiting, plan.nodes) if stem.ids.shape[1] > 1 else draft
+            return draft.under(stem.ids[:, 1:], stem.waiting, plan.nodes) if not stem.alone else draft
         draft, kept = plan.drafted(tree)
         if not (self.rank.draws and noise.sampled):
             return draft.after(passes)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from polydraft.core.drafters.heads import hydra
 from polydraft.core.drafters.heads.above import AboveDrafter, AboveHeads
 from polydraft.core.drafters.heads.block import BlockNetwork
 from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
-from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.candidates import Level, Tree
 from polydraft.core.drafters.tree.plans import Rank, Static, tree_places
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.law.sampling import Sampling
@@ -106,8 +107,17 @@ def test_untrained_heads_say_what_the_target_said_before(lab):
     assert ahead.shape == (2, 5, 4, 32) and torch.equal(ahead[..., 3, :], features)
 
 
-def test_hydra_knows_what_was_guessed_before(lab):
+def onward(drafter, known, ids):
+    """Behind ids `[B, 1]`, of what was known before them."""
+    first = torch.zeros_like(ids)
+    tree = Tree(len(ids), ids.device, levels=[Level(ids, first.float(), first.float(), first, first)])
+    return drafter.onward(known, None, tree)
+
+
+@pytest.mark.parametrize("tables", [0, hydra.TABLES])
+def test_hydra_knows_what_was_guessed_before(lab, monkeypatch, tables):
     """Level by level, along one path, it says what training made it say; another token on the path changes it."""
+    monkeypatch.setattr(hydra, "TABLES", tables)
     made = lab()
     target, network = made.target(), HydraHeads(made.model.config, places=3)
     for parameter in network.parameters():
@@ -116,18 +126,17 @@ def test_hydra_knows_what_was_guessed_before(lab):
     features, tokens = torch.randn(2, 1, 5, 32), torch.randint(60, (2, 5))
 
     def says(known):
-        return drafter.logits(known, target.empty(), Tree(2, known.device), torch.zeros(0, 1))[:, 0]
+        return drafter.logits(known, target.empty(), Tree(2, features.device), torch.zeros(0, 1))[:, 0]
 
     with torch.inference_mode():
         whole = network.everywhere(features[:, 0], target.embed(tokens), torch.tensor([2]))[:, 0]
         known = drafter.knowing(features[:, :, 2:3], tokens[:, 2:3])
         for place in range(3):
-            said = says(known)
-            assert torch.allclose(said, target.head(whole[:, place]), atol=1e-5)
-            following = tokens[:, 3 + place : 4 + place] if place < 2 else tokens[:, :1]
-            other = drafter.knowing(known, (following + 1) % 60)
-            known = drafter.knowing(known, following)
+            assert torch.allclose(says(known), target.head(whole[:, place]), atol=1e-5)
             if place < 2:
+                following = tokens[:, 3 + place : 4 + place]
+                other = onward(drafter, known, (following + 1) % 60)
+                known = onward(drafter, known, following)
                 assert not torch.allclose(says(known), says(other), atol=1e-3)
 
 
@@ -144,7 +153,7 @@ def test_the_row_above_is_read_where_training_read_it(lab):
 
     def says(known, place, tokens):
         state = replace(target.empty(), tokens=tokens, starts=torch.full((2,), begun), generated=generated)
-        return drafter.logits(known, state, Tree(2, known.device), generated[:, None] + place)[:, 0]
+        return drafter.logits(known, state, Tree(2, features.device), generated[:, None] + place)[:, 0]
 
     with torch.inference_mode():
         whole = network.everywhere(features[:, 0, :-1], target.embed(ids)[:, 1:], torch.tensor([start]))[:, 0]
@@ -157,18 +166,19 @@ def test_the_row_above_is_read_where_training_read_it(lab):
                 other[:, start + 2 + place - back] = (other[:, start + 2 + place - back] + 1) % 60
                 same = torch.allclose(says(known, place, other), said, atol=1e-4)
                 assert same == (back not in (row, row - 1)), back
-            known = drafter.knowing(known, ids[:, start + 2 + place : start + 3 + place])
+            if place < 2:
+                known = onward(drafter, known, ids[:, start + 2 + place : start + 3 + place])
 
 
 def test_untrained_heads_that_know_the_row_above_are_hydras(lab):
     config = lab().model.config
-    above, hydra = AboveHeads(config, places=2), HydraHeads(config, places=2)
-    for head in hydra.says:
+    above, plain = AboveHeads(config, places=2), HydraHeads(config, places=2)
+    for head in plain.says:
         torch.nn.init.normal_(head.weight)
-    above.load_state_dict(hydra.state_dict() | {"above.weight": above.above.weight})
+    above.load_state_dict(plain.state_dict() | {"above.weight": above.above.weight})
     features, embeddings = torch.randn(2, 9, 32), torch.randn(2, 9, 32)
     starts = torch.tensor([0, 3])
-    assert torch.equal(above.everywhere(features, embeddings, starts), hydra.everywhere(features, embeddings, starts))
+    assert torch.equal(above.everywhere(features, embeddings, starts), plain.everywhere(features, embeddings, starts))
     with pytest.raises(InvalidArgument, match="at most 2"):
         AboveHeads(config, places=3, row=4)
 

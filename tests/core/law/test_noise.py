@@ -63,7 +63,11 @@ def test_a_window_is_the_same_however_it_is_reached(moves, data):
     starts = [0, 3, 11]
     for jump, width in moves:
         starts = [start + jump * (row + 1) for row, start in enumerate(starts)]
-        window = tape.window(torch.tensor(starts)[:, None] + torch.arange(width))
+        counts = torch.tensor(starts)
+        window = tape.window(counts, width)
+        assert torch.equal(
+            tape.window(counts, data.draw(some.integers(1, width + 2)))[:, :width], window[:, : width + 2]
+        )
         for row, start in enumerate(starts):
             t = torch.arange(start, start + width)[None]
             direct = gumbel(row_keys(tape.seeds[row : row + 1], torch.tensor([0])), t, vocab)[0]
