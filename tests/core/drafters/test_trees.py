@@ -28,8 +28,8 @@ class Fixed:
 
     noise: torch.Tensor
 
-    def tape(self, t: torch.Tensor, further: int = 0) -> torch.Tensor:
-        return self.noise[:, : t.shape[1]]
+    def behind(self, count: torch.Tensor, ahead: int) -> torch.Tensor:
+        return self.noise[:, :ahead]
 
 
 def judged(draft: Draft, law: torch.Tensor, noise: torch.Tensor) -> Verdict:

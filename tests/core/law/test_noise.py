@@ -64,10 +64,8 @@ def test_a_window_is_the_same_however_it_is_reached(moves, data):
     for jump, width in moves:
         starts = [start + jump * (row + 1) for row, start in enumerate(starts)]
         counts = torch.tensor(starts)
-        window = tape.window(counts, width)
-        assert torch.equal(
-            tape.window(counts, data.draw(some.integers(1, width + 2)))[:, :width], window[:, : width + 2]
-        )
+        window, again = tape.window(counts, width), tape.window(counts, data.draw(some.integers(1, width + 2)))
+        assert torch.equal(again[:, :width], window[:, : again.shape[1]])
         for row, start in enumerate(starts):
             t = torch.arange(start, start + width)[None]
             direct = gumbel(row_keys(tape.seeds[row : row + 1], torch.tensor([0])), t, vocab)[0]
