@@ -8,7 +8,7 @@ changes another's bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Integral, Real
 
@@ -174,6 +174,10 @@ class Law:
     def whole(self) -> Tensor:
         """`[B, C, V]`: scores of all ids that the grammar allows, whatever a filter left of them."""
         return self.scores if self.unfiltered is None else self.unfiltered
+
+    def over(self, temperature: float) -> Law:
+        """The same law at another temperature, 1 being the one it has."""
+        return self if temperature == 1 else replace(self, scores=self.scores / temperature)
 
     @cached_property
     def logp(self) -> Tensor:

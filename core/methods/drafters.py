@@ -76,32 +76,35 @@ def dynamic(values: Values) -> Dynamic:
     return Dynamic(values["depth"], values["width"], values["total"], values["stop"])
 
 
+def ranked(values: Values) -> Rank:
+    return Rank(values.get("spread", 1.0), temperature=values["temperature"])
+
+
 def independent(context: MethodContext, values: Values) -> Drafter:
     model, translation = context.drafters["lm"]()
-    rank = Rank(values["spread"])
-    return LMDrafter(model, context.target, dynamic(values), rank, context.unread, translation)
+    return LMDrafter(model, context.target, dynamic(values), ranked(values), context.unread, translation)
 
 
 def eagle(context: MethodContext, values: Values) -> Drafter:
     plan = Static(values["depth"], values["nodes"])
-    return EagleDrafter(context.drafters["eagle"](), context.target, plan, Rank(), context.unread)
+    return EagleDrafter(context.drafters["eagle"](), context.target, plan, ranked(values), context.unread)
 
 
 def eagle2(context: MethodContext, values: Values) -> Drafter:
-    rank = Rank(values["spread"]) if "spread" in values else Rank(draws=False)
+    rank = ranked(values) if "spread" in values else Rank(draws=False)
     return EagleDrafter(context.drafters["eagle"](), context.target, dynamic(values), rank, context.unread)
 
 
 def kangaroo(context: MethodContext, values: Values) -> Drafter:
     backbone = context.drafters["kangaroo"]().backbone
-    return EarlyExitDrafter(backbone, context.target, dynamic(values), Rank(values["spread"]))
+    return EarlyExitDrafter(backbone, context.target, dynamic(values), ranked(values))
 
 
 def early_exit(context: MethodContext, values: Values) -> Drafter:
     layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
     whole: Any = context.target.network.backbone
     backbone = whole.first(layers) if hasattr(whole, "first") else shallow(context.target.model, layers)
-    return EarlyExitDrafter(backbone, context.target, dynamic(values), Rank(values["spread"]))
+    return EarlyExitDrafter(backbone, context.target, dynamic(values), ranked(values))
 
 
 def sparse(context: MethodContext, values: Values, kind: str, made: Callable[..., Drafter]) -> Drafter:
@@ -110,9 +113,9 @@ def sparse(context: MethodContext, values: Values, kind: str, made: Callable[...
     shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
     longest, nodes = min(model.places, values["depth"]), values["nodes"]
     if isinstance(nodes, ByRows):
-        return made(model, context.target, Crowded(longest, nodes.alone, shares, sized=nodes), Rank())
+        return made(model, context.target, Crowded(longest, nodes.alone, shares, sized=nodes), ranked(values))
     plan = Static(longest, nodes, shares)
-    return made(model, context.target, plan, Rank())
+    return made(model, context.target, plan, ranked(values))
 
 
 def sparse_shape(values: Values) -> str:
@@ -127,13 +130,14 @@ GUESSES = {"window": Parameter(16, "guesses a pass; fitted to the machine unless
 WINDOW = GUESSES | {
     "init": Parameter("left-law", "what fills new places", choices=(*INITIALISATIONS, PREVIEW), kind=str),
 }
-SPARSE = {
+WARMTH = {"temperature": Parameter(1.0, "of guesses; below 1, lossy rules accept more", 0.01, 2, kind=float)}
+SPARSE = WARMTH | {
     "nodes": Parameter(16, "nodes drafted", 1, 256),
     "width": Parameter(4, "most children a node; 1 is a chain", 1, 16),
     "depth": Parameter(3, "longest path, if the drafter sees as far", 1, 16),
 }
 SHARES = tuple(tuple(0.8**depth * share for share in (0.55, 0.17, 0.08, 0.05)) for depth in range(8))
-SPREAD = {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
+SPREAD = WARMTH | {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
 
 
 def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
@@ -227,7 +231,9 @@ DRAFTERS: dict[str, DraftPart] = {
         DraftPart(
             "eagle", "one layer on the target's features, a fixed tree", "Li et al. 2024, arXiv 2401.15077", eagle,
             lambda values: "tree", kind="eagle", fitted=False,
-            parameters={"depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 256)},
+            parameters=WARMTH | {
+                "depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 256),
+            },
         ),
         DraftPart(
             "eagle2", "one layer on the target's features, the best paths under the shared noise",

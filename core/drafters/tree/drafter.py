@@ -117,7 +117,7 @@ class TreeDrafter(ABC):
             level = len(tree.levels)
             t = positions[:, level : level + 1]
             history = stem.history(state, tree, t) if sampler.remembers(state.settings) else None
-            laws.append(law_of(self.logits(said, state, tree, t), state.settings, history))
+            laws.append(law_of(self.logits(said, state, tree, t), state.settings, history).over(self.rank.temperature))
             drawn = None if window is None else stem.noise(window, level)
             growing = plan.grow(tree, laws[-1].scores, drawn, self.rank)
             if growing:

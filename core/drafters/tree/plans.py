@@ -31,11 +31,14 @@ class Rank:
     """Scores of candidates, log of an estimated acceptance: `softmax((log q + g) / spread)`.
 
     spread: the scale of the drafter's error in logits, fitted to the model. draws: with the noise g, so that children
-    are draws from q, in order; without it they are the likeliest, as EAGLE-2 is published.
+    are draws from q, in order; without it they are the likeliest, as EAGLE-2 is published. temperature: of q, over that
+    of the laws; identical decoding has most of 1, for the tape chooses with 1, while a lossy rule keeps guesses that no
+    tape chose, and turns likely ones down less often.
     """
 
     spread: float = 1.0
     draws: bool = True
+    temperature: float = 1.0
 
     def ordered(self, scores: Tensor, noise: Tensor | None, width: int) -> Any:
         """The best `width` ids behind each of scores `[B, W, V]` by what comes first here, both `[B, W, width]`: values

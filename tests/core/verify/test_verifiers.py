@@ -30,6 +30,14 @@ PAIRS = {
         lambda: TableDrafter(Q, TARGET, STOPPING, Rank()),
         SpeculativeSampling(),
     ),
+    "chain of cold guesses, speculative sampling": (
+        lambda: TableDrafter(Q, TARGET, CHAIN, Rank(temperature=0.5)),
+        SpeculativeSampling(),
+    ),
+    "tree of warm guesses, recursive": (
+        lambda: TableDrafter(Q, TARGET, STATIC, Rank(temperature=1.5)),
+        RecursiveRejection(),
+    ),
     "stopping chain, block": (lambda: TableDrafter(Q, TARGET, STOPPING, Rank()), BlockVerification()),
     "chain, block": (lambda: TableDrafter(Q, TARGET, CHAIN, Rank()), BlockVerification()),
     "chain, recursive": (lambda: TableDrafter(Q, TARGET, CHAIN, Rank()), RecursiveRejection()),
