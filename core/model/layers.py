@@ -35,22 +35,21 @@ Angles: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Layers:
-    """Embeddings, layers and norm of a backbone; rotary angles are read from a table. quick: see `quick_norm`."""
+    """Embeddings, layers and norm of a backbone; rotary angles are read from a table."""
 
-    def __init__(self, backbone: Any, quick: bool = False) -> None:
-        norm = quick_norm if quick else faithful_norm
+    def __init__(self, backbone: Any) -> None:
         self.embed, self.rotary = backbone.embed_tokens, backbone.rotary_emb
-        self.stack = [Layer(layer, backbone.config, norm) for layer in backbone.layers]
-        self.norm = adding(backbone.norm, norm)
+        self.stack = [Layer(layer, backbone.config) for layer in backbone.layers]
+        self.norm = adding(backbone.norm)
         self.table: Tensor | None = None
 
     @staticmethod
-    def of(backbone: Any, quick: bool = False) -> Layers | None:
+    def of(backbone: Any) -> Layers | None:
         """Layers that say what `backbone` says; None if they are of another kind."""
         if not all(hasattr(backbone, name) for name in NAMES):
             return None
         try:
-            made = Layers(backbone, quick)
+            made = Layers(backbone)
         except AttributeError:  # parts of other names
             return None
         kind = type(backbone).__name__ + json.dumps(backbone.config.to_dict(), sort_keys=True, default=str)
@@ -82,13 +81,13 @@ class Layers:
 class Layer:
     """One layer, its products and norms at hand."""
 
-    def __init__(self, layer: Any, config: Any, norm_of: Callable[[Any], Norm]) -> None:
+    def __init__(self, layer: Any, config: Any) -> None:
         read, mlp, self.heads = layer.self_attn, layer.mlp, Heads.of(config)
         self.size, self.shared = self.heads.size, config.num_attention_heads // self.heads.groups
         self.all, self.scaling = config.num_attention_heads, getattr(read, "scaling", None)
         self.kernel = attention.kernel_of(config)
         self.before, self.between = (
-            adding(getattr(layer, name), norm_of) for name in ("input_layernorm", "post_attention_layernorm")
+            adding(getattr(layer, name)) for name in ("input_layernorm", "post_attention_layernorm")
         )
         self.query_norm, self.key_norm = (
             norm_of(getattr(read, name)) if hasattr(read, name) else None for name in ("q_norm", "k_norm")
@@ -118,7 +117,7 @@ class Layer:
         return said.flatten(2)
 
 
-def adding(module: Any, norm_of: Callable[[Any], Norm]) -> Adding:
+def adding(module: Any) -> Adding:
     """Adds, and norms the sum; in one kernel where there is one for it."""
     if not isinstance(module, nn.Identity | nn.LayerNorm) and fused.serves(module.weight[None]):
         return lambda hidden, more: fused.added_norm(hidden, more, module.weight, epsilon(module))
@@ -166,26 +165,19 @@ def turned(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return cos[:, :, None], torch.cat([-first, second], -1)[:, :, None]
 
 
-def faithful_norm(module: Any) -> Norm:
-    """A root mean square norm (Zhang and Sennrich 2019, arXiv 1910.07467), or whatever else stands in its place."""
+def norm_of(module: Any) -> Norm:
+    """A root mean square norm (Zhang and Sennrich 2019, arXiv 1910.07467), or whatever else stands in its place.
+
+    CPUs have no kernel for it, and take nine; but a tensor beside its negative has the mean 0, and what its layer norm
+    divides by is the root mean square.
+    """
     if isinstance(module, nn.Identity | nn.LayerNorm):
         return module
     shape, eps = module.weight.shape, epsilon(module)
-    return lambda hidden: F.rms_norm(hidden, shape, module.weight, eps)
-
-
-def quick_norm(module: Any) -> Norm:
-    """The same with other last bits, in half the operations: for drafters, whose bits decide nothing."""
-    # squares of large features leave what float16 can hold
-    if isinstance(module, nn.Identity | nn.LayerNorm) or module.weight.dtype == torch.float16:
-        return faithful_norm(module)
-    share, least = len(module.weight) ** -0.5, torch.tensor(epsilon(module) ** 0.5, device=module.weight.device)
-
-    def normed(hidden: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True).mul_(share)
-        return (hidden / length.hypot_(least)).mul_(module.weight)
-
-    return normed
+    if module.weight.device.type != "cpu":
+        return lambda hidden: F.rms_norm(hidden, shape, module.weight, eps)
+    size, both = len(module.weight), (2 * len(module.weight),)
+    return lambda hidden: F.layer_norm(torch.cat([hidden, -hidden], -1), both, eps=eps)[..., :size] * module.weight
 
 
 def epsilon(module: Any) -> float:

@@ -59,13 +59,10 @@ class Network:
     """backbone: takes ids or embeddings, returns features; config: its text configuration.
 
     coordinates: what the backbone wants for positions `[rows, C]` (less `SlotCache.shifts`) where they are not its own
-    rotary coordinates. quick: see `layers.quick_norm`. context: positions that it can tell apart.
+    rotary coordinates. context: positions that it can tell apart.
     """
 
-    def __init__(
-        self, backbone: nn.Module, config: Any, coordinates: Callable[[Tensor], Tensor] | None = None,
-        quick: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, backbone: nn.Module, config: Any, coordinates: Callable[[Tensor], Tensor] | None = None) -> None:
         self.backbone, self.config, self.coordinates = backbone, config, coordinates
         self.nearness = nearness(config)
         self.context = context(config)
@@ -82,7 +79,7 @@ class Network:
         # layers on several devices, between which hooks of their own forwards carry what they read
         self.spread = any(hasattr(part, "_hf_hook") for part in backbone.modules())
         whole = self.nearness is None and not self.stretched and not self.spread and coordinates is None
-        self.layers = Layers.of(backbone, quick) if whole else None
+        self.layers = Layers.of(backbone) if whole else None
 
     @property
     def slot_bytes(self) -> int:

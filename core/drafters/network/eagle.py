@@ -94,7 +94,7 @@ class EagleReader(NetworkReader):
 
     def __init__(self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None = None) -> None:
         self.model, self.pictured = model.eval(), pictured
-        super().__init__(Network(model.layer, model.config, quick=True), target)
+        super().__init__(Network(model.layer, model.config), target)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         embeddings = self.target.embed(tokens)[:, None].expand(-1, features.shape[1], -1, -1)

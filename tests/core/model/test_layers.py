@@ -64,7 +64,7 @@ def test_the_twin_shows_what_is_wrong(planted, monkeypatch):
     monkeypatch.setattr(layers, "tried", {})
     if planted == "eps":
         other = lambda norm: lambda x: F.rms_norm(x, x.shape[-1:], norm.weight, 1e-5)  # noqa: E731
-        monkeypatch.setattr(layers, "faithful_norm", other)
+        monkeypatch.setattr(layers, "norm_of", other)
     if planted == "sign":
         monkeypatch.setattr(layers, "turned", lambda cos, sin: (cos[:, :, None], sin[:, :, None]))
     if planted == "order":
@@ -74,15 +74,25 @@ def test_the_twin_shows_what_is_wrong(planted, monkeypatch):
 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 300.0])
-def test_the_quick_norm_is_the_faithful_one_but_for_last_bits(size):
-    """Also of numbers so small that what keeps norms finite counts."""
-    norm = LlamaRMSNorm(48, eps=1e-6)
-    torch.nn.init.normal_(norm.weight)
-    hidden = size * torch.randn(2, 3, 48, generator=torch.Generator().manual_seed(0))
-    for dtype, apart in ((torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 0)):
+def test_a_norm_is_the_models_own_but_for_last_bits(size):
+    """Also of numbers so small that what keeps norms finite counts, and after a step of training."""
+    norm, generator = LlamaRMSNorm(48, eps=1e-6), torch.Generator().manual_seed(0)
+    hidden = size * torch.randn(2, 3, 48, generator=generator)
+    for dtype, apart in ((torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)):
         module, given = norm.to(dtype), hidden.to(dtype)
-        wanted = layers.faithful_norm(module)(given)
-        torch.testing.assert_close(layers.quick_norm(module)(given), wanted, rtol=apart, atol=apart)
+        ours = layers.norm_of(module)
+        for _ in range(2):
+            torch.nn.init.normal_(module.weight, generator=generator)
+            torch.testing.assert_close(ours(given), module(given), rtol=apart, atol=apart * size)
+
+
+def test_a_norms_bits_depend_on_no_other_row():
+    """Whatever is beside it, and however many."""
+    norm, hidden = LlamaRMSNorm(200).bfloat16(), torch.randn(70, 200, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(norm.weight)
+    whole = layers.norm_of(norm)(hidden.bfloat16())
+    for first, count in ((0, 1), (5, 2), (9, 13), (33, 37)):
+        assert torch.equal(layers.norm_of(norm)(hidden[first : first + count].bfloat16()), whole[first : first + count])
 
 
 @pytest.mark.parametrize("config", [TAKEN[1], TAKEN[3], TAKEN[5]], ids=named)
