@@ -8,7 +8,9 @@ target's own frozen one, and an untrained head repeats the target's last feature
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,12 +92,14 @@ class HydraDrafter(TreeDrafter):
     def __init__(self, model: HydraHeads, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(target, plan, rank)
         self.model = model.eval()
-        self.begin_with, *self.adds = summands(model, plan.depth)
-        ids, size = target.words, sum(len(weight_of(add)) for add in self.adds)
-        self.tables = []
-        if ids * size * self.begin_with.weight.itemsize <= TABLES:
-            embeddings = target.embed(torch.arange(ids, device=target.device)).detach()
-            self.tables = [F.linear(embeddings.to(add.weight.dtype), weight_of(add)) for add in self.adds]
+        self.begins, *adds = summands(model, plan.depth)
+        self.dtype = self.begins.weight.dtype
+        self.adds: list[Callable[[Tensor], Tensor]]
+        if target.words * sum(add.out_features for add in adds) * self.dtype.itemsize <= TABLES:
+            every = torch.arange(target.words, device=target.device)
+            self.adds = [partial(F.embedding, weight=embedded(target, add, every)) for add in adds]
+        else:
+            self.adds = [partial(embedded, target, add) for add in adds]
 
     def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
         cache = SlotCache(0, seen.lengths.shape[1]) if cache is None else cache
@@ -109,19 +113,12 @@ class HydraDrafter(TreeDrafter):
         alone = said.read.shape[2] == tree.width == 1  # a chain goes on from the one node there is
         read = said.read if alone else take(said.read, tree.above)
         place, left = said.place + 1, read[..., self.model.hidden :]
-        return Known(place, said.feature, left + self.added(place, tree.newest))
+        return Known(place, said.feature, left + self.adds[place](tree.newest)[:, None])
 
     def knowing(self, feature: Tensor, root: Tensor) -> Known:
         """A feature `[B, R, 1, D]` and the token that came of it, ids `[B, 1]`."""
-        feature = feature.to(self.begin_with.weight.dtype)
-        return Known(0, feature, self.begin_with(feature) + self.added(0, root))
-
-    def added(self, place: int, ids: Tensor) -> Tensor:
-        """What tokens `[B, W]` that head `place` is the first to know add for it and the rest, `[B, 1, W, …]`."""
-        if self.tables:
-            return F.embedding(ids, self.tables[place])[:, None]
-        add = self.adds[place]
-        return add(self.target.embed(ids).to(add.weight.dtype))[:, None]
+        feature = feature.to(self.dtype)
+        return Known(0, feature, self.begins(feature) + self.adds[0](root)[:, None])
 
     def logits(self, said: Known, state: State, tree: Tree, t: Tensor) -> Tensor:
         guessed = self.model.saying(said.place, said.feature, self.reads(said, state, t))
@@ -132,11 +129,16 @@ class HydraDrafter(TreeDrafter):
         return said.read[..., : self.model.hidden]
 
 
+def embedded(target: CausalTarget, add: nn.Linear, ids: Tensor) -> Tensor:
+    """What `add` makes of the embeddings of ids, `[..., K * H]`."""
+    made: Tensor = add(target.embed(ids).to(add.weight.dtype))
+    return made.detach()
+
+
 def summands(model: HydraHeads, depth: int) -> list[nn.Linear]:
-    """What the feature begins, and what the token of every level adds, for the first `depth` heads, those that know it:
-    the columns of their V, side by side."""
+    """What the feature begins, and what the token of every level adds, for all of the first `depth` heads that know it:
+    columns of their V, one head below the other."""
     heads = model.reads[:depth]
     parts = [weight_of(head).split(model.size, 1) for head in heads]
-    biases = torch.cat([head.bias.detach() for head in heads])
-    adds = [layer(torch.cat([part[1 + place] for part in parts[place:]])) for place in range(depth)]
-    return [layer(torch.cat([part[0] for part in parts]), biases), *adds]
+    begins = layer(torch.cat([part[0] for part in parts]), torch.cat([head.bias.detach() for head in heads]))
+    return [begins, *(layer(torch.cat([part[1 + place] for part in parts[place:]])) for place in range(depth))]
