@@ -138,7 +138,7 @@ def embedded(target: CausalTarget, add: nn.Linear, ids: Tensor) -> Tensor:
 def summands(model: HydraHeads, depth: int) -> list[nn.Linear]:
     """What the feature begins, and what the token of every level adds, for all of the first `depth` heads that know it:
     columns of their V, one head below the other."""
-    heads = model.reads[:depth]
+    heads: Any = model.reads[:depth]
     parts = [weight_of(head).split(model.size, 1) for head in heads]
     begins = layer(torch.cat([part[0] for part in parts]), torch.cat([head.bias.detach() for head in heads]))
     return [begins, *(layer(torch.cat([part[1 + place] for part in parts[place:]])) for place in range(depth))]
