@@ -92,14 +92,14 @@ class HydraDrafter(TreeDrafter):
     def __init__(self, model: HydraHeads, target: CausalTarget, plan: Plan, rank: Rank) -> None:
         super().__init__(target, plan, rank)
         self.model = model.eval()
-        self.begins, *adds = summands(model, plan.depth)
-        self.dtype = self.begins.weight.dtype
+        begins, biases, adds = summands(model, plan.depth)
+        self.begins, self.dtype = layer(begins, biases), begins.dtype
         self.adds: list[Callable[[Tensor], Tensor]]
-        if target.words * sum(add.out_features for add in adds) * self.dtype.itemsize <= TABLES:
-            every = torch.arange(target.words, device=target.device)
-            self.adds = [partial(F.embedding, weight=embedded(target, add, every)) for add in adds]
+        if target.words * sum(map(len, adds)) * begins.itemsize <= TABLES:
+            every = target.embed(torch.arange(target.words, device=target.device)).detach().to(self.dtype)
+            self.adds = [partial(F.embedding, weight=F.linear(every, add)) for add in adds]
         else:
-            self.adds = [partial(embedded, target, add) for add in adds]
+            self.adds = [partial(embedded, target, layer(add)) for add in adds]
 
     def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
         cache = SlotCache(0, seen.lengths.shape[1]) if cache is None else cache
@@ -132,13 +132,13 @@ class HydraDrafter(TreeDrafter):
 def embedded(target: CausalTarget, add: nn.Linear, ids: Tensor) -> Tensor:
     """What `add` makes of the embeddings of ids, `[..., K * H]`."""
     made: Tensor = add(target.embed(ids).to(add.weight.dtype))
-    return made.detach()
+    return made
 
 
-def summands(model: HydraHeads, depth: int) -> list[nn.Linear]:
-    """What the feature begins, and what the token of every level adds, for all of the first `depth` heads that know it:
-    columns of their V, one head below the other."""
+def summands(model: HydraHeads, depth: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Weight and bias of what the feature begins, and the weight of what the token of every level adds, for all of the
+    first `depth` heads that know it: columns of their V, one head below the other."""
     heads: Any = model.reads[:depth]
     parts = [weight_of(head).split(model.size, 1) for head in heads]
-    begins = layer(torch.cat([part[0] for part in parts]), torch.cat([head.bias.detach() for head in heads]))
-    return [begins, *(layer(torch.cat([part[1 + place] for part in parts[place:]])) for place in range(depth))]
+    adds = [torch.cat([part[1 + place] for part in parts[place:]]) for place in range(depth)]
+    return torch.cat([part[0] for part in parts]), torch.cat([head.bias.detach() for head in heads]), adds
