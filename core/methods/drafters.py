@@ -111,7 +111,7 @@ def sparse(context: MethodContext, values: Values, kind: str, made: Callable[...
     """`shares` are fitted to the drafter (`core.methods.fit.best_shares`)."""
     model = context.drafters[kind]()
     shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
-    longest, nodes = min(model.reach, values["depth"]), values["nodes"]
+    longest, nodes = min(model.places, values["depth"]), values["nodes"]
     if isinstance(nodes, ByRows):
         return made(model, context.target, Crowded(longest, nodes.alone, shares, sized=nodes), ranked(values))
     plan = Static(longest, nodes, shares)

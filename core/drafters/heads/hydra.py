@@ -28,17 +28,16 @@ from polydraft.core.model.kernels import layer, weight_of
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
-TABLES = 1 << 25  # bytes of what tokens add that are worth keeping
+TABLES = 1 << 24  # bytes of what tokens add that are worth keeping
 
 
 class HydraHeads(FeatureNetwork):
     """`h + W_k SiLU(V_k [h, e_0, …, e_k-1])` for k = 1 … `places`: e_0 embeds the root, e_j the token of level j.
 
-    hidden: numbers between V and W; None is as many as a feature has. Behind the last place the last head guesses on,
-    from the same feature and the last `places` tokens, less well the further it goes.
+    hidden: numbers between V and W; None is as many as a feature has.
     """
 
-    kind, title, reach = "hydra", "Hydra heads", 64
+    kind, title = "hydra", "Hydra heads"
 
     def __init__(self, target_config: Any, places: int = 5, hidden: int | None = None) -> None:
         super().__init__(target_config, places=places, **({} if hidden is None else {"hidden": hidden}))
@@ -59,7 +58,7 @@ class HydraHeads(FeatureNetwork):
 
     def saying(self, place: int, feature: Tensor, read: Tensor) -> Tensor:
         """The feature that head `place` guesses behind `feature` `[..., D]`; read: `[..., H]`, what its V makes."""
-        said: Tensor = feature + self.says[min(place, self.places - 1)](F.silu(read))
+        said: Tensor = feature + self.says[place](F.silu(read))
         return said
 
     def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
@@ -137,14 +136,9 @@ def embedded(target: CausalTarget, add: nn.Linear, ids: Tensor) -> Tensor:
 
 
 def summands(model: HydraHeads, depth: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Weight and bias of what the feature begins for the heads of `depth` levels, and the weight of what every level's
-    token adds for those behind it: columns of their V, one head below the other."""
-    heads: list[Any] = [model.reads[min(level, model.places - 1)] for level in range(depth)]
+    """Weight and bias of what the feature begins, and the weight of what the token of every level adds, for all of the
+    first `depth` heads that know it: columns of their V, one head below the other."""
+    heads: Any = model.reads[:depth]
     parts = [weight_of(head).split(model.size, 1) for head in heads]
-
-    def part(level: int, token: int) -> Tensor:
-        place = token - max(0, level - (model.places - 1))  # among those that the head reads
-        return parts[level][1 + place] if place >= 0 else torch.zeros_like(parts[level][0])
-
-    adds = [torch.cat([part(level, token) for level in range(token, depth)]) for token in range(depth)]
-    return torch.cat([first for first, *_ in parts]), torch.cat([head.bias.detach() for head in heads]), adds
+    adds = [torch.cat([part[1 + place] for part in parts[place:]]) for place in range(depth)]
+    return torch.cat([part[0] for part in parts]), torch.cat([head.bias.detach() for head in heads]), adds

@@ -38,11 +38,6 @@ class MultiTokenNetwork(FeatureNetwork):
 
     places: int
 
-    @property
-    def reach(self) -> int:
-        """Places that a draft may have."""
-        return self.places
-
     @abstractmethod
     def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
         """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences, `[B, I, D]` each; for training."""

@@ -114,23 +114,6 @@ def onward(drafter, known, ids):
     return drafter.onward(known, None, tree)
 
 
-def test_behind_its_last_place_the_last_head_guesses_on(lab):
-    """From the same feature, and of the tokens since those that it has columns for, the last."""
-    made = lab()
-    target, network = made.target(), HydraHeads(made.model.config, places=2)
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    drafter = HydraDrafter(network, target, Static(5, 5, ((0.5,),)), Rank())
-    feature, tokens = torch.randn(2, 1, 1, 32), torch.randint(60, (2, 5))
-    with torch.inference_mode():
-        known, embeddings = drafter.knowing(feature, tokens[:, :1]), target.embed(tokens)
-        for level in range(1, 5):
-            known = onward(drafter, known, tokens[:, level : level + 1])
-            read = torch.cat([feature[:, 0, 0], embeddings[:, level - 1], embeddings[:, level]], -1)
-            said = drafter.logits(known, target.empty(), Tree(2, read.device), torch.zeros(0, 1))
-            assert torch.allclose(said[:, 0], target.head(network(read)), atol=1e-5)
-
-
 @pytest.mark.parametrize("tables", [0, hydra.TABLES])
 def test_hydra_knows_what_was_guessed_before(lab, monkeypatch, tables):
     """Level by level, along one path, it says what training made it say; another token on the path changes it."""
