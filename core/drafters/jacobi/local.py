@@ -29,7 +29,7 @@ from polydraft.core.drafters.network.base import FeatureNetwork
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
-from polydraft.core.model.kernels import prepare, weight_of
+from polydraft.core.model.kernels import layer, weight_of
 from polydraft.core.rows import Rows
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
@@ -185,7 +185,4 @@ class LocalDrafter:
 def projection(network: LocalNetwork, target: CausalTarget) -> nn.Linear:
     """W_2 and the target's head behind it in one, from h to a logit an id."""
     columns = target.head(weight_of(network.says).T.contiguous())  # of each number of h; heads are linear, or nearly
-    made = nn.Linear(len(columns), columns.shape[1], bias=False, device="meta")
-    made.weight = nn.Parameter(columns.T.contiguous(), requires_grad=False)
-    prepare(made)
-    return made
+    return layer(columns.T.contiguous())
