@@ -27,6 +27,11 @@ def places(count: int, device: torch.device) -> Tensor:
         return torch.arange(count, device=device)
 
 
+def following(count: Tensor, ahead: int) -> Tensor:
+    """`[B, ahead]`: the positions behind `count` `[B]` tokens."""
+    return count[:, None] + places(ahead, count.device)
+
+
 @dataclass(frozen=True)
 class Departure:
     """Row `movers[i]` takes the place `gaps[i]`, then the first `left` rows stay."""

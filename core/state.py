@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polydraft.core.law.sampling import Settings
 from polydraft.core.model.cache import SlotCache, blocks
-from polydraft.core.rows import Rows, places
+from polydraft.core.rows import Rows, following, places
 from polydraft.core.tokens import put, take
 
 
@@ -73,6 +73,5 @@ class State(Rows):
 
     def append(self, tokens: Tensor, counts: Tensor) -> None:
         """Commit the first `counts[b]` of tokens `[B, D, …]` to every row; what follows them is written over later."""
-        place = self.lengths[:, None] + places(tokens.shape[1], tokens.device)
-        put(self.tokens, place, tokens)
+        put(self.tokens, following(self.lengths, tokens.shape[1]), tokens)
         self.generated = self.generated + counts

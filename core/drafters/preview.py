@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Stateless
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
+from polydraft.core.rows import following
 from polydraft.core.state import State
 
 
@@ -30,7 +30,7 @@ class PreviewDrafter(Stateless):
 
     def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
         origins = self.origins.to(state.tokens.device)
-        t = state.generated[:, None] + torch.arange(self.reach, device=origins.device)
+        t = following(state.generated, self.reach)
         shown = origins[t.clamp(max=len(origins) - 1)]
         known = (t < len(origins)) & (shown >= 0) & (shown < state.generated[:, None])
         copied = state.tokens.gather(1, (state.starts[:, None] + shown).clamp(0, state.tokens.shape[1] - 1))

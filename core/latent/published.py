@@ -22,6 +22,7 @@ from polydraft.core.draft import Draft
 from polydraft.core.latent.gaussian import Gaussian, proposed
 from polydraft.core.latent.law import LatentLaw, Walk
 from polydraft.core.law.noise import Noise, Tries
+from polydraft.core.rows import following
 from polydraft.core.tokens import put, take
 from polydraft.core.verdict import Verdict, follow
 
@@ -41,8 +42,7 @@ class ContinuousSpeculative:
         normals = law.normals(noise)
         if not draft.size:
             return follow(draft.valid.sum(1), draft, law.walked(normals).latents)
-        places = t[:, None] + torch.arange(draft.size, device=t.device)
-        due = draft.valid & (places >= self.prefill)
+        due = draft.valid & (following(t, draft.size) >= self.prefill)
         walk = law.walked(driven(normals, draft.q, due, law.chain.start))
         p, q = walk.steps[-1].upto(draft.size), draft.q.steps[-1]
         drafted, lift = draft.q.states[:, :, -1], lifted(draft.q, walk)

@@ -17,7 +17,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from polydraft.core.rows import Rows, places
+from polydraft.core.rows import Rows, following
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -61,11 +61,6 @@ def token_keys(vocab: int, device: torch.device) -> Tensor:
 def row_keys(seeds: Tensor, segments: Tensor) -> Tensor:
     """`[B]`: one key for seed and segment."""
     return mix(mix(seeds * GOLDEN + GOLDEN) + segments)
-
-
-def following(count: Tensor, ahead: int) -> Tensor:
-    """`[B, ahead]`: the positions behind `count` `[B]` tokens."""
-    return count[:, None] + places(ahead, count.device)
 
 
 def gumbel(keys: Tensor, t: Tensor, vocab: int) -> Tensor:

@@ -6,6 +6,7 @@ DRAFTERS["draft"].make(context, {"depth": 6, ...})
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -202,7 +203,7 @@ DRAFTERS: dict[str, DraftPart] = {
             parameters=GUESSES | {
                 "trust": Parameter(0.7, "how far a law follows its neighbours", 0, 1, kind=float),
                 "sweeps": Parameter(3, "how often in a draft", 1, 16),
-                "temperature": Parameter(1.0, "of guesses; below 1, lossy rules accept more", 0, 2, kind=float),
+                "temperature": replace(WARMTH["temperature"], least=0),
             },
             ours="Jacobi windows whose laws follow their neighbours between two passes",
         ),

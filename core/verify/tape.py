@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.law.noise import Noise, Places, following
+from polydraft.core.law.noise import Noise, Places
 from polydraft.core.law.sampling import Law
-from polydraft.core.rows import places
+from polydraft.core.rows import following, places
 from polydraft.core.tokens import same, take
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.rules import Match, at, may_stand

@@ -30,7 +30,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
 from polydraft.core.model.kernels import layer, weight_of
-from polydraft.core.rows import Rows
+from polydraft.core.rows import Rows, following
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
@@ -136,7 +136,7 @@ class LocalDrafter:
         return joined(own, new)
 
     def draft(self, state: State, own: Moving, sampler: Sampler, noise: Noise) -> Draft:
-        t = state.generated[:, None] + torch.arange(self.window + 1, device=own.known.device)
+        t = following(state.generated, self.window + 1)
         fresh = torch.arange(self.window, device=t.device) >= own.known
         weight = torch.where(fresh, 1.0, self.trust)[..., None]
         then = torch.where(fresh[..., None], 0.0, own.read * self.trust)

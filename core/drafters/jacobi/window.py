@@ -23,7 +23,7 @@ from polydraft.core.drafters.base import Outcome, joined
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.noise import Noise, uniform
 from polydraft.core.law.sampling import Sampler
-from polydraft.core.rows import Rows
+from polydraft.core.rows import Rows, following
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
 from polydraft.core.tokens import among, either, same, take
@@ -100,7 +100,7 @@ class Initial:
 
     def positions(self, state: State, guesses: Tensor) -> Tensor:
         """`[B, W]`: how many tokens stand before each guess."""
-        return state.generated[:, None] + torch.arange(guesses.shape[1], device=guesses.device)
+        return following(state.generated, guesses.shape[1])
 
     def shown(self, t: Tensor) -> Tensor:
         """`origins` of positions, those past the end like the last."""
@@ -143,7 +143,7 @@ def behind(edge: Tensor, sampler: Any, state: State, width: int, noise: Noise) -
     sampler: of the tokens' kind.
     """
     law = sampler.again(edge[:, None].expand(-1, width, *edge.shape[1:]), state.settings)
-    drawn: Tensor = law.drawn(noise.at(state.generated[:, None] + torch.arange(width, device=edge.device)))
+    drawn: Tensor = law.drawn(noise.at(following(state.generated, width)))
     return drawn
 
 

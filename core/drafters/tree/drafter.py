@@ -19,10 +19,10 @@ from polydraft.core.drafters.network.reading import ReadState
 from polydraft.core.drafters.tree.candidates import Tree
 from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.law.history import History
-from polydraft.core.law.noise import Noise, following
+from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
 from polydraft.core.model.cache import SlotCache
-from polydraft.core.rows import places
+from polydraft.core.rows import following, places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
