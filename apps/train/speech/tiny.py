@@ -14,7 +14,7 @@ The finished model folder is `<out>/model`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 from tqdm import tqdm
@@ -48,12 +48,12 @@ WORKERS = 2
 
 
 def jobs(seed: int) -> Iterator[Job]:
-    """Training sentences, the voices in turns, each at a tempo of its own."""
-    count = 0
-    for text in corpus(seed):
-        for words in read(text).sentences:
-            yield Job(words, VOICES[count % len(VOICES)], count)
-            count += 1
+    """Training sentences, the voices in turns.
+
+    All at one tempo: a model that has heard several draws one a sentence, and lengthens what is short of a pause.
+    """
+    sentences = (words for text in corpus(seed) for words in read(text).sentences)
+    return map(Job, sentences, cycle(VOICES))
 
 
 def render(out: Path, sentences: int = SENTENCES, seed: int = 0) -> list[Path]:

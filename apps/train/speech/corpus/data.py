@@ -1,6 +1,6 @@
 """What `tiny-speech` is trained on: sentences said by flite's voices, with the time of every symbol.
 
-    for path in render_many([(["hello", "there", "."], "slt", 0)], Path("runs/speech"), workers=2): load_shard(path)
+    for path in render_many([Job(["hello", "there", "."], "slt")], Path("runs/speech"), workers=2): load_shard(path)
 
 Sentences are lists of lower-case words and punctuation marks, as `modalities/speech/text/reading.py` makes them.
 """
@@ -24,15 +24,12 @@ from polydraft.apps.train.speech.corpus.flite import VOICES, Heard
 from polydraft.modalities.output import whole
 from polydraft.modalities.speech.text.lexicon import BOUNDARY, PUNCTUATION, symbols, word_symbols
 
-TEMPO = 0.08  # durations vary by this share either way
-
 
 class Job(NamedTuple):
-    """A sentence to be said; seed as in `render`."""
+    """A sentence to be said."""
 
     sentence: Sequence[str]
     voice: str
-    seed: int = 0
 
 
 class Utterance(NamedTuple):
@@ -44,10 +41,9 @@ class Utterance(NamedTuple):
     times: NDArray[np.float32]
 
 
-def render(sentence: Sequence[str], voice: str, seed: int = 0) -> tuple[NDArray[np.int16], list[Heard]]:
-    """Samples at 16 kHz, and flite's phones with their times; seed 0 is the voice's own tempo, others vary it."""
-    stretch = np.random.default_rng(seed).uniform(1 - TEMPO, 1 + TEMPO) if seed else 1.0
-    return flite.render(written(sentence), voice, stretch)
+def render(sentence: Sequence[str], voice: str) -> tuple[NDArray[np.int16], list[Heard]]:
+    """Samples at 16 kHz, and flite's phones with their times."""
+    return flite.render(written(sentence), voice)
 
 
 def written(sentence: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ VOICES = ("slt", "rms", "awb", "kal16")
 SAMPLE_RATE = 16000  # of all of them
 QUICKEST = "kal16"  # for questions about words, which all voices answer alike
 PAUSE = "pau"
+STRETCH = 1.0  # of durations; one for all voices, of which kal16 would have 1.1
 
 
 class FliteError(PolydraftError, OSError):
@@ -67,11 +68,11 @@ def phones_of(words: list[str]) -> dict[str, list[str]]:
     return dict(zip(words, phones, strict=False))
 
 
-def render(text: str, voice: str, stretch: float = 1.0) -> tuple[NDArray[np.int16], list[Heard]]:
-    """Sound of `text` at 16 kHz, and the phones and pauses in it; stretch: durations over the voice's own."""
+def render(text: str, voice: str) -> tuple[NDArray[np.int16], list[Heard]]:
+    """Sound of `text` at 16 kHz, and the phones and pauses in it."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "speech.wav"
-        printed = flite(text, "--setf", f"duration_stretch={stretch:.3f}", "-psdur", voice=voice, out=out)
+        printed = flite(text, "--setf", f"duration_stretch={STRETCH}", "-psdur", voice=voice, out=out)
         with wave.open(str(out)) as file:
             if file.getframerate() != SAMPLE_RATE:
                 raise FliteError(f"voice {voice} speaks at {file.getframerate()} Hz; use one of {', '.join(VOICES)}.")
