@@ -88,7 +88,7 @@ KINDS = {
     "hydra": Recipe("hydra", HYDRA, parallel.divergence, parallel.laws, shares, ("places", "hidden")),
     "above": Recipe("above", ABOVE, parallel.divergence, parallel.laws, shares, ("places", "row"), above=True),
     "local": Recipe("local", LOCAL, local.surprise, settings=("row", "preview", "hidden"), rate=3e-3),
-    "block": Recipe("speechspec", BLOCK, parallel.overlap, parallel.laws, shares, ("places",)),
+    "block": Recipe("speechspec", BLOCK, parallel.overlap, parallel.laws, shares, ("places", "depth")),
 }
 
 

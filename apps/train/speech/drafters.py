@@ -19,16 +19,16 @@ from polydraft.apps.train.speech.target import HIDDEN
 
 KINDS = ("hydra", "heads", "lm", "block")
 TOKENS = 2304  # of a batch of coded speech
+SIZES = {"hydra": {"hidden": HIDDEN}, "block": {"depth": 2}}
 
 
 def run(kind: str, runs: Path, minutes: float, seed: int = 0) -> None:
-    taught = kind == "hydra"  # with the target
-    learnt, hidden = (runs / "target" / "heads", HIDDEN) if taught else (None, None)
+    learnt = runs / "target" / "heads" if kind == "hydra" else None
     spoken = Coded.of(runs).examples(np.random.default_rng([seed, KINDS.index(kind)]), TOKENS)
     # what the target sees in so many sentences is read anew: kept, it would take longer to write than to use
     drafter.run(
         str(runs / "model"), kind, runs / f"drafter-{kind}", minutes, seed, runs / "samples", learnt, cache=0.0,
-        first=spoken, draw=0.0, hidden=hidden,
+        first=spoken, draw=0.0, **SIZES.get(kind, {}),
     )  # fmt: skip
 
 
