@@ -65,8 +65,8 @@ def run(
     target of several draws. first: endless batches that the student learns from before those of the target's own.
     draw: share of the time that goes into drawing more than is kept already, `DRAW` if not given. rows: of a step at
     most, `ROWS` if not given; where steps are slow, fewer teach more. settings: of the network, None is its own;
-    `places` of heads; `depth` of a block drafter; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many ids it may guess, those
-    that the target says most often. Raises UnsupportedMethod for an unknown kind, and
+    `places` of heads; `depth` of a block drafter; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many
+    ids it may guess, those that the target says most often. Raises UnsupportedMethod for an unknown kind, and
     DataUnavailable that says where the data is wrong.
     """
     recipe, given = checked(kind, settings)

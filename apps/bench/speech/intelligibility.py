@@ -158,7 +158,7 @@ def judged(
                     same = torch.equal(one.codes, plainly.codes)
                     heard.setdefault(name, Heard()).add(judge(text, voice, one.audio), same, voice)
             note(f"{voice}: {min(first + GROUP, len(texts))}/{len(texts)} sentences")
-        theirs = [reference[text, voice] for text in texts] if reference else None
+        theirs = [with_pauses(text, voice, reference[text, voice]) for text in texts] if reference else None
         noticed.append(product.row(voice, product_of, theirs, pipe.sample_rate))
     wanted = [len(plain_words(words_of(text))) for _ in pipe.voices for text in texts]
     groups = list(kinds) * len(pipe.voices)
@@ -200,6 +200,14 @@ def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound
         note(f"note: {error} Without it, speech is not compared with the renderer's.")
         return {}
     return {key: np.float32(1 / 32768) * samples.astype(np.float32) for key, samples in said.items()}
+
+
+def with_pauses(text: str, voice: str, audio: Sound) -> product.Rendered:
+    """A text as flite says it, and how often it pauses there."""
+    from polydraft.apps.train.speech.corpus import flite
+    from polydraft.apps.train.speech.corpus.data import written
+
+    return product.Rendered(audio, flite.pauses(written(words_of(text).split()), voice))
 
 
 def words_of(text: str) -> str:

@@ -2,7 +2,8 @@
 
 Levels are dBFS. A start is the first 30 ms of a text, a join the 30 ms around the seam of two parts of it; both lie
 before a voice begins and are to be silent. A pause is quiet of .1 s or more between the first and the last sound of a
-sentence, sound being at -23 LUFS; stops of consonants are shorter. Loudness is ITU-R BS.1770.
+sentence, sound being at -23 LUFS; most stops of consonants are shorter. How long a pause is, is told by as many of the
+longest quiets of a text as the renderer says it pauses there, however short. Loudness is ITU-R BS.1770.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EDGE, FRAME = 0.03, 0.005  # seconds
 QUIET = -45.0  # dBFS of a frame without a voice, at -23 LUFS
 PAUSE = 0.1  # seconds, the shortest
 FLOOR = -120.0  # dBFS; what is below is written so
-HEADERS = ["voice", "LUFS", "peak dBFS", "start dBFS", "join dBFS", "pauses s", "flite's", "longest s", "flite's"]
+HEADERS = ["voice", "LUFS", "peak dBFS", "start dBFS", "join dBFS", "pauses s", "flite's", "a pause s", "flite's"]
 
 
 class Heard(NamedTuple):
@@ -32,8 +33,15 @@ class Heard(NamedTuple):
     single: bool
 
 
-def row(voice: str, said: Sequence[Heard], reference: Sequence[Sound] | None, sample_rate: int) -> dict[str, Any]:
-    """reference: the renderer's sound of the same texts, if there is one. Levels are the worst, pauses means a text."""
+class Rendered(NamedTuple):
+    """A text as the renderer says it, and how many pauses it makes inside."""
+
+    audio: Sound
+    pauses: int
+
+
+def row(voice: str, said: Sequence[Heard], reference: Sequence[Rendered] | None, sample_rate: int) -> dict[str, Any]:
+    """reference: of the same texts, if there is one. Levels are the worst, pauses means a text, a pause is a mean."""
     edge = round(EDGE * sample_rate)
     joins = [
         level(one.audio[max(0, seam - edge // 2) : seam + edge // 2]) for one in said for seam in one.seams
@@ -43,23 +51,36 @@ def row(voice: str, said: Sequence[Heard], reference: Sequence[Sound] | None, sa
         "voice": voice, "loudness": loudness(np.concatenate([one.audio for one in said]), sample_rate),
         "peak": decibel(max(float(np.abs(one.audio).max()) for one in said)),
         "start": max(level(one.audio[:edge]) for one in said), "join": max(joins, default=None),
-    } | paused([said[index].audio for index in singles], sample_rate, "")  # fmt: skip
+    }  # fmt: skip
+    made = None if reference is None else [reference[index].pauses for index in singles]
+    value |= paused([said[index].audio for index in singles], made, sample_rate, "")
     if reference is not None:
-        value |= paused([reference[index] for index in singles], sample_rate, "reference_")
+        value |= paused([reference[index].audio for index in singles], made, sample_rate, "reference_")
     return value
 
 
-def paused(sounds: Sequence[Sound], sample_rate: int, name: str) -> dict[str, float | None]:
-    found = [pauses(sound, sample_rate) for sound in sounds]
-    mean = float(np.mean([sum(one) for one in found])) if found else None
-    longest = float(np.mean([max(one, default=0.0) for one in found])) if found else None
-    return {f"{name}pauses": mean, f"{name}longest": longest}
+def paused(
+    sounds: Sequence[Sound], made: Sequence[int] | None, sample_rate: int, name: str
+) -> dict[str, float | None]:  # fmt: skip
+    """made: pauses of each as the renderer counts them."""
+    mean = float(np.mean([sum(pauses(sound, sample_rate)) for sound in sounds])) if sounds else None
+    counts = [0] * len(sounds) if made is None else list(made)
+    longest = [
+        np.sort(quiets(sound, sample_rate))[::-1][:count].sum() for sound, count in zip(sounds, counts, strict=True)
+    ]
+    return {f"{name}pauses": mean, f"{name}pause": float(sum(longest) / sum(counts)) if any(counts) else None}
 
 
 def pauses(audio: Sound, sample_rate: int) -> list[float]:
     """Seconds of the pauses inside `[S]`."""
-    gaps = (np.diff(voiced(audio, sample_rate)) - 1) * FRAME
-    return [float(gap) for gap in gaps[gaps >= PAUSE - 1e-9]]
+    found = quiets(audio, sample_rate)
+    return [float(quiet) for quiet in found[found >= PAUSE - 1e-9]]
+
+
+def quiets(audio: Sound, sample_rate: int) -> NDArray[np.float64]:
+    """Seconds between sounds of a voice in `[S]`, where there are any."""
+    gaps = np.diff(voiced(audio, sample_rate)) - 1
+    return gaps[gaps > 0] * FRAME
 
 
 def voiced(audio: Sound, sample_rate: int) -> NDArray[np.intp]:
@@ -82,7 +103,7 @@ def decibel(amplitude: float) -> float:
 
 def cells(value: dict[str, Any]) -> list[str]:
     shown = ("loudness", ".1f"), ("peak", ".1f"), ("start", ".0f"), ("join", ".0f"), *(
-        (name, ".2f") for name in ("pauses", "reference_pauses", "longest", "reference_longest")
+        (name, ".2f") for name in ("pauses", "reference_pauses", "pause", "reference_pause")
     )  # fmt: skip
     return [
         value["voice"], *("" if value.get(name) is None else format(value[name], form) for name, form in shown)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from polydraft.apps.train.speech.target import HIDDEN
 
 KINDS = ("hydra", "heads", "lm", "block")
 TOKENS = 2304  # of a batch of coded speech
-SIZES = {"hydra": {"hidden": HIDDEN}, "block": {"depth": 2}}
+SIZES: dict[str, dict[str, Any]] = {"hydra": {"hidden": HIDDEN}, "block": {"depth": 2}}
 
 
 def run(kind: str, runs: Path, minutes: float, seed: int = 0) -> None:

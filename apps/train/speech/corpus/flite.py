@@ -68,6 +68,11 @@ def phones_of(words: list[str]) -> dict[str, list[str]]:
     return dict(zip(words, phones, strict=False))
 
 
+def pauses(text: str, voice: str) -> int:
+    """How many pauses flite makes inside `text`."""
+    return flite(text, "-ps", voice=voice)[1:-1].count(PAUSE)
+
+
 def render(text: str, voice: str) -> tuple[NDArray[np.int16], list[Heard]]:
     """Sound of `text` at 16 kHz, and the phones and pauses in it."""
     with tempfile.TemporaryDirectory() as folder:
