@@ -161,7 +161,8 @@ def plot_curves(runs: Path, path: Path, titles: dict[str, str]) -> None:
     for axes, part in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
         curve = json.loads((runs / part / "curve.json").read_text())
         for name in ("train", "held_out"):
-            axes.plot([point["seconds"] / 60 for point in curve], [point[name] for point in curve], label=name)
+            minutes = [point["seconds"] / 60 for point in curve]
+            axes.plot(minutes, [point[name] for point in curve], marker=".", label=name)
         axes.set(title=f"{part}: {titles[part]}", xlabel="minutes", yscale="log")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
