@@ -160,8 +160,8 @@ def plot_curves(runs: Path, path: Path, titles: dict[str, str]) -> None:
     figure = Figure(figsize=(5 * len(found), 3), layout="constrained")
     for axes, part in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
         curve = json.loads((runs / part / "curve.json").read_text())
+        minutes = [point["seconds"] / 60 for point in curve]
         for name in ("train", "held_out"):
-            minutes = [point["seconds"] / 60 for point in curve]
             axes.plot(minutes, [point[name] for point in curve], marker=".", label=name)
         axes.set(title=f"{part}: {titles[part]}", xlabel="minutes", yscale="log")
         axes.spines[["top", "right"]].set_visible(False)

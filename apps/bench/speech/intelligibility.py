@@ -188,14 +188,12 @@ def said_apart(
 def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound]:
     """What flite says, voice by voice; nothing where it is not installed or has no such voice."""
     from polydraft.apps.train.speech.corpus import flite
-    from polydraft.apps.train.speech.corpus.data import written
+    from polydraft.apps.train.speech.corpus.data import render
 
     if not set(voices) <= set(flite.VOICES):
         return {}
     try:
-        said = {
-            (text, voice): flite.render(written(words_of(text).split()), voice)[0] for voice in voices for text in texts
-        }
+        said = {(text, voice): render(words_of(text).split(), voice)[0] for voice in voices for text in texts}
     except flite.FliteError as error:
         note(f"note: {error} Without it, speech is not compared with the renderer's.")
         return {}

@@ -63,18 +63,21 @@ def paused(
     sounds: Sequence[Sound], made: Sequence[int] | None, sample_rate: int, name: str
 ) -> dict[str, float | None]:  # fmt: skip
     """made: pauses of each as the renderer counts them."""
-    mean = float(np.mean([sum(pauses(sound, sample_rate)) for sound in sounds])) if sounds else None
-    counts = [0] * len(sounds) if made is None else list(made)
-    longest = [
-        np.sort(quiets(sound, sample_rate))[::-1][:count].sum() for sound, count in zip(sounds, counts, strict=True)
-    ]
+    found = [quiets(sound, sample_rate) for sound in sounds]
+    mean = float(np.mean([lasting(one).sum() for one in found])) if found else None
+    counts = [0] * len(found) if made is None else list(made)
+    longest = [np.sort(one)[::-1][:count].sum() for one, count in zip(found, counts, strict=True)]
     return {f"{name}pauses": mean, f"{name}pause": float(sum(longest) / sum(counts)) if any(counts) else None}
 
 
 def pauses(audio: Sound, sample_rate: int) -> list[float]:
     """Seconds of the pauses inside `[S]`."""
-    found = quiets(audio, sample_rate)
-    return [float(quiet) for quiet in found[found >= PAUSE - 1e-9]]
+    return [float(quiet) for quiet in lasting(quiets(audio, sample_rate))]
+
+
+def lasting(found: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Those of quiets that are pauses."""
+    return found[found >= PAUSE - 1e-9]
 
 
 def quiets(audio: Sound, sample_rate: int) -> NDArray[np.float64]:
