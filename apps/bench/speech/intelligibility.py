@@ -132,13 +132,14 @@ def judged(
 ) -> Judged:  # fmt: skip
     """Every method over all texts in every voice, and the stages before it; kinds: of the texts."""
     reference = rendered(texts, pipe.voices) if pipe.sample_rate == RENDERED_RATE else {}
-    judge = Judge(pipe.sample_rate, reference, ears, more)
-    if reference:
+    theirs = {key: one.audio for key, one in reference.items()}
+    judge = Judge(pipe.sample_rate, theirs, ears, more)
+    if theirs:
         judge.voices = Voices(
-            {voice: [reference[text, voice] for text in texts] for voice in pipe.voices}, pipe.sample_rate
+            {voice: [theirs[text, voice] for text in texts] for voice in pipe.voices}, pipe.sample_rate
         )
     heard: dict[str, Heard] = {}
-    sources = ({RENDERER: reference} if reference else {}) | stages(pipe.family, reference)
+    sources = ({RENDERER: theirs} if theirs else {}) | stages(pipe.family, theirs)
     for name, sounds in sources.items():
         for (text, voice), audio in sounds.items():
             heard.setdefault(name, Heard()).add(judge(text, voice, audio), False, voice)
@@ -158,8 +159,8 @@ def judged(
                     same = torch.equal(one.codes, plainly.codes)
                     heard.setdefault(name, Heard()).add(judge(text, voice, one.audio), same, voice)
             note(f"{voice}: {min(first + GROUP, len(texts))}/{len(texts)} sentences")
-        theirs = [with_pauses(text, voice, reference[text, voice]) for text in texts] if reference else None
-        noticed.append(product.row(voice, product_of, theirs, pipe.sample_rate))
+        pausing = [reference[text, voice] for text in texts] if reference else None
+        noticed.append(product.row(voice, product_of, pausing, pipe.sample_rate))
     wanted = [len(plain_words(words_of(text))) for _ in pipe.voices for text in texts]
     groups = list(kinds) * len(pipe.voices)
     return Judged([row_of(name, one, heard[table.PLAIN], wanted, groups) for name, one in heard.items()], noticed)
@@ -185,7 +186,7 @@ def said_apart(
     return spoken
 
 
-def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound]:
+def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], product.Rendered]:
     """What flite says, voice by voice; nothing where it is not installed or has no such voice."""
     from polydraft.apps.train.speech.corpus import flite
     from polydraft.apps.train.speech.corpus.data import render
@@ -193,19 +194,14 @@ def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], Sound
     if not set(voices) <= set(flite.VOICES):
         return {}
     try:
-        said = {(text, voice): render(words_of(text).split(), voice)[0] for voice in voices for text in texts}
+        made = {(text, voice): render(words_of(text).split(), voice) for voice in voices for text in texts}
     except flite.FliteError as error:
         note(f"note: {error} Without it, speech is not compared with the renderer's.")
         return {}
-    return {key: np.float32(1 / 32768) * samples.astype(np.float32) for key, samples in said.items()}
-
-
-def with_pauses(text: str, voice: str, audio: Sound) -> product.Rendered:
-    """A text as flite says it, and how often it pauses there."""
-    from polydraft.apps.train.speech.corpus import flite
-    from polydraft.apps.train.speech.corpus.data import written
-
-    return product.Rendered(audio, flite.pauses(written(words_of(text).split()), voice))
+    return {
+        key: product.Rendered(np.float32(1 / 32768) * samples.astype(np.float32), len(flite.pauses(said)))
+        for key, (samples, said) in made.items()
+    }
 
 
 def words_of(text: str) -> str:

@@ -68,9 +68,9 @@ def phones_of(words: list[str]) -> dict[str, list[str]]:
     return dict(zip(words, phones, strict=False))
 
 
-def pauses(text: str, voice: str) -> int:
-    """How many pauses flite makes inside `text`."""
-    return flite(text, "-ps", voice=voice)[1:-1].count(PAUSE)
+def pauses(said: list[Heard]) -> list[Heard]:
+    """Those inside what was said; it begins and ends with one."""
+    return [heard for heard in said[1:-1] if heard.phone == PAUSE]
 
 
 def render(text: str, voice: str) -> tuple[NDArray[np.int16], list[Heard]]:

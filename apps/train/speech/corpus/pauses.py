@@ -17,8 +17,9 @@ import numpy as np
 
 from polydraft.apps.bench.measure.manifest import store
 from polydraft.apps.bench.speech.product import FRAME, voiced
-from polydraft.apps.train.speech.corpus.data import written
-from polydraft.apps.train.speech.corpus.flite import PAUSE, SAMPLE_RATE, VOICES, render
+from polydraft.apps.train.speech.corpus import flite
+from polydraft.apps.train.speech.corpus.data import render
+from polydraft.apps.train.speech.corpus.flite import SAMPLE_RATE, VOICES
 from polydraft.modalities.loading import MANIFEST
 from polydraft.modalities.speech.corpus.sentences import corpus
 from polydraft.modalities.speech.text.reading import read
@@ -34,11 +35,11 @@ def with_commas(count: int, seed: int = 0) -> list[list[str]]:
 
 def pauses(words: list[str], voice: str) -> list[float]:
     """Seconds of quiet at every pause inside a sentence."""
-    samples, said = render(written(words), voice)
+    samples, said = render(words, voice)
     loud, found = voiced(samples.astype(np.float32) * np.float32(1 / 32768), SAMPLE_RATE), []
-    for heard in said[1:-1]:
+    for heard in flite.pauses(said):
         middle = (heard.start + heard.end) / 2 / FRAME
-        if heard.phone == PAUSE and loud[0] < middle < loud[-1]:
+        if loud[0] < middle < loud[-1]:
             after = int(np.searchsorted(loud, middle))
             found.append(float(loud[after] - loud[after - 1] - 1) * FRAME)
     return found

@@ -68,9 +68,9 @@ def measure(codec: SpeechCodec, asked: list[str]) -> tuple[dict[str, float], dic
     for text in tqdm(asked, desc="listen", unit="sentence"):
         wanted = plain_words(words_of(text))
         words += len(wanted)
-        for (_, voice), sound in rendered([text], list(VOICES)).items():
-            through = codec.decode(codec.encode(torch.from_numpy(sound)[None])[0], VOICES.index(voice)).numpy()
-            for name, heard in (("flite", sound), ("codec", through)):
+        for (_, voice), said in rendered([text], list(VOICES)).items():
+            through = codec.decode(codec.encode(torch.from_numpy(said.audio)[None])[0], VOICES.index(voice)).numpy()
+            for name, heard in (("flite", said.audio), ("codec", through)):
                 wrong[name][voice] += word_errors(wanted, ears.hear(np.asarray(heard, np.float32)))
     return share(wrong["flite"], words), share(wrong["codec"], words)
 

@@ -37,7 +37,7 @@ def level(sound: Sound) -> float:
 
 def stages(codec: SpeechCodec, pipe: SpeechPipeline | None, text: str, voice: str) -> dict[str, Sound]:
     """What is heard of a text, stage by stage."""
-    sound = rendered([text], [voice])[text, voice]
+    sound = rendered([text], [voice])[text, voice].audio
     through = codec.decode(codec.encode(torch.from_numpy(sound)[None])[0], VOICES.index(voice)).numpy()
     found = {"flite": sound, "codec": through}
     return found if pipe is None else found | {pipe.card.name: pipe(text, voice=voice).audio}

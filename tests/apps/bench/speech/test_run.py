@@ -22,6 +22,7 @@ OPTIONS = ("bench", "speech", "--sentences", "1", "--prose", "1", "--timed", "1"
 
 def test_speed_and_understanding_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "passages", lambda count: [Passage("prose", "It rains.")] * count)
+    monkeypatch.setattr(bench, "everyday", lambda: ["We met at noon."])
     done = run(*OPTIONS, "--methods", "vadusa,vadusa+top-k(k=20)", "--json", "-o", tmp_path / "out")
     assert done.exit_code == 0, done.stderr
     value = json.loads(done.stdout)
