@@ -1,7 +1,7 @@
 """What training leaves in a folder: weights in bf16, as they ship, their configuration, and the loss curve.
 
 save(codec, folder)                      # a network with a dataclass for a configuration
-save_pretrained(model, folder, curve)    # a model of transformers; known(folder) is its curve
+save_pretrained(model, folder, curve)    # a model of transformers, or a drafter; known(folder) is its curve
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from polydraft.core.training.shipping import shipped
+from polydraft.core.drafters.network.base import FeatureNetwork
+from polydraft.core.training.shipping import aside, shipped
 from polydraft.modalities.output import write_tensors, write_text
 
 Curve = list[dict[str, float]]
@@ -25,10 +26,11 @@ def save(model: Any, folder: Path) -> None:
     write_text(folder / "config.json", json.dumps(asdict(model.config), indent=2) + "\n")
 
 
-def save_pretrained(model: PreTrainedModel, folder: Path, curve: Curve) -> None:
-    """Weights, each once, and the loss curve."""
-    model.save_pretrained(folder, state_dict=shipped(model))
-    save_curve(curve, folder)
+def save_pretrained(model: PreTrainedModel | FeatureNetwork, folder: Path, curve: Curve) -> None:
+    """Configuration and weights, each once, and the loss curve; no file is ever half written."""
+    with aside(folder) as made:
+        model.save_pretrained(made, state_dict=shipped(model))
+        save_curve(curve, made)
 
 
 def save_curve(curve: Curve, folder: Path, name: str = "curve.json") -> None:

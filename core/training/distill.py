@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ from polydraft.core.model.kernels import weight_of
 from polydraft.core.model.precision import mixed
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.training.examples import Examples, read
-from polydraft.core.training.shipping import shipped
+from polydraft.core.training.shipping import aside, shipped
 
 SAVE_EVERY = 60  # seconds, but saving takes a twentieth of the time at most
 JUDGE_EVERY = 50  # steps
@@ -134,11 +133,9 @@ def checkpoint(
     }  # fmt: skip
     masters = {f"master.{name}": weight for name, weight in weights_of(student).items()}
     masters |= {f"best.{name}": weight for name, weight in best.items()}
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as aside:
-        save_file(moments | masters, Path(aside) / STATE, {"progress": json.dumps(progress)})
-        student.save_pretrained(Path(aside), state_dict=shipped(student))
-        for file in sorted(Path(aside).iterdir()):  # each takes its name when all are whole
-            file.replace(folder / file.name)
+    with aside(folder) as made:
+        save_file(moments | masters, made / STATE, {"progress": json.dumps(progress)})
+        student.save_pretrained(made, state_dict=shipped(student))
 
 
 def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -35,6 +35,7 @@ from polydraft.apps.train.image.textured import Live, Shards, Source
 from polydraft.apps.train.together import join
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
+from polydraft.modalities.output import write_text
 from polydraft.modalities.world.scene import SIDE
 from polydraft.modalities.world.worlds import WORLDS
 
@@ -117,7 +118,7 @@ def run(
     if not eager:
         model.model.compile(dynamic=False)  # halves a step here; two shapes; needs a C++ compiler
     out.mkdir(parents=True, exist_ok=True)
-    (out / "world.json").write_text(json.dumps({"world": world}) + "\n")  # for whoever assembles the model
+    write_text(out / "world.json", json.dumps({"world": world}) + "\n")  # for whoever assembles the model
 
     def next_batch() -> tuple[Batch, Plans]:
         return data.next(rows), data.plans(PLANS * rows)

@@ -38,7 +38,7 @@ from polydraft.apps.train.optimise import annealed, set_rate
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer, channels_last
-from polydraft.modalities.output import whole
+from polydraft.modalities.output import whole, write_text
 from polydraft.modalities.world.judging.likeness import octaves
 from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import BACKGROUNDS, Scene, place
@@ -259,7 +259,7 @@ def tell(seconds: float, step: int, figures: dict[str, float], decibels: tuple[f
 def measure(model: VQTokenizer, world: World, out: Path) -> None:
     """Leave in `out`, and print, what a hundred held-out scenes of each part of `world` say."""
     found = json.dumps(measures(model, world, 100), indent=2)
-    (out / "measures.json").write_text(found + "\n")
+    write_text(out / "measures.json", found + "\n")
     print(found, flush=True)
 
 

@@ -30,6 +30,7 @@ from polydraft.apps.train.image.data import boxes, packed_scene, to_pixels
 from polydraft.apps.train.latent.data import GlyphLatents
 from polydraft.apps.train.optimise import annealed, apply, set_rate
 from polydraft.core.model.precision import mixed
+from polydraft.core.training.shipping import aside
 from polydraft.modalities.image.latent.autoencoder import CELL, LatentAutoencoder, stock
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import BACKGROUNDS, Placed, Scene, place, random_composition
@@ -87,7 +88,8 @@ def save(codec: LatentAutoencoder, folder: Path) -> None:
     copy: Any = AutoencoderKL.from_config(codec.vae.config, **normal)
     copy.load_state_dict(weights, assign=True)
     copy.register_to_config(_name_or_path="")  # else the folder says where it was made
-    copy.save_pretrained(folder)
+    with aside(folder) as made:
+        copy.save_pretrained(made)
 
 
 def train_encoder(out: Path, minutes: float, seed: int = 0, rows: int = 1024, rate: float = 2e-3) -> None:

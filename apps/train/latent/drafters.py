@@ -29,7 +29,6 @@ from polydraft.apps.train.latent.model import LatentModel, losses, noised
 from polydraft.apps.train.latent.target import JUDGE_EVERY
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.model.precision import mixed
-from polydraft.core.training.shipping import shipped
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
 from polydraft.modalities.world.scene import CELLS
@@ -100,14 +99,9 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
         student.load_state_dict(load_file(out / "model.safetensors"))
     course.run(
         student, [], partial(continuation, target, student), lambda: data.next(rows // 2), valid,
-        partial(save, student, out), weights={"estimates": 1.0, "features": FEATURES}, minutes=minutes,
-        rate=2e-3, curve=curve, rank=0, judge_every=JUDGE_EVERY,
+        partial(checkpoint.save_pretrained, student, out), weights={"estimates": 1.0, "features": FEATURES},
+        minutes=minutes, rate=2e-3, curve=curve, rank=0, judge_every=JUDGE_EVERY,
     )  # fmt: skip
-
-
-def save(student: EagleNetwork, out: Path, curve: checkpoint.Curve) -> None:
-    student.save_pretrained(out, state_dict=shipped(student))
-    checkpoint.save_curve(curve, out)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from polydraft.apps.train.together import join
 from polydraft.core.drafters.heads.hydra import HydraHeads
 from polydraft.core.model.precision import mixed
 from polydraft.core.training.parallel import foresight
-from polydraft.core.training.shipping import shipped
+from polydraft.core.training.shipping import aside, shipped
 from polydraft.modalities.speech import vocabulary
 
 WEIGHTS = {"loss": 1.0, "pointing": 0.2, "ahead": 0.3, "entropy": 0.0}
@@ -130,7 +130,8 @@ def run(
     def keep(curve: Curve) -> None:
         """The target as it ships, and the heads beside it."""
         save_pretrained(model, out, curve)
-        heads.save_pretrained(folder, state_dict=shipped(heads))
+        with aside(folder) as made:
+            heads.save_pretrained(made, state_dict=shipped(heads))
 
     course.run(
         model, [pointer, heads], partial(losses, model, pointer, heads), partial(speech.batch, rng, tokens),

@@ -28,6 +28,7 @@ from polydraft.apps.train.speech.sound import codec as codecs
 from polydraft.apps.train.speech.sound import gate
 from polydraft.apps.train.speech.sound.analysis import measure_many
 from polydraft.apps.train.together import on_every_core
+from polydraft.modalities.output import write_text
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec
 from polydraft.modalities.speech.corpus.sentences import corpus
@@ -82,7 +83,7 @@ def encode(speech: list[Path], out: Path) -> None:
     if stamp.exists() and stamp.read_text() != now:
         for old in coded.glob("*.npz"):
             old.unlink()
-    stamp.write_text(now)
+    write_text(stamp, now)
     tokenizer = vocabulary.build(list(VOICES), list(SYMBOLS), trained.config.codebook_size)
     tokenizer.save(str(target / "tokenizer.json"))
     for index, shard in enumerate(tqdm(speech, desc="encode", unit="shard")):

@@ -24,6 +24,7 @@ from polydraft.apps.bench.speech.intelligibility import rendered, words_of
 from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
 from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.output import write_text
 from polydraft.modalities.speech.codecs.tiny import SpeechCodec
 from polydraft.modalities.speech.corpus.sentences import held_out
 
@@ -86,7 +87,7 @@ def run(folder: Path, each: int = 20) -> Gate:
     if found is None or found.sentences < len(asked):
         flite, through = measure(SpeechCodec.from_folder(folder), asked)
         found = Gate(flite, through, len(asked), weights(folder))
-        (folder / FILE).write_text(json.dumps(vars(found), indent=2) + "\n")
+        write_text(folder / FILE, json.dumps(vars(found), indent=2) + "\n")
     print(found.line, flush=True)
     return found
 
