@@ -54,6 +54,7 @@ def member(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     weights = matrices()
     torch.save(walk(Muon(weights, lr=0.1), weights), f"{folder}/{rank}.pt")
+    dist.barrier()  # who leaves while the other still reads its last sum takes the connection with it
     dist.destroy_process_group()
 
 
