@@ -239,8 +239,7 @@ def history(method: Method, state: State, draft: Draft) -> History | None:
     if not method.sampler.remembers(state.settings):
         return None
     t = state.generated[:, None] + draft.depth
-    nodes = torch.cat([state.roots(), draft.tokens], 1)
-    return History(state.tokens, state.valid(), nodes, draft.lineage, t, state.budget)
+    return History(state.tokens, state.lengths, *draft.paths(state.roots()), t, state.budget)
 
 
 def record(batch: Batch, learnt: Learnt) -> Step:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polydraft.core.law.sampling import Settings
 from polydraft.core.model.cache import SlotCache, blocks
-from polydraft.core.rows import Rows, following, places
+from polydraft.core.rows import Rows, following
 from polydraft.core.tokens import put, take
 
 
@@ -59,10 +59,6 @@ class State(Rows):
     def cached(self) -> Tensor:
         """`[B, R]`: committed positions that have keys and values, i.e. all but the root."""
         return self.offsets + (self.generated[:, None] - 1)
-
-    def valid(self) -> Tensor:
-        """`[B, L]` bool: committed places of `tokens`."""
-        return places(self.tokens.shape[1], self.tokens.device) < self.lengths[:, None]
 
     def reach(self, further: int) -> None:
         """Room for so many positions behind the longest row."""

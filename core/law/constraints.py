@@ -86,7 +86,7 @@ def worded(history: History, words: Tensor, last: Tensor, vocab: int) -> Tensor:
 
 def repeating(history: History, size: int, vocab: int) -> Tensor:
     """`[B, C, V]` bool: ids that would complete an n-gram that was there before (Klein et al. 2017, OpenNMT)."""
-    columns, nodes = history.lineage.shape[1:]
+    columns, nodes = history.paths.shape[1:]
     tail = history.tail(nodes + size - 1)
     gram = tail[..., : size - 1]  # what the next id would complete
 
@@ -102,7 +102,7 @@ def repeating(history: History, size: int, vocab: int) -> Tensor:
     found = banned(tail.flip(-1), tail.flip(-1) >= 0)  # those that end on the path
     if history.committed.shape[1] < size:
         return found
-    return found | banned(history.committed[:, None], history.committed_valid[:, None])
+    return found | banned(history.committed[:, None], history.there()[:, None])
 
 
 def forced(scores: Tensor, ids: Tensor, grammar: Tensor | None, history: History) -> Tensor:

@@ -26,7 +26,7 @@ def told(draft: Draft, sampler: Sampler, history: Callable[[Draft], History | No
         draft = longer(draft, sampler.forced)
     known = history(draft)
     assert known is not None, "a grammar that forces ids has slots"
-    after = sampler.alone[sampler.classes(known)]  # [B, N+1]: what alone may follow each column
+    after = sampler.alone.take(sampler.classes(known))  # [B, N+1]: what alone may follow each column
     ids = after.gather(1, draft.parents + 1)
     tokens = draft.tokens.where(ids < 0, ids)
     if not draft.chain:

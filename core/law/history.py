@@ -7,54 +7,58 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polydraft.core.rows import places
+
 
 @dataclass(frozen=True)
 class History:
     """What a node's law may depend on.
 
-    committed: `[B, L]` ids of prompt and generated tokens; `committed_valid` `[B, L]` bool.
-    nodes: `[B, M]` ids of root and nodes; lineage: `[B, C, M]` bool, which of them each judged column descends from,
-    itself included, ancestors first. t: `[B, C]` how many tokens the row will have generated before the one this column
-    judges; budget: `[B]` most it may get. The root (the first of `nodes`) is committed; whatever else is on a path
-    comes behind it.
+    committed: `[B, L]` ids of prompt and generated tokens, of which a row has the first `lengths` `[B]`.
+    paths: `[B, C, D]` ids from the root, which is the last committed one, to each judged column, `depth` `[B, C]` of
+    them behind the root; what is further behind means nothing. t: `[B, C]` how many tokens the row will have generated
+    before the one this column judges; budget: `[B]` most it may get.
     """
 
     committed: Tensor
-    committed_valid: Tensor
-    nodes: Tensor
-    lineage: Tensor
+    lengths: Tensor
+    paths: Tensor
+    depth: Tensor
     t: Tensor
     budget: Tensor
 
     def tail(self, window: int) -> Tensor:
         """`[B, C, window]`: the last ids of every path, prompt included, the latest first; -1 where there are none."""
-        rows, columns, _ = self.lineage.shape
-        latest = self.lineage.flip(-1).cumsum(-1).flip(-1)  # 1 at a path's end, growing towards the root
-        place = torch.where(self.lineage & (latest <= window), latest - 1, window)
-        drafted = self.nodes.new_zeros(rows, columns, window + 1)
-        drafted = drafted.scatter_(2, place, self.nodes[:, None].expand_as(place))[..., :window]
-        back, on_path = torch.arange(window, device=place.device), latest[..., :1]
-        # the path's own first column is the last committed token
-        before = self.committed_valid.sum(1)[:, None, None] - 1 + (on_path - 1) - back
+        back = places(window, self.depth.device)
+        place = self.depth[..., None] - back  # on the path; what is before the root is committed
+        before = self.lengths[:, None, None] - 1 + place
         committed = self.committed.gather(1, before.clamp(0, self.committed.shape[1] - 1).flatten(1)).view_as(before)
-        return torch.where(back < on_path, drafted, committed.masked_fill(before < 0, -1))
+        return torch.where(place >= 0, self.at(place), committed.masked_fill(before < 0, -1))
 
     def generated(self, count: int) -> Tensor:
         """`[B, C, count]`: the first ids that every path has generated, -1 where it has not come so far."""
-        wanted = torch.arange(count, device=self.t.device)
-        done = (self.t - self.lineage.sum(-1) + 1)[:, :1, None]  # tokens that are committed, the root among them
-        before = self.committed_valid.sum(1)[:, None, None] - done + wanted
-        committed = self.committed.gather(1, before.clamp(0, self.committed.shape[1] - 1).flatten(1)).view_as(before)
-        # the root has the last place of what is committed, its heirs those behind it
-        place = torch.where(self.lineage, self.lineage.cumsum(-1) - 2 + done, count).clamp(-1, count)
-        drafted = torch.full((*self.t.shape, count + 2), -1, device=self.t.device)
-        drafted.scatter_(2, place + 1, self.nodes[:, None].expand_as(place))
-        found = torch.where(wanted < done, committed.expand(-1, self.t.shape[1], -1), drafted[..., 1 : count + 1])
-        return found.masked_fill(wanted >= self.t[..., None], -1)
+        done = self.t[:, :1] - self.depth[:, :1]  # tokens that are committed, the root among them
+        place = places(count + 1, self.depth.device)[1:] - done  # on the path
+        before = (self.lengths[:, None] - 1 + place).clamp(0, self.committed.shape[1] - 1)
+        committed, place = self.committed.gather(1, before)[:, None], place[:, None]
+        found = torch.where(place > 0, self.at(place.expand(-1, self.depth.shape[1], -1)), committed)
+        return found.masked_fill(place > self.depth[..., None], -1)
+
+    def at(self, place: Tensor) -> Tensor:
+        """`[B, C, K]`: ids at places of every path, the root's 0."""
+        return self.paths.gather(2, place.clamp(0, self.paths.shape[2] - 1))
+
+    def on_paths(self) -> Tensor:
+        """`[B, C, D]` bool: which of `paths` mean something."""
+        return places(self.paths.shape[2], self.depth.device) <= self.depth[..., None]
+
+    def there(self) -> Tensor:
+        """`[B, L]` bool: which of `committed` a row has."""
+        return places(self.committed.shape[1], self.depth.device) < self.lengths[:, None]
 
     def recent(self, window: int) -> Tensor:
         """The same of generated ids alone."""
-        back = torch.arange(window, device=self.t.device)
+        back = places(window, self.t.device)
         return self.tail(window).masked_fill(back >= self.t[..., None], -1)
 
     def marked(self, ids: Tensor, where: Tensor, vocab: int) -> Tensor:

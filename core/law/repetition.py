@@ -77,10 +77,9 @@ def penalised(scores: Tensor, history: History, penalty: Tensor) -> Tensor:
     """Divide positive and multiply negative scores of ids seen on the node's own path (Keskar et al. 2019, CTRL)."""
     rows, columns, vocab = scores.shape
     committed = torch.zeros(rows, vocab + 1, dtype=torch.bool, device=scores.device)
-    said = history.committed.masked_fill(~history.committed_valid, vocab).clamp(max=vocab)
+    said = history.committed.masked_fill(~history.there(), vocab).clamp(max=vocab)
     committed.scatter_(1, said, True)
     seen = committed[:, None].repeat(1, columns, 1)
-    on_path = history.nodes.clamp(max=vocab)[:, None, :].expand_as(history.lineage).masked_fill(~history.lineage, vocab)
-    seen.scatter_(2, on_path, True)
+    seen.scatter_(2, history.paths.clamp(max=vocab).masked_fill(~history.on_paths(), vocab), True)
     strength = penalty[:, None, None]
     return torch.where(seen[..., :vocab], torch.where(scores > 0, scores / strength, scores * strength), scores)

@@ -13,6 +13,7 @@ from functools import cached_property
 from numbers import Integral, Real
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument
@@ -264,7 +265,7 @@ class Sampler:
         slots = self.slots(history)
         whole = scores = self.tempered(logits, settings, history, slots)
         if not settings.greedy_alone:
-            times = None if self.narrowing is None or slots is None else self.narrowing[slots]
+            times = None if self.narrowing is None or slots is None else self.narrowing.take(slots)
             scores = filtered(whole, settings, times)
         if settings.window:
             scores = without_repeats(scores, whole, known(history), settings)
@@ -287,7 +288,7 @@ class Sampler:
         if self.mask is None:
             scores = logits.float()
         else:
-            grammar = self.grammar if slots is None else self.grammar[slots]
+            grammar = self.grammar if slots is None else F.embedding(slots, self.grammar)  # whole rows at once
             scores = logits + grammar
         if self.ends is not None and settings.used("min_tokens"):
             early = known(history).t < settings.min_tokens[:, None]

@@ -94,35 +94,36 @@ def standing() -> Tensor:
 class Slots:
     """Which ids may stand where in what a model draws, `length` ids of a plan and then codes.
 
-    classes: `[K, V]` bool, a row a class, or `[1, V]` for a model whose vocabulary has no plans. kinds: `[V]`, which
-    kind an id is, -1 for none; spots: `[V, 3]`, size, row and column, likewise. cells: of things, as `standing` says.
+    classes: `[K, V]` bool, a row a class, or `[1, V]` for a model whose vocabulary has no plans. kinds, spots: `[V]`,
+    where in `shown`, which is `planned()` in one row, what belongs to an id as a kind and as a place begins.
     """
 
     length: int
     classes: Tensor
     kinds: Tensor
     spots: Tensor
-    cells: Tensor
+    shown: Tensor
 
     @classmethod
     def of(cls, vocabulary: Tokenizer, codes: Tensor, shows: Tensor | None = None) -> Slots:
         """codes: `[V]` bool, ids that are codes; shows: what they show, as `shows.load` says; None: anything."""
         length, nothing, device = said(vocabulary), vocabulary.token_to_id(NOTHING), codes.device
-        kinds, spots = (torch.full((len(codes), *more), -1, device=device) for more in ((), (3,)))
-        cells = standing().to(device)  # once: every pass asks it
         if not length:
-            return cls(0, codes[None], kinds, spots, cells)
-        things, where = ([vocabulary.token_to_id(word) for word in some] for some in (KINDS, places()))
-        kinds[things] = torch.arange(len(KINDS), device=device)
-        order = {size: index for index, size in enumerate(SIZES)}
-        spots[where] = torch.tensor([(order[size], *spot) for size, *spot in places().values()], device=device)
+            none = torch.zeros(len(codes), dtype=torch.long, device=device)
+            return cls(0, codes[None], none, none, none)
+        kinds, where = ([vocabulary.token_to_id(word) for word in some] for some in (KINDS, places()))
+        shown = planned()
+        begins = torch.empty(2, len(codes), dtype=torch.long)
+        for said_as, (ids, part) in enumerate(zip((kinds, where), shown.stride(), strict=False)):
+            begins[said_as] = len(ids) * part  # whatever else an id is, nothing stands there
+            begins[said_as, ids] = torch.arange(len(ids)) * part
         classes = codes.repeat(FIRST + len(KINDS), 1)
         classes[KIND] = classes[PLACE] = False
-        classes[KIND, [nothing, *things]] = True
+        classes[KIND, [nothing, *kinds]] = True
         classes[PLACE, [nothing, *where]] = True
         if shows is not None:
             classes[GROUND, codes], classes[FIRST:, codes] = (some.to(device) for some in (shows[0], shows[1:]))
-        return cls(length, classes, kinds, spots, cells)
+        return cls(length, classes, begins[0].to(device), begins[1].to(device), shown.flatten().to(device))
 
     @property
     def narrowing(self) -> Tensor | None:
@@ -134,18 +135,27 @@ class Slots:
 
     def __call__(self, history: History) -> Tensor:
         """The class of every column, by its position behind the prompt and the plan on its own path."""
-        stands = self.standing_on(history)
-        lowest, highest = stands.where(stands >= 0, len(KINDS)).amin(-1), stands.amax(-1)
-        drawn = torch.where(highest < 0, GROUND, torch.where(lowest == highest, FIRST + highest, SEVERAL))
+        cell = (history.t - self.length).clamp(0, SIDE**2)  # behind the last there is nothing
+        said = history.generated(self.length).clamp(min=0)
+        chosen = self.kinds.take(said[..., ::2]) + self.spots.take(said[..., 1::2])
+        things = self.shown.take(chosen + cell[..., None])
+        highest, lowest = things.amax(-1), things.where(things > GROUND, len(self.classes)).amin(-1)
+        drawn = torch.where(lowest < highest, SEVERAL, highest)
         return (history.t % 2).where(history.t < self.length, drawn)
 
-    def standing_on(self, history: History) -> Tensor:
-        """`[B, C, MOST]`: the kind of each thing of a column's plan, -1 where the cell it draws is not of the thing."""
-        said = history.generated(self.length).clamp(min=0)
-        kind, (size, row, column) = self.kinds[said[..., ::2]], self.spots[said[..., 1::2]].unbind(-1)
-        cell = (history.t - self.length)[..., None]
-        down, right = cell // SIDE - row, cell % SIDE - column
-        side = self.cells.shape[-1]
-        inside = (kind >= 0) & (size >= 0) & (down >= 0) & (down < side) & (right >= 0) & (right < side)
-        down, right = (place.clamp(0, side - 1) for place in (down, right))
-        return kind.where(self.cells[kind, size, down, right] & inside, -1)
+
+@functools.cache
+def planned() -> Tensor:
+    """`[kinds + 1, places + 1, cells + 1]`: the class a cell has for one thing, `FIRST` + its kind where it stands.
+
+    Of the last kind and place, which are none, and of the last cell nothing stands anywhere.
+    """
+    cells, order, grid = standing(), {size: index for index, size in enumerate(SIZES)}, SIDE + len(standing()[0, 0])
+    found = torch.full((len(KINDS) + 1, len(places()) + 1, SIDE**2 + 1), GROUND, dtype=torch.int8)
+    kinds = torch.arange(FIRST, FIRST + len(KINDS), dtype=torch.int8)[:, None, None]
+    for line, (size, row, column) in enumerate(places().values()):
+        canvas = found.new_full((len(KINDS), grid, grid), GROUND)  # boxes of large things reach over the edge
+        box = cells[:, order[size]]
+        canvas[:, row : row + box.shape[1], column : column + box.shape[2]] = kinds.where(box, GROUND)
+        found[:-1, line, :-1] = canvas[:, :SIDE, :SIDE].flatten(1)
+    return found

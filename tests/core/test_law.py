@@ -35,10 +35,8 @@ def enumerate_law(model, sampling: Sampling, prompt: tuple[int, ...]) -> torch.T
             with torch.no_grad():
                 logits = model(torch.tensor([ids])).logits[:, -1:]
             seen = torch.tensor([ids])
-            root = History(
-                seen, torch.ones_like(seen, dtype=torch.bool), seen[:, -1:], torch.ones(1, 1, 1, dtype=torch.bool),
-                torch.zeros(1, 1, dtype=torch.long), torch.tensor([9]),
-            )  # fmt: skip
+            first = torch.zeros(1, 1, dtype=torch.long)
+            root = History(seen, torch.tensor([len(ids)]), seen[:, None, -1:], first, first, torch.tensor([9]))
             probability *= Sampler()(logits, settings, root).p[0, 0, token].item()
             ids.append(token)
         law.append(probability)

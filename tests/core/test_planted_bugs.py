@@ -129,7 +129,7 @@ def test_a_penalty_that_ignores_the_path(lab, run, monkeypatch, drafter):
 
     def plant():
         def blind(scores, history, penalty):
-            return honest(scores, replace(history, lineage=torch.zeros_like(history.lineage)), penalty)
+            return honest(scores, replace(history, depth=torch.full_like(history.depth, -1)), penalty)
 
         monkeypatch.setattr(sampling_module, "penalised", blind)
 

@@ -143,9 +143,9 @@ class RowDrafter:
     def told(self, state: State, filled: Tensor, sampler: Sampler) -> Tensor:
         """The same with what the grammar leaves no choice about, such as the end of a row."""
         t = self.preview + self.number(state) * self.row + torch.arange(self.rows * self.row, device=filled.device)
-        roots = torch.ones(*t.shape, 1, dtype=torch.bool, device=t.device)
-        known = History(state.tokens, state.valid(), state.roots(), roots, t, state.budget)
-        alone = sampler.alone[sampler.classes(known)].view_as(filled)
+        roots = state.roots()[:, None].expand(-1, t.shape[1], -1)
+        known = History(state.tokens, state.lengths, roots, torch.zeros_like(t), t, state.budget)
+        alone = sampler.alone.take(sampler.classes(known)).view_as(filled)
         return filled.where(alone < 0, alone)
 
     def observe(self, state: State, own: OpenRows, outcome: Outcome) -> None:

@@ -54,18 +54,6 @@ class Tree:
         """`[B, W]`: places of their parents among the live nodes of the level before."""
         return self.levels[-1].above
 
-    def lineage(self) -> tuple[Tensor, Tensor]:
-        """Ids `[B, M]` of all live nodes, and which of them each of the newest descends from, `[B, W, M]` bool."""
-        if not self.levels:
-            none = torch.empty(self.rows, 0, dtype=torch.long, device=self.device)
-            return none, none[:, None].bool()
-        lines, at = [], places(self.width, self.device).expand(self.rows, -1)
-        for level in reversed(self.levels):
-            lines.append(at[..., None] == places(level.live.shape[1], self.device))
-            at = level.above.gather(1, at)
-        read = torch.cat([level.ids.gather(1, level.live) for level in self.levels], 1)
-        return read, torch.cat(lines[::-1], 2)
-
     @property
     def ids(self) -> Tensor:
         """`[B, M]`: all candidates, which indices below are of."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.draft import Draft, most
@@ -29,13 +30,9 @@ from polydraft.core.target import CausalTarget, Prefill
 
 @dataclass(frozen=True)
 class Stem:
-    """What every node descends from: ids `[B, 1 + M]` of the root and what waits, `seen` where a row has them.
-
-    waiting: `[B]` how many wait.
-    """
+    """What every node descends from: ids `[B, 1 + M]` of the root and what waits, `waiting` `[B]` of them."""
 
     ids: Tensor
-    seen: Tensor
     waiting: Tensor
 
     @staticmethod
@@ -43,7 +40,7 @@ class Stem:
         waiting = own.waiting
         place = places(most(waiting, depth) + 1, own.tokens.device)
         from_root = (own.committed - 1)[:, None] + place.clamp(max=waiting[:, None])
-        return Stem(own.tokens.gather(1, from_root), place <= waiting[:, None], waiting)
+        return Stem(own.tokens.gather(1, from_root), waiting)
 
     @property
     def alone(self) -> bool:
@@ -60,14 +57,15 @@ class Stem:
             return window[:, level, None]
         return window[places(len(window), window.device), self.waiting + level][:, None]
 
-    def history(self, state: State, tree: Tree, t: Tensor) -> History:
-        """Of the live nodes of `tree`; t: `[B, 1]`, the position of their children."""
-        read, lineage = tree.lineage()
-        seen = self.seen[:, None].expand(-1, tree.width, -1)
-        return History(
-            state.tokens, state.valid(), torch.cat([self.ids, read], 1), torch.cat([seen, lineage], 2),
-            t.expand(-1, tree.width), state.budget,
-        )  # fmt: skip
+    def paths(self, levels: int) -> Tensor:
+        """`[B, 1, 1 + M + levels]`: its own ids, and room for those of nodes behind them; see `History`."""
+        return F.pad(self.ids[:, None], (0, levels))
+
+    def further(self, paths: Tensor, tree: Tree) -> Tensor:
+        """The same of the live nodes of `tree`, `[B, W, …]`, from those of the level before."""
+        above = tree.above[..., None].expand(-1, -1, paths.shape[2])
+        place = (self.waiting + len(tree.levels))[:, None, None].expand(-1, tree.width, -1)
+        return paths.gather(1, above).scatter_(2, place, tree.newest[..., None])
 
 
 class TreeDrafter(ABC):
@@ -112,16 +110,18 @@ class TreeDrafter(ABC):
         positions = stem.positions(state, plan.depth)
         window = noise.window(state.generated, stem.ids.shape[1] + plan.depth) if noise.sampled else None
         law_of = sampler.proposal if noise.on_tape else sampler
+        paths = stem.paths(plan.depth) if sampler.remembers(state.settings) else None
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
             level = len(tree.levels)
             t = positions[:, level : level + 1]
-            history = stem.history(state, tree, t) if sampler.remembers(state.settings) else None
+            history = None if paths is None else behind(state, paths, t)
             laws.append(law_of(self.logits(said, state, tree, t), state.settings, history).over(self.rank.temperature))
             drawn = None if window is None else stem.noise(window, level)
             growing = plan.grow(tree, laws[-1].scores, drawn, self.rank)
             if growing:
                 said = self.onward(said, own, tree)
+                paths = None if paths is None else stem.further(paths, tree)
         passes = self.passes(len(tree.levels))
         if noise.on_tape:  # siblings may change places: their order means nothing on the tape
             draft = plan.led(tree).after(passes)
@@ -136,3 +136,9 @@ class TreeDrafter(ABC):
 
     def observe(self, state: State, own: ReadState, outcome: Outcome) -> None:
         own.observe(outcome)
+
+
+def behind(state: State, paths: Tensor, t: Tensor) -> History:
+    """What the children of nodes at the ends of paths `[B, W, D]` may depend on; t: `[B, 1]`, their position."""
+    t = t.expand(-1, paths.shape[1])
+    return History(state.tokens, state.lengths, paths, t - state.generated[:, None], t, state.budget)

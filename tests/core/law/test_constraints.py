@@ -33,9 +33,14 @@ WORDS = [[3], [1, 2], [4, 4], [0, 1, 3], [2, 2, 2, 0]]
 def whole_paths(history: History) -> list[list[list[int]]]:
     """Prompt and all of every column's path, written out."""
     found = []
-    for row, valid in enumerate(history.committed_valid):
-        said = history.committed[row, valid].tolist()
-        found.append([said + history.nodes[row, line][1:].tolist() for line in history.lineage[row]])
+    for row, length in enumerate(history.lengths):
+        said = history.committed[row, :length].tolist()
+        found.append(
+            [
+                said + path[1 : 1 + depth].tolist()
+                for path, depth in zip(history.paths[row], history.depth[row], strict=True)
+            ]
+        )
     return found
 
 
@@ -88,11 +93,11 @@ def test_all_together_in_their_order(made, seed):
 def test_a_forced_end_keeps_to_the_grammar():
     """Where a slot has no end none is forced, and of several ends those of the slot are."""
     mask = torch.tensor([[True, True, False, False, False], [True, False, True, True, False]])
-    ones = torch.ones(1, 1, dtype=torch.bool)
     for last, wanted in ((0, [0, 1]), (1, [3])):
         history = History(
-            torch.tensor([[1]]), ones, torch.tensor([[1]]), ones[None], torch.tensor([[last]]), torch.tensor([last + 1])
-        )
+            torch.tensor([[1]]), torch.tensor([1]), torch.tensor([[[1]]]), torch.tensor([[0]]), torch.tensor([[last]]),
+            torch.tensor([last + 1]),
+        )  # fmt: skip
         sampler = Sampler(mask, constraints=Constraints.of(5, "cpu", forced=[3, 4]))
         scores = sampler(torch.zeros(1, 1, 5), Settings.of([Sampling()], "cpu"), history).scores
         assert scores[0, 0].isfinite().nonzero()[:, 0].tolist() == wanted
@@ -163,9 +168,8 @@ def test_greedy_equals_generate_and_drafted_equals_plain(lab, run, name):
 def test_the_tail_is_the_path_read_backwards(draft, window):
     rows, length = len(draft.tokens), 4
     committed = torch.arange(rows * length).view(rows, length) + 100
-    valid = torch.ones_like(committed, dtype=torch.bool)
-    nodes = torch.cat([committed[:, -1:], draft.tokens], 1)
-    tail = History(committed, valid, nodes, draft.lineage, draft.depth, draft.depth[:, 0]).tail(window)
+    known, paths = torch.full((rows,), length), draft.paths(committed[:, -1:])
+    tail = History(committed, known, *paths, draft.depth, draft.depth[:, 0]).tail(window)
     for row in range(rows):
         for column in range(draft.size + 1):
             line = draft.tokens[row, ancestors(draft, row, column - 1)[::-1]].tolist()

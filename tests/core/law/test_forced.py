@@ -50,9 +50,8 @@ def test_a_path_knows_what_it_generated_first(made, count):
 def test_nodes_of_forced_places_are_the_forced_id(draft, generated):
     def history(of: Draft) -> History:
         rows = len(of.tokens)
-        nodes = torch.cat([torch.zeros(rows, 1, dtype=torch.long), of.tokens], 1)
         blank, done = torch.zeros(rows, 1, dtype=torch.long), torch.full((rows,), 9)
-        return History(blank, blank == 0, nodes, of.lineage, generated + of.depth, done)
+        return History(blank, torch.ones_like(done), *of.paths(blank), generated + of.depth, done)
 
     wanted = told(draft, grammar(), history)
     place = generated + draft.depth[:, 1:]  # of every node, from 1
@@ -70,9 +69,8 @@ def test_chains_are_as_long_as_what_is_known(generated: int, size: int) -> None:
     draft = Draft.of_chain(torch.ones(1, size, dtype=torch.long), valid)
 
     def history(of: Draft) -> History:
-        blank = torch.zeros(1, 1, dtype=torch.long)
-        nodes = torch.cat([blank, of.tokens], 1)
-        return History(blank, blank == 0, nodes, of.lineage, generated + of.depth, torch.tensor([9]))
+        blank, known = torch.zeros(1, 1, dtype=torch.long), torch.tensor([1])
+        return History(blank, known, *of.paths(blank), generated + of.depth, torch.tensor([9]))
 
     wanted = told(draft, grammar(), history)
     first = (generated + 1) % PERIOD == 0

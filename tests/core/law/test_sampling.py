@@ -33,7 +33,6 @@ def histories(draw) -> tuple[History, list[list[list[int]]]]:
     committed = torch.tensor([[draw(some.integers(0, VOCAB - 1)) for _ in range(length)] for _ in range(rows)])
     lengths = [draw(some.integers(2, length)) for _ in range(rows)]
     generated = [draw(some.integers(0, whole)) for whole in lengths]
-    valid = torch.arange(length) < torch.tensor(lengths)[:, None]
     roots = committed.gather(1, torch.tensor(lengths)[:, None] - 1)
     t = torch.tensor(generated)[:, None] + draft.depth
     paths = []
@@ -41,8 +40,8 @@ def histories(draw) -> tuple[History, list[list[list[int]]]]:
         said = committed[row, lengths[row] - generated[row] : lengths[row]].tolist()
         lines = [ancestors(draft, row, node)[::-1] for node in range(-1, draft.size)]
         paths.append([said + draft.tokens[row, line].tolist() for line in lines])
-    nodes, budget = torch.cat([roots, draft.tokens], 1), torch.tensor(generated) + 3
-    return History(committed, valid, nodes, draft.lineage, t, budget), paths
+    budget = torch.tensor(generated) + 3
+    return History(committed, torch.tensor(lengths), *draft.paths(roots), t, budget), paths
 
 
 def redrawn(n: list[float], whole: list[float], said: list[int], rule: RepetitionAware) -> list[float]:

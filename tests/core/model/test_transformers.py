@@ -59,12 +59,8 @@ def test_guidance_is_a_combination_of_two_plain_passes(lab):
 
 
 def history(ids: torch.Tensor) -> History:
-    rows = len(ids)
-    root = ids[:, -1:]
-    return History(
-        ids, torch.ones_like(ids, dtype=torch.bool), root, torch.ones(rows, 1, 1, dtype=torch.bool),
-        torch.zeros(rows, 1, dtype=torch.long), torch.full((rows,), 9),
-    )  # fmt: skip
+    rows, first = len(ids), torch.zeros(len(ids), 1, dtype=torch.long)
+    return History(ids, torch.full((rows,), ids.shape[1]), ids[:, None, -1:], first, first, torch.full((rows,), 9))
 
 
 @settings(max_examples=60)

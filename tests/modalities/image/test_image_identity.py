@@ -75,9 +75,8 @@ def test_greedy_equals_transformers_generate(guidance: float) -> None:
 
     def allowed(_: int, ids: torch.Tensor) -> list[int]:
         """The grammar, asked for the last id alone."""
-        t, known = torch.tensor([[len(ids) - length]]), torch.ones(1, len(ids), dtype=torch.bool)
-        root = torch.ones(1, 1, 1, dtype=torch.bool)
-        history = History(ids[None], known, ids[None, -1:], root, t, torch.tensor([row.budget]))
+        t, known = torch.tensor([[len(ids) - length]]), torch.tensor([len(ids)])
+        history = History(ids[None], known, ids[None, None, -1:], torch.zeros_like(t), t, torch.tensor([row.budget]))
         return pipe.mask[pipe.family.slot(history)[0, 0]].nonzero().flatten().tolist()
 
     options = (

@@ -91,12 +91,13 @@ def test_cells_of_what_a_plan_has_stand_there(seed: int, committed: int) -> None
     slots = plan.Slots.of(words, codes)
     line = torch.tensor([[5, *said, *[first] * CELLS]])  # a prompt of one word
     drafted = line.shape[1] - 1 - committed
-    known = torch.arange(line.shape[1])[None] <= committed
-    lineage = torch.ones(drafted + 1, drafted + 1, dtype=torch.bool).tril()[None]
-    t = committed + torch.arange(drafted + 1)[None]
-    history = History(line.where(known, 0), known, line[:, committed:], lineage, t, torch.tensor([plan.LENGTH + CELLS]))
+    known, depth = torch.arange(line.shape[1])[None] <= committed, torch.arange(drafted + 1)[None]
+    paths = line[:, None, committed:].expand(-1, drafted + 1, -1)
+    history = History(
+        line.where(known, 0), known.sum(1), paths, depth, committed + depth, torch.tensor([plan.LENGTH + CELLS])
+    )
     found = torch.full((plan.LENGTH + CELLS,), -1)
-    found[t[0, :-1]] = slots(history)[0, :-1]
+    found[committed:] = slots(history)[0, :-1]
     assert found[committed : plan.LENGTH].tolist() == [place % 2 for place in range(committed, plan.LENGTH)]
     stands = torch.from_numpy(belonging(scene.objects)).flatten()
     kinds = torch.full((CELLS,), plan.GROUND)
