@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -113,17 +114,14 @@ class Slots:
             return cls(0, codes[None], none, none, none)
         kinds, where = ([vocabulary.token_to_id(word) for word in some] for some in (KINDS, places()))
         shown = planned()
-        begins = torch.empty(2, len(codes), dtype=torch.long)
-        for said_as, (ids, part) in enumerate(zip((kinds, where), shown.stride(), strict=False)):
-            begins[said_as] = len(ids) * part  # whatever else an id is, nothing stands there
-            begins[said_as, ids] = torch.arange(len(ids)) * part
         classes = codes.repeat(FIRST + len(KINDS), 1)
         classes[KIND] = classes[PLACE] = False
         classes[KIND, [nothing, *kinds]] = True
         classes[PLACE, [nothing, *where]] = True
         if shows is not None:
             classes[GROUND, codes], classes[FIRST:, codes] = (some.to(device) for some in (shows[0], shows[1:]))
-        return cls(length, classes, begins[0].to(device), begins[1].to(device), shown.flatten().to(device))
+        begin = [begins(ids, shown.stride(part), len(codes)).to(device) for part, ids in enumerate((kinds, where))]
+        return cls(length, classes, begin[0], begin[1], shown.flatten().to(device))
 
     @property
     def narrowing(self) -> Tensor | None:
@@ -144,13 +142,21 @@ class Slots:
         return (history.t % 2).where(history.t < self.length, drawn)
 
 
+def begins(ids: list[Any], step: int, vocab: int) -> Tensor:
+    """`[V]`: where the part of each of `ids` begins, `step` further one by one; what is none of them has the last."""
+    found = torch.full((vocab,), len(ids) * step)
+    found[ids] = torch.arange(len(ids)) * step
+    return found
+
+
 @functools.cache
 def planned() -> Tensor:
     """`[kinds + 1, places + 1, cells + 1]`: the class a cell has for one thing, `FIRST` + its kind where it stands.
 
     Of the last kind and place, which are none, and of the last cell nothing stands anywhere.
     """
-    cells, order, grid = standing(), {size: index for index, size in enumerate(SIZES)}, SIDE + len(standing()[0, 0])
+    cells, order = standing(), {size: index for index, size in enumerate(SIZES)}
+    grid = SIDE + cells.shape[-1]
     found = torch.full((len(KINDS) + 1, len(places()) + 1, SIDE**2 + 1), GROUND, dtype=torch.int8)
     kinds = torch.arange(FIRST, FIRST + len(KINDS), dtype=torch.int8)[:, None, None]
     for line, (size, row, column) in enumerate(places().values()):
