@@ -121,8 +121,7 @@ class SlotCache(Cache):
     """Caches of all layers over `rows` physical rows, `branches` for each live row of the batch.
 
     live: physical rows in use; width: slots that attention sees, as `view` says; asked: how many `reach` was last asked
-    for. shifts: `[live]`, rotary coordinate
-    less slot, where a slot is not its own coordinate.
+    for. shifts: `[live]`, rotary coordinate less slot, where a slot is not its own coordinate.
     """
 
     layers: list[SlotLayer]  # type: ignore[assignment]
