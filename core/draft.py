@@ -135,15 +135,16 @@ class Draft:
         return ways > 0
 
     def paths(self, roots: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids from the root to every column, `[B, N+1, D]`, and how many of them come behind the root, `[B, N+1]`; what
-        is further behind means nothing. roots: `[B, 1]`."""
+        """Tokens from the root to every column, `[B, N+1, D, …]`, and how many of them come behind it, `[B, N+1]`; what
+        is further behind means nothing. roots: `[B, 1, …]`."""
         nodes = torch.cat([roots, self.tokens], 1)
         if self.chain:
-            return nodes[:, None].expand(-1, nodes.shape[1], -1), self.depth
-        line = self.lineage
-        place = torch.where(line, line.cumsum(-1) - 1, self.size + 1)
-        found = nodes.new_zeros(*line.shape[:2], self.size + 2).scatter_(2, place, nodes[:, None].expand_as(place))
-        return found[..., : min(self.size, self.deepest) + 1], line.sum(-1) - 1
+            return nodes[:, None].expand(-1, nodes.shape[1], *nodes.shape[1:]), self.depth
+        line, every = self.lineage, places(nodes.shape[1], nodes.device)
+        place = torch.where(line, line.cumsum(-1) - 1, len(every))
+        order = every.new_zeros(*line.shape[:2], len(every) + 1).scatter_(2, place, every.expand_as(line))
+        order = order[..., : min(self.size, self.deepest) + 1]
+        return take(nodes, order.flatten(1)).unflatten(1, order.shape[1:]), line.sum(-1) - 1
 
     @cached_property
     def depth(self) -> Tensor:

@@ -14,7 +14,8 @@ from polydraft.core.rows import places
 class History:
     """What a node's law may depend on.
 
-    committed: `[B, L]` ids of prompt and generated tokens, of which a row has the first `lengths` `[B]`.
+    committed: `[B, L]` ids of prompt and generated tokens, of which a row has the first `lengths` `[B]`. (Laws of
+    latents ask for positions alone.)
     paths: `[B, C, D]` ids from the root, which is the last committed one, to each judged column, `depth` `[B, C]` of
     them behind the root; what is further behind means nothing. t: `[B, C]` how many tokens the row will have generated
     before the one this column judges; budget: `[B]` most it may get.
