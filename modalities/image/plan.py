@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -156,12 +157,11 @@ def planned() -> Tensor:
     Of the last kind and place, which are none, and of the last cell nothing stands anywhere.
     """
     cells, order = standing(), {size: index for index, size in enumerate(SIZES)}
-    grid = SIDE + cells.shape[-1]
-    found = torch.full((len(KINDS) + 1, len(places()) + 1, SIDE**2 + 1), GROUND, dtype=torch.int8)
+    spots = torch.tensor([(order[size], row, column) for size, row, column in places().values()])
+    (size, row, column), cell, side = spots[..., None].unbind(1), torch.arange(SIDE**2), cells.shape[-1]
+    down, right = cell // SIDE - row, cell % SIDE - column
+    inside = (down >= 0) & (down < side) & (right >= 0) & (right < side)
+    place = (size * side + down.clamp(0, side - 1)) * side + right.clamp(0, side - 1)
+    stands = cells.flatten(1).index_select(1, place.flatten()).unflatten(1, place.shape) & inside
     kinds = torch.arange(FIRST, FIRST + len(KINDS), dtype=torch.int8)[:, None, None]
-    for line, (size, row, column) in enumerate(places().values()):
-        canvas = found.new_full((len(KINDS), grid, grid), GROUND)  # boxes of large things reach over the edge
-        box = cells[:, order[size]]
-        canvas[:, row : row + box.shape[1], column : column + box.shape[2]] = kinds.where(box, GROUND)
-        found[:-1, line, :-1] = canvas[:, :SIDE, :SIDE].flatten(1)
-    return found
+    return F.pad(kinds.where(stands, GROUND), (0, 1, 0, 1, 0, 1), value=GROUND)
