@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -70,7 +71,17 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, T, D]`."""
-        mixed = self.depthwise(F.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)
+        return self.between(F.pad(x, (0, 0, *self.padding)))
+
+    def between(self, around: Tensor) -> Tensor:
+        """`[B, before + T + after, D]` → `[B, T, D]`: of the places that have as many neighbours as are looked at."""
+        before, after = self.padding
+        count = around.shape[1] - before - after
+        x, taps = around[:, before : before + count], self.depthwise.weight[:, 0]
+        # torch's own, of so many groups, is slower to train and ten times slower in fp64
+        mixed = cast(Tensor, self.depthwise.bias).expand_as(x)
+        for tap in range(taps.shape[1]):
+            mixed = torch.addcmul(mixed, around[:, tap : tap + count], taps[:, tap])
         return x + self.narrow(F.gelu(self.wide(self.norm(mixed))))
 
 
@@ -98,7 +109,7 @@ class SpeechCodec(nn.Module):
         fields |= {name: tuple(fields[name]) for name in ("levels", "ahead")}
         codec = SpeechCodec(CodecConfig(**fields))
         codec.load_state_dict(load_file(folder / "model.safetensors"))
-        # in fp64, since a pulse's phase adds up all pitch before it: rounding would part chunks from the whole
+        # up to the pitch in fp64, since a pulse's phase adds up all of it: rounding would part chunks from the whole
         codec.double().encoder.float()
         return codec.eval()
 
@@ -118,13 +129,8 @@ class SpeechCodec(nn.Module):
         return (ids // self.strides % torch.tensor(self.config.levels) - self.reach) / self.reach
 
     @property
-    def before(self) -> int:
-        """Codes that the frames of a code depend on, before it."""
-        return sum(KERNEL - 1 - after for after in self.config.ahead)
-
-    @property
     def after(self) -> int:
-        """The same, after it."""
+        """Codes that the frames of a code depend on, after it."""
         return sum(self.config.ahead)
 
     def points(self, sound: Tensor) -> Tensor:
@@ -144,14 +150,18 @@ class SpeechCodec(nn.Module):
 
     def understood(self, points: Tensor, voice: Tensor) -> Tensor:
         """`[B, T, width]`: what the decoder makes of points `[B, T, axes]` said by voices `[B]`."""
-        return self.decoder(self.point(points.to(self.point.weight.dtype)) + self.voice(voice)[:, None])
+        return self.decoder(self.said(points, voice))
+
+    def said(self, points: Tensor, voice: Tensor) -> Tensor:
+        """`[B, T, width]`: what the decoder reads."""
+        return self.point(points.to(self.point.weight.dtype)) + self.voice(voice)[:, None]
 
     def frames(self, understood: Tensor) -> Frames:
         """What the voice does, four frames a code."""
         out = self.controls(understood)
         pitch, envelope, noise = out.unflatten(-1, (FRAMES, -1)).flatten(1, 2).split([1, BANDS, len(NOISE_BANDS)], -1)
         hertz = MIDDLE * pitch[..., 0].clamp(-1.2, 1.6).exp()
-        return Frames(hertz, 4 * envelope - 8, noise.sigmoid())
+        return Frames(hertz, (4 * envelope - 8).float(), noise.sigmoid().float())
 
     def decode(self, codes: Tensor, voice: int, speed: float = 1.0) -> Tensor:
         """Sound of codes, `[T]` → `[320 T / speed]`; the pitch stays."""
@@ -186,6 +196,31 @@ def low_bins() -> Tensor:
     return torch.eye(TONE_WINDOW // 2 + 1)[:, 1 : TONE_BINS + 1]
 
 
+class DecoderStream:
+    """What the decoder makes of a growing row of codes: every block keeps the places it will look back at."""
+
+    def __init__(self, codec: SpeechCodec, voice: int) -> None:
+        self.codec, self.voice = codec, torch.tensor([voice])
+        *blocks, self.norm = codec.decoder
+        self.blocks = cast(list[Block], blocks)
+        kind = codec.point.weight
+        self.kept = [kind.new_zeros(1, block.padding[0], codec.config.width) for block in self.blocks]
+
+    def push(self, codes: Tensor, last: bool) -> Tensor:
+        """`[1, T', width]`: the places that codes to come no longer change, behind those of before; if `last`, all.
+
+        codes: `[T]`, at first more than the decoder looks ahead.
+        """
+        x = self.codec.said(self.codec.codebook[codes[None]], self.voice)
+        for place, block in enumerate(self.blocks):
+            before, after = block.padding
+            around = torch.cat([self.kept[place], x], 1)
+            if last:
+                around = F.pad(around, (0, 0, 0, after))
+            x, self.kept[place] = block.between(around), around[:, -before - after :]
+        return cast(Tensor, self.norm(x))
+
+
 class CodecStream:
     """Decode a growing stream of codes: sound as soon as what comes later cannot change it, the rest at the end.
 
@@ -193,8 +228,10 @@ class CodecStream:
     """
 
     def __init__(self, codec: SpeechCodec, voice: int, speed: float = 1.0) -> None:
-        self.codec, self.voice, self.speed = codec, torch.tensor([voice]), speed
+        self.codec, self.decoder, self.speed = codec, DecoderStream(codec, voice), speed
         self.codes = torch.empty(0, dtype=torch.long)
+        self.read = 0  # codes that the decoder has read
+        self.understood = codec.point.weight.new_empty(1, 0, codec.config.width)
         self.sounded = 0  # frames
         self.phase = torch.zeros(1)
 
@@ -210,17 +247,18 @@ class CodecStream:
 
     def finish(self) -> Tensor:
         """The last sound."""
-        return self._until(math.floor(len(self.codes) * FRAMES / self.speed))
+        return self._until(math.floor(len(self.codes) * FRAMES / self.speed), last=True)
 
     @torch.inference_mode()
-    def _until(self, end: int) -> Tensor:
+    def _until(self, end: int, last: bool = False) -> Tensor:
         """Frames up to `end` sound."""
         if end <= self.sounded:
             return torch.empty(0)
+        self.understood = torch.cat([self.understood, self.decoder.push(self.codes[self.read :], last)], 1)
+        self.read = len(self.codes)
         places = torch.arange(self.sounded - vocoder.BEFORE, end + vocoder.AFTER, dtype=torch.float64) * self.speed
-        begin = max(0, int(places[0]) // FRAMES - self.codec.before)
-        understood = self.codec.understood(self.codec.codebook[self.codes[None, begin:]], self.voice)
-        frames = self.codec.frames(understood).at(places - begin * FRAMES)
+        begin = max(0, int(places[0]) // FRAMES)
+        frames = self.codec.frames(self.understood[:, begin:]).at(places - begin * FRAMES)
         sound, self.phase = vocoder.render(frames, self.sounded, self.phase)
         self.sounded = end
         return sound[0].float()

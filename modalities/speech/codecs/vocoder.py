@@ -86,9 +86,10 @@ def render(frames: Frames, first: int, phase: Tensor) -> tuple[Tensor, Tensor]:
     """
     sounding = frames.pitch.shape[1] - BEFORE - AFTER
     pulses, phases = pulse_train(frames.pitch, phase)
+    pulses = pulses.to(frames.envelope.dtype)
     start = (first - BEFORE) * HOP
     noise = white(start, pulses.shape[1], pulses.device).to(pulses.dtype).expand_as(pulses)
-    of_envelope, of_noise = (spread.to(frames.pitch) for spread in spreads())
+    of_envelope, of_noise = (spread.to(frames.envelope) for spread in spreads())
     filters = minimum_phase((frames.envelope / 2 @ of_envelope)[:, 2:-4])
     share = (frames.noise @ of_noise)[:, 2:-4].clamp(0, 1)
     # frame f is heard from WINDOW / 2 before its own sample on
@@ -114,7 +115,7 @@ def pulse_train(pitch: Tensor, phase: Tensor) -> tuple[Tensor, Tensor]:
     half = (phases / 2).sin()
     closed = torch.where(half.abs() > 1e-6, ((whole + 0.5) * phases).sin() / (2 * half) - 0.5, whole)
     pulses = closed + (count - whole) * ((whole + 1) * phases).cos()
-    return (pulses * 2 * (hertz / SAMPLE_RATE).sqrt()).to(pitch.dtype), phases
+    return pulses * 2 * (hertz / SAMPLE_RATE).sqrt(), phases
 
 
 def white(start: int, length: int, device: torch.device) -> Tensor:
@@ -130,4 +131,5 @@ def minimum_phase(log_magnitude: Tensor) -> Tensor:
     fold = torch.zeros(FFT, device=cepstrum.device, dtype=cepstrum.dtype)
     fold[0] = fold[FFT // 2] = 1
     fold[1 : FFT // 2] = 2
-    return torch.fft.rfft(cepstrum * fold, FFT).exp()
+    folded = torch.fft.rfft(cepstrum * fold, FFT)
+    return torch.polar(folded.real.exp(), folded.imag)  # complex exp is five times slower
