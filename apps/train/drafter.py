@@ -42,7 +42,6 @@ from polydraft.modalities.output import write_text
 from polydraft.modalities.pipeline import Pipeline
 
 DRAW, DISTIL, TRY = 0.25, 0.65, 0.1  # of the minutes given
-BEGIN = 0.4  # of distillation's time goes to what it begins with, where that is given
 ROWS = 16  # of a step at most
 LAWS = 1 << 26  # chances that the laws of a step may hold: with them come gradients, several times over
 FEATURES = 1 << 24  # numbers that its features may hold
@@ -54,7 +53,7 @@ ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read what the t
 def run(
     target: str, kind: str, out: Path, minutes: float, seed: int = 0, samples: Path | None = None,
     start: Path | None = None, data: str | None = None, held_out: float = 0.1, cache: float = CACHE,
-    size: str | None = None, first: Iterator[Examples] | None = None, draw: float | None = None,
+    size: str | None = None, rendered: Iterator[Examples] | None = None, draw: float | None = None,
     rows: int | None = None, **settings: Any,
 ) -> card.Report:  # fmt: skip
     """A quarter of the time draws with the target, most of the rest distils, and a tenth tries what came of it.
@@ -62,9 +61,9 @@ def run(
     samples: where what the target drew is kept, `out` unless several drafters share it. start: weights to begin with.
     data: folder, file or hub set to take prompts from; held_out: which share of it is not trained on. cache: GB of disk
     that the target's features may take; where they need more it reads anew in every step. size: of pictures that a
-    target of several draws. first: endless batches that the student learns from before those of the target's own.
-    draw: share of the time that goes into drawing more than is kept already, `DRAW` if not given. rows: of a step at
-    most, `ROWS` if not given; where steps are slow, fewer teach more. settings: of the network, None is its own;
+    target of several draws. rendered: endless batches of what the target has learnt to write, where lessons know of
+    none. draw: share of the time that goes into drawing more than is kept already, `DRAW` if not given. rows: of a step
+    at most, `ROWS` if not given; where steps are slow, fewer teach more. settings: of the network, None is its own;
     `places` of heads; `depth` of a block drafter; of an EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many
     ids it may guess, those that the target says most often. Raises UnsupportedMethod for an unknown kind, and
     DataUnavailable that says where the data is wrong.
@@ -123,11 +122,8 @@ def run(
                 )
 
             objective, budget = partial(recipe.loss, model), minutes * (DISTIL + DRAW - draw)
-            if first is not None:
-                moved = (batch.to(pipe.device) for batch in first)
-                distil(objective, student, moved, minutes=budget * BEGIN, folder=out / "begun", judge=judge)
-                budget *= 1 - BEGIN
-            source = batches(drawn, kept, count, seed, lessons, recipe.on_law, pipe.device)
+            free = lessons.rendered(count) if rendered is None else rendered
+            source = batches(drawn, kept, count, seed, lessons.blank, free, recipe.on_law, pipe.device)
             made = distil(
                 objective, student, source, minutes=budget, folder=out, rate=recipe.rate, judge=judge,
             )  # fmt: skip
@@ -166,20 +162,20 @@ def row_of(pipe: Pipeline, kind: str, above: bool) -> int:
 
 
 def batches(
-    drawn: Samples, kept: int, count: int, seed: int, lessons: Lessons, on_law: bool, device: torch.device
-) -> Iterator[Examples]:
-    """Endless batches of `count` rows behind the first `kept`. Where rendering is free every second one is rendered, or
-    all of them for students that do not learn the target's law.
+    drawn: Samples, kept: int, count: int, seed: int, unconditional: tuple[int, ...] | None,
+    rendered: Iterator[Examples] | None, on_law: bool, device: torch.device,
+) -> Iterator[Examples]:  # fmt: skip
+    """Endless batches of `count` rows behind the first `kept`. Where some are `rendered` every second one is, or all of
+    them for students that do not learn the target's law.
 
-    One prompt in ten is the blank one, for guidance, where there is one.
+    One prompt in ten is the unconditional one, for guidance, where there is one.
     """
     rng = np.random.default_rng(seed)
-    rendered = lessons.rendered(count)
     while True:
         if on_law or rendered is None:
             picked = kept + rng.choice(len(drawn) - kept, min(count, len(drawn) - kept), replace=False)
-            blank = set(np.flatnonzero(rng.random(len(picked)) < 0.1).tolist()) if lessons.blank else set()
-            yield drawn.examples(picked, blank, lessons.blank).to(device)
+            blank = set(np.flatnonzero(rng.random(len(picked)) < 0.1).tolist()) if unconditional else set()
+            yield drawn.examples(picked, blank, unconditional).to(device)
         if rendered is not None:
             yield next(rendered).to(device)
 

@@ -1,4 +1,4 @@
-"""Train a drafter of `tiny-speech`: on all coded speech, then on what the target wrote (`writing.py`).
+"""Train a drafter of `tiny-speech`: on coded speech and what the target wrote (`writing.py`), in turns.
 
     python -m polydraft.apps.train.speech.drafters hydra --runs runs/tiny-speech --minutes 60
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from polydraft.apps.train import drafter
+from polydraft.apps.train.card import Report
 from polydraft.apps.train.speech.codes import Coded
 from polydraft.apps.train.speech.target import HIDDEN
 
@@ -23,13 +24,13 @@ TOKENS = 2304  # of a batch of coded speech
 SIZES: dict[str, dict[str, Any]] = {"hydra": {"hidden": HIDDEN}, "block": {"depth": 2}}
 
 
-def run(kind: str, runs: Path, minutes: float, seed: int = 0) -> None:
+def run(kind: str, runs: Path, minutes: float, seed: int = 0) -> Report:
     learnt = runs / "target" / "heads" if kind == "hydra" else None
     spoken = Coded.of(runs).examples(np.random.default_rng([seed, KINDS.index(kind)]), TOKENS)
     # what the target sees in so many sentences is read anew: kept, it would take longer to write than to use
-    drafter.run(
+    return drafter.run(
         str(runs / "model"), kind, runs / f"drafter-{kind}", minutes, seed, runs / "samples", learnt, cache=0.0,
-        first=spoken, draw=0.0, **SIZES.get(kind, {}),
+        rendered=spoken, draw=0.0, **SIZES.get(kind, {}),
     )  # fmt: skip
 
 

@@ -41,8 +41,8 @@ ANALYSED = 0.2  # of the shards, which the codec learns from
 WRITTEN = 0.1  # sentences by the target, of those by flite
 MINUTES = 720.0
 SHARES = {  # of the minutes
-    "codec": 0.2, "decoder": 0.05, "target": 0.47, "writing": 0.08, "hydra": 0.08, "heads": 0.04, "lm": 0.04,
-    "block": 0.04,
+    "codec": 0.2, "decoder": 0.05, "target": 0.47, "writing": 0.08, "hydra": 0.1, "heads": 0.03, "lm": 0.02,
+    "block": 0.05,
 }  # fmt: skip
 TOKENS = 4608  # of a batch of the language model
 WORKERS = 2

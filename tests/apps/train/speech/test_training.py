@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,7 @@ from polydraft.apps.train.speech.sound.measured import Measured
 from polydraft.apps.train.speech.sound.spectra import rendered, spectral_distance
 from polydraft.apps.train.speech.tiny import jobs
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.training.examples import Examples
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import MIDDLE, SAMPLES, CodecConfig, SpeechCodec
@@ -167,7 +169,7 @@ def test_parts_become_a_model_that_speaks(runs: Path, tmp_path: Path):
     assert spoken.finish_reason in ("eos", "length", "loop") and len(spoken.audio) == SAMPLES * len(spoken.tokens)
 
 
-def test_drafters_begin_with_speech_and_finish_with_what_the_target_wrote(
+def test_drafters_learn_from_speech_and_from_what_the_target_wrote_in_turns(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("polydraft.apps.train.lessons.ROWS", 2)
@@ -176,8 +178,16 @@ def test_drafters_begin_with_speech_and_finish_with_what_the_target_wrote(
     assemble(runs, runs / "model")
     assert writing.run(runs, 3, minutes=1.0) == 4 == writing.run(runs, 3, minutes=1.0)
     before = sorted((runs / "samples").glob("taught-*"))
-    drafters.run("heads", runs, 0.02)
-    assert (runs / "drafter-heads" / "begun" / "model.safetensors").exists()
+    examples, heard = Coded.examples, list[Examples]()
+
+    def counted(coded: Coded, *given: Any) -> Iterator[Examples]:
+        for batch in examples(coded, *given):
+            heard.append(batch)
+            yield batch
+
+    monkeypatch.setattr(Coded, "examples", counted)
+    steps = drafters.run("heads", runs, 0.05).steps
+    assert steps > 1 and len(heard) == steps // 2
     assert (runs / "drafter-heads" / "model.safetensors").exists()
     assert sorted((runs / "samples").glob("taught-*")) == before
 
