@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polydraft.apps.train.checkpoint import save
 from polydraft.modalities.speech.codecs import vocoder
-from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecConfig, CodecStream, SpeechCodec
+from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecConfig, CodecStream, DecoderStream, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import Frames
 
 
@@ -53,6 +53,16 @@ def test_chunks_join_to_the_whole(codec: SpeechCodec, lengths: list[int], speed:
     joined = torch.cat(chunks)
     assert joined.shape == whole.shape and abs(len(whole) - len(codes) * SAMPLES / speed) < vocoder.HOP
     assert len(joined) == 0 or decibels(joined - whole, whole) < -100
+
+
+def test_every_code_is_decoded_once_to_what_the_whole_decodes_to(codec: SpeechCodec):
+    codes = torch.randint(codec.config.codebook_size, (70,), generator=torch.Generator().manual_seed(3))
+    parts, stream = codes.split([codec.after + 1, 1, 30, 2, 36 - codec.after]), DecoderStream(codec, 1)
+    pieces = [stream.push(part, last=False) for part in parts]
+    assert [piece.shape[1] for piece in pieces] == [1, 1, 30, 2, 36 - codec.after]
+    pieces.append(stream.push(codes[:0], last=True))
+    whole = codec.understood(codec.codebook[codes[None]], torch.tensor([1]))
+    assert torch.cat(pieces, 1).allclose(whole, rtol=0, atol=1e-9) and whole.dtype == torch.float64
 
 
 def test_a_chunk_sounds_before_the_next_is_known(codec: SpeechCodec):
