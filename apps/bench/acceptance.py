@@ -23,13 +23,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from polydraft.apps.bench.image.prompts import held_out, world_of
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import decoded
 from polydraft.apps.bench.measure.environment import environment
+from polydraft.apps.bench.measure.prompts import asked
 from polydraft.apps.bench.measure.watched import Watched
 from polydraft.apps.commands.shared.terminal import note
-from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Outcome
@@ -120,15 +119,6 @@ def recursive(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS, seed: int = 
         law = normalised(law, law)
         found.append(float(1 - none.mean()))
     return [found[min(width, len(found)) - 1] for width in widths]
-
-
-def asked(pipe: Pipeline, count: int, world: str | None, longest: int) -> list[Prompt]:
-    """Held-out captions, sentences or scenes."""
-    if pipe.card.modality == "image":
-        made: list[Prompt] = pipe.prompts_to_ids(held_out(count, world_of(pipe, world))[0])  # type: ignore[attr-defined, arg-type]
-    else:
-        made = LESSONS[pipe.card.modality](pipe, 0).held_out()[:count]
-    return [replace(prompt, budget=min(prompt.budget, longest)) for prompt in made]
 
 
 def measured(pipe: Pipeline, name: str, prompts: list[Prompt], temperature: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ polydraft bench descriptions --n 200
 polydraft bench costs
 polydraft bench frontier --n 100 --temperature 1
 polydraft bench depth --prompts 8
+polydraft bench drift --model tiny-speech --methods "hydra,hydra+typical"
 polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3
 polydraft bench certainty --n 32 --temperature 1
 polydraft bench latents --method eagle
@@ -273,6 +274,22 @@ def depth(
         prompts=prompts, repeats=repeats, methods=methods, model=model, temperature=temperature,
         min_p=min_p, guidance_scale=guidance_scale, world=world, output=output, json=as_json,
     )  # fmt: skip
+
+
+@app.command("drift")
+def drift(
+    prompts: Annotated[int, typer.Option(min=2, max=32, help="Captions, sentences or scenes.")] = 16,
+    methods: Named = None,
+    model: Model = "tiny-image",
+    tokens: Annotated[int, typer.Option(min=8, help="Most tokens of a sequence.")] = 512,
+    world: WorldName = None,
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """How far lossy rules lead from the target's law: nats of what they commit beside the law's own entropy."""
+    from polydraft.apps.bench.drift import run
+
+    run(prompts=prompts, methods=methods, model=model, tokens=tokens, world=world, output=output, json=as_json)
 
 
 @app.command("acceptance")
