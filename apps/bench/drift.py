@@ -98,7 +98,7 @@ def run(
         "model": pipe.card.name, "prompts": len(chosen), "most_tokens": tokens, "sampling": asdict(pipe.sampling()),
         "rows": rows, "environment": environment(pipe.device, pipe.dtype),
     }  # fmt: skip
-    report.tell("drift", value, [(HEADERS, [cells(row) for row in rows])], [], lambda: points(rows), output, json)
+    report.tell("drift", value, [(HEADERS, [cells(row) for row in rows])], [], lambda: bars(rows), output, json)
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -109,14 +109,19 @@ def cells(row: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def points(rows: Sequence[dict[str, Any]]) -> Image.Image:
-    """Drift against τ."""
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.axhline(0, color="#8a8f98", linewidth=1)
-    for row in rows:
-        axes.errorbar(row["tau"], row["drift"], row["error"], marker=".", color=plots.COLOURS["tau"])
-        axes.annotate(row["method"], (row["tau"], row["drift"]), fontsize=7, xytext=(4, 3), textcoords="offset points")
-    axes.set(xlabel="τ, tokens a pass", ylabel="drift, nats a token")
-    axes.spines[["top", "right"]].set_visible(False)
+def bars(rows: Sequence[dict[str, Any]]) -> Image.Image:
+    """τ on the left, drift on the right."""
+    figure = Figure(figsize=(11, 1.2 + 0.34 * len(rows)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    names = [row["method"] for row in rows]
+    left.barh(names, [row["tau"] for row in rows], 0.75, color=plots.COLOURS["tau"])
+    left.invert_yaxis()
+    left.set(xlabel="τ, tokens a pass")
+    right.errorbar(
+        [row["drift"] for row in rows], names, xerr=[row["error"] for row in rows], fmt="o", color=plots.COLOURS["S"]
+    )
+    right.axvline(0, color="#8a8f98", linewidth=1)
+    right.set(xlabel="drift, nats a token")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
     return plots.rendered(figure)
