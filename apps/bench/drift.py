@@ -39,8 +39,8 @@ HEADERS = ["method", "guarantee", "τ", "nats a token", "nats of p", "drift", "r
 
 @dataclass
 class Committed(Watched):
-    """Keeps, of every token committed since it was last emptied: -log p, the entropy of p, and whether it stands for
-    another that the target had chosen."""
+    """Keeps, of every committed token: -log p, the entropy of p, and whether it stands for another that the target had
+    chosen."""
 
     nats: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
@@ -62,22 +62,22 @@ class Committed(Watched):
 def measured(pipe: Pipeline, name: str, prompts: list[Prompt]) -> dict[str, Any]:
     """One method over all prompts; `drift` with the error of its mean over prompts."""
     method = pipe.method(pipe.parsed(name), guided(prompts))
-    nats, entropy, replaced, apart, passes = 0.0, 0.0, 0, [], 0
+    heard, passes = [], 0
     for prompt in prompts:
-        kept = Committed(method.drafter)
-        run = decoded(replace(method, drafter=kept), [prompt])
-        nats, entropy, replaced = nats + sum(kept.nats), entropy + sum(kept.entropy), replaced + sum(kept.replaced)
-        apart.append((sum(kept.nats) - sum(kept.entropy), len(kept.nats)))
-        passes += run.passes
-    gaps, counts = np.asarray(apart).T
+        heard.append(Committed(method.drafter))
+        passes += decoded(replace(method, drafter=heard[-1]), [prompt]).passes
+    nats, entropy, replaced = (
+        np.asarray([sum(getattr(one, part)) for one in heard]) for part in ("nats", "entropy", "replaced")
+    )
+    counts = np.asarray([len(one.nats) for one in heard])
     tokens = counts.sum()
-    drift = gaps.sum() / tokens
+    drift = (nats - entropy).sum() / tokens
     on_tape = method.verifier.on_tape  # elsewhere nothing was chosen that a token could stand for
     return {
         "method": name, "guarantee": method.label, "tokens": int(tokens), "tau": float(tokens / passes),
-        "nats": float(nats / tokens), "entropy": float(entropy / tokens), "drift": float(drift),
-        "error": float((gaps - drift * counts).std() / len(counts) ** 0.5 / counts.mean()),
-        "replaced": float(replaced / tokens) if on_tape else None,
+        "nats": float(nats.sum() / tokens), "entropy": float(entropy.sum() / tokens), "drift": float(drift),
+        "error": float((nats - entropy - drift * counts).std() / len(counts) ** 0.5 / counts.mean()),
+        "replaced": float(replaced.sum() / tokens) if on_tape else None,
     }  # fmt: skip
 
 
