@@ -38,12 +38,13 @@ class History:
 
     def generated(self, count: int) -> Tensor:
         """`[B, C, count]`: the first ids that every path has generated, -1 where it has not come so far."""
-        done = self.t[:, :1] - self.depth[:, :1]  # tokens that are committed, the root among them
-        place = places(count + 1, self.depth.device)[1:] - done  # on the path
+        place = places(count + 1, self.depth.device)[1:] - (self.t - self.depth)[:, :1]  # on the path; 0 is the root
         before = (self.lengths[:, None] - 1 + place).clamp(0, self.committed.shape[1] - 1)
-        committed, place = self.committed.gather(1, before)[:, None], place[:, None]
-        found = torch.where(place > 0, self.at(place.expand(-1, self.depth.shape[1], -1)), committed)
-        return found.masked_fill(place > self.depth[..., None], -1)
+        committed = self.committed.gather(1, before)[:, None].expand(-1, self.depth.shape[1], -1)
+        if place.device.type == "cpu" and not bool((place > 0).any()):  # elsewhere asking would wait
+            return committed
+        place = place[:, None].expand_as(committed)
+        return torch.where(place > 0, self.at(place), committed).masked_fill(place > self.depth[..., None], -1)
 
     def at(self, place: Tensor) -> Tensor:
         """`[B, C, K]`: ids at places of every path, the root's 0."""

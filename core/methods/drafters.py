@@ -147,7 +147,7 @@ def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
         "depth": Parameter(depth, "longest path", 1, 32),
         "width": Parameter(width, "live nodes a level; 1 is a chain", 1, 32),
         "total": Parameter(12, "nodes drafted, if it is a tree", 1, 256),
-        "stop": Parameter(stop, "guess no further once the last guess is right with less than this", 0, 1, kind=float),
+        "stop": Parameter(stop, "guess no further once a guess more is committed with less than this", 0, 1, kind=float),
     }
 
 
@@ -274,6 +274,7 @@ DRAFTERS: dict[str, DraftPart] = {
             "kangaroo", "the target's own first layers and a trained adapter, chain or tree",
             "Liu et al. 2024, arXiv 2404.18911", kangaroo, dynamic_shape, kind="kangaroo",
             parameters=grown(6, 1, stop=0.6) | SPREAD,
+            ours="published: a draft ends behind a guess of less confidence than `stop`; ours: of a path",
         ),
     )
 }  # fmt: skip

@@ -134,13 +134,11 @@ class Slots:
 
     def __call__(self, history: History) -> Tensor:
         """The class of every column, by its position behind the prompt and the plan on its own path."""
-        cell = (history.t - self.length).clamp(0, SIDE**2)  # behind the last there is nothing
-        said = history.generated(self.length).clamp(min=0)
+        said = history.generated(self.length)
         chosen = self.kinds.take(said[..., ::2]) + self.spots.take(said[..., 1::2])
-        things = self.shown.take(chosen + cell[..., None])
+        things = self.shown.take(chosen + history.t.clamp(max=self.length + SIDE**2)[..., None])
         highest, lowest = things.amax(-1), things.where(things > GROUND, len(self.classes)).amin(-1)
-        drawn = torch.where(lowest < highest, SEVERAL, highest)
-        return (history.t % 2).where(history.t < self.length, drawn)
+        return torch.where(lowest < highest, SEVERAL, highest).long()
 
 
 def begins(ids: list[Any], step: int, vocab: int) -> Tensor:
@@ -152,9 +150,11 @@ def begins(ids: list[Any], step: int, vocab: int) -> Tensor:
 
 @functools.cache
 def planned() -> Tensor:
-    """`[kinds + 1, places + 1, cells + 1]`: the class a cell has for one thing, `FIRST` + its kind where it stands.
+    """`[kinds + 1, places + 1, LENGTH + cells + 1]`: the class a position has for one thing, `FIRST` + its kind where
+    it stands.
 
-    Of the last kind and place, which are none, and of the last cell nothing stands anywhere.
+    Of the last kind and place, which are none, and behind the last cell nothing stands anywhere. Words of the plan have
+    the classes they have, whatever things there are.
     """
     cells, order = standing(), {size: index for index, size in enumerate(SIZES)}
     spots = torch.tensor([(order[size], row, column) for size, row, column in places().values()])
@@ -164,4 +164,6 @@ def planned() -> Tensor:
     place = (size * side + down.clamp(0, side - 1)) * side + right.clamp(0, side - 1)
     stands = cells.flatten(1).index_select(1, place.flatten()).unflatten(1, place.shape) & inside
     kinds = torch.arange(FIRST, FIRST + len(KINDS), dtype=torch.int8)[:, None, None]
-    return F.pad(kinds.where(stands, GROUND), (0, 1, 0, 1, 0, 1), value=GROUND)
+    found = F.pad(kinds.where(stands, GROUND), (LENGTH, 1, 0, 1, 0, 1), value=GROUND)
+    found[..., :LENGTH] = torch.tensor([KIND, PLACE]).repeat(MOST)
+    return found

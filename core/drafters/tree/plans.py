@@ -85,9 +85,10 @@ class Plan(Protocol):
 class Dynamic:
     """EAGLE-2 (Li et al. 2024, arXiv 2406.16858, section 4): `width` live nodes a level, then the best `total` of all.
 
-    width 1 is a chain. stop: a level is a row's last if none of its live nodes has this chance of being right where it
-    stands (Liu et al. 2024, Kangaroo, arXiv 2404.18911, section 3.2). What was guessed by then is drafted: the choice
-    to stop depends on nothing that a test does not see, and exact methods stay exact.
+    width 1 is a chain. stop: a level is a row's last if its live nodes have less than this chance, together, that one
+    of them is right with all above it: what a further level can add at most, in tokens. (Liu et al. 2024, Kangaroo,
+    arXiv 2404.18911, section 3.2, ask the last guess alone.) What was guessed by then is drafted: the choice to stop
+    depends on nothing that a test does not see, and exact methods stay exact.
     """
 
     depth: int
@@ -127,8 +128,7 @@ class Dynamic:
         tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, above))
         if self.stop and not last:
             assert tree.going is not None
-            sure = chances.flatten(1).gather(1, live).exp() >= self.stop
-            tree.going = tree.going & sure.any(1, keepdim=True)
+            tree.going = tree.going & (flat.gather(1, live).exp().sum(1, keepdim=True) >= self.stop)
             last = tree.device.type == "cpu" and not bool(tree.going.any())  # elsewhere asking would wait
         return not last
 
