@@ -36,7 +36,8 @@ CURVES = {"target": "nats a token"} | dict.fromkeys(DRAFTERS.values(), "KL to th
 # of textures: where a choice is open the likeliest few are no texture, and the unlikely end of a law is a stain where
 # it is not; a plan says what guidance would, which is a second network's work
 NATURAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.1, "guidance_scale": 1.0}
-TREE = {"depth": 6, "width": 4, "total": 12}  # where a choice is open, EAGLE-2 pays as a tree and not as a chain
+# where a choice is open trees pay and chains do not, and a level more while it is likely to add a token
+TREE, SURE = {"depth": 6, "width": 4, "total": 12}, {"stop": 0.5}
 ERRORS = dict.fromkeys(("target", "drafter-lm", "drafter-eagle"), "error of estimates")
 
 
@@ -112,7 +113,7 @@ FORMS = (
             "defaults": {"method": "pld", "temperature": 0.0},
             "fitted": {
                 "draft": {"stop": 0.4}, "medusa": {"depth": 6}, "hydra": {"depth": 8},
-                **dict.fromkeys(("eagle2", "eagle2-published"), {"depth": 8, "width": 1}),
+                "eagle2": {"depth": 8, "width": 1, "stop": 0.4}, "eagle2-published": {"depth": 8, "width": 1},
             },
         },
         lambda runs, target: shutil.copytree(runs / "processor", target, dirs_exist_ok=True),
@@ -138,7 +139,7 @@ def assemble(runs: Path, out: Path) -> None:
         manifest["world"] = world.name
         manifest["summary"] = "128x128 scenes of the emoji world on colours and in settings, one to three objects"
         manifest["defaults"] |= NATURAL
-        manifest["fitted"] |= dict.fromkeys(("eagle2", "eagle2-published"), TREE)
+        manifest["fitted"] |= {"draft": {"width": 3} | SURE, "eagle2": TREE | SURE, "eagle2-published": TREE}
     manifest |= json.loads(path.read_text()) if path.exists() else {}
     for kind, folder in DRAFTERS.items():
         path_of_fit = runs / folder / "fitted.json"

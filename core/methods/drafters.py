@@ -147,7 +147,7 @@ def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
         "depth": Parameter(depth, "longest path", 1, 32),
         "width": Parameter(width, "live nodes a level; 1 is a chain", 1, 32),
         "total": Parameter(12, "nodes drafted, if it is a tree", 1, 256),
-        "stop": Parameter(stop, "guess no further once a guess more is committed with less than this", 0, 1, kind=float),
+        "stop": Parameter(stop, "guess no further once the next guess is committed with less", 0, 1, kind=float),
     }
 
 

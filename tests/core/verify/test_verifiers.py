@@ -103,16 +103,26 @@ def test_drafts_stop_where_they_are_unsure():
     sure[..., 1] = 2
 
     law = torch.cat([sure, unsure]).log_softmax(-1)
-
-    def grown(**how):
-        plan, tree = Dynamic(3, **how), Tree(2, law.device)
-        while plan.grow(tree, law, torch.zeros(2, 1, 1), Rank()):
-            pass
-        return len(tree.levels), plan.drafted(tree)[0].valid
-
-    levels, valid = grown(stop=0.5)
+    levels, valid = grown_on(law, Dynamic(3, stop=0.5))
     assert levels == 3 and valid.tolist() == [[True] * 3, [True, False, False]]
-    assert grown(stop=1.0)[0] == 1 and grown()[1].all()
+    assert grown_on(law, Dynamic(3, stop=1.0))[0] == 1 and grown_on(law, Dynamic(3))[1].all()
+
+
+def test_paths_are_asked_and_not_their_last_guesses():
+    """Sure guesses add up to an unsure path, and unsure ones beside each other to a level that is worth its pass."""
+    sure = torch.tensor([0.8, *[0.2 / (VOCAB - 1)] * (VOCAB - 1)]).log()[None, None]
+    assert grown_on(sure, Dynamic(8, stop=0.5))[0] == 4  # 0.8 to the 4th is less, to the 3rd is not
+    several = torch.tensor([0.45, 0.45, *[0.1 / (VOCAB - 2)] * (VOCAB - 2)]).log()[None, None]
+    assert grown_on(several, Dynamic(8, stop=0.5))[0] == 1  # one of them is 0.45
+    assert grown_on(several, Dynamic(8, 2, 9, stop=0.5))[0] == 2  # 0.9, then the best two of four 0.2025
+
+
+def grown_on(law, plan):
+    """Levels of a tree that grows on the same law everywhere, and which of its nodes are drafted."""
+    tree = Tree(len(law), law.device)
+    while plan.grow(tree, law.expand(-1, tree.width, -1), torch.zeros(1, 1, 1), Rank()):
+        pass
+    return len(tree.levels), plan.drafted(tree)[0].valid
 
 
 class StaleQ(SJDDrafter):

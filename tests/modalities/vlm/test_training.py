@@ -287,7 +287,8 @@ def test_drafters_become_part_of_the_model(runs: Path, tmp_path: Path):
     assemble(whole, tmp_path / "model")
     manifest = json.loads((tmp_path / "model" / "polydraft.json").read_text())
     chosen = {"depth": 8, "width": 1}
-    assert manifest["defaults"]["method"] == "eagle2" and manifest["fitted"]["eagle2"] == chosen | {"spread": 0.5}
+    assert manifest["defaults"]["method"] == "eagle2"
+    assert manifest["fitted"]["eagle2"] == chosen | {"spread": 0.5, "stop": 0.4}
     assert manifest["fitted"]["eagle2-published"] == chosen
     assert load(str(tmp_path / "model")).default_method.name == "eagle2"
 
