@@ -139,7 +139,7 @@ def assemble(runs: Path, out: Path) -> None:
         manifest["world"] = world.name
         manifest["summary"] = "128x128 scenes of the emoji world on colours and in settings, one to three objects"
         manifest["defaults"] |= NATURAL
-        manifest["fitted"] |= {"draft": {"width": 3} | SURE, "eagle2": TREE | SURE, "eagle2-published": TREE}
+        manifest["fitted"] |= {"draft": {"width": 2} | SURE, "eagle2": TREE | SURE, "eagle2-published": TREE}
     manifest |= json.loads(path.read_text()) if path.exists() else {}
     for kind, folder in DRAFTERS.items():
         path_of_fit = runs / folder / "fitted.json"
