@@ -134,7 +134,7 @@ class Slots:
 
     def __call__(self, history: History) -> Tensor:
         """The class of every column, by its position behind the prompt and the plan on its own path."""
-        said = history.generated(self.length)
+        said = history.generated(self.length)  # what is not said yet, -1, may be read as any: words ask for no things
         chosen = self.kinds.take(said[..., ::2]) + self.spots.take(said[..., 1::2])
         things = self.shown.take(chosen + history.t.clamp(max=self.length + SIDE**2)[..., None])
         highest, lowest = things.amax(-1), things.where(things > GROUND, len(self.classes)).amin(-1)
