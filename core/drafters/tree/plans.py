@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polydraft.core.draft import Draft
+from polydraft.core.draft import Draft, most
 from polydraft.core.drafters.tree.candidates import Level, Tree, first_places
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.rows import places
@@ -129,7 +129,7 @@ class Dynamic:
         if self.stop and not last:
             assert tree.going is not None
             tree.going = tree.going & (flat.gather(1, live).exp().sum(1, keepdim=True) >= self.stop)
-            last = tree.device.type == "cpu" and not bool(tree.going.any())  # elsewhere asking would wait
+            last = not most(tree.going, 1)
         return not last
 
     def stopping(self, tree: Tree, over: Tensor) -> Tensor:
