@@ -121,14 +121,15 @@ class Dynamic:
         flat = over.flatten(1)
         last = len(tree.levels) + 1 == self.depth
         if self.width == 1:
-            live = above = first_places(tree.rows, tree.device)
+            reached, live = flat, first_places(tree.rows, tree.device)
+            above = live
         else:
-            live = flat.topk(0 if last else self.width, 1).indices
+            reached, live = flat.topk(0 if last else self.width, 1)
             above = live // self.width
         tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, above))
         if self.stop and not last:
             assert tree.going is not None
-            tree.going = tree.going & (flat.gather(1, live).exp().sum(1, keepdim=True) >= self.stop)
+            tree.going = tree.going & (reached.exp().sum(1, keepdim=True) >= self.stop)
             last = not most(tree.going, 1)
         return not last
 
