@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -133,6 +134,8 @@ def opened(live: Live, browser: Any) -> Iterator[Callable[..., Any]]:
         page.goto(address + query)
         page.get_by_role("tab", name="Draw", exact=True).wait_for()
         page.locator("#draw-stage").wait_for(state="attached")  # the tabs' contents are mounted after the tabs
+        [shown] = parse_qs(query.removeprefix("?")).get("tab", ["draw"])
+        page.locator(f"#tab-{shown}").wait_for()  # a link's tab is shown when the server has answered the page
         return page
 
     yield opener
