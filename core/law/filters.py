@@ -23,26 +23,27 @@ def filtered(scores: Tensor, settings: Settings, times: Tensor | None = None) ->
 
     times: `[B, C]`, how often min-p counts at a column; the likeliest id stays however often.
     """
-    vocab = scores.shape[-1]
-    kept = scores
+    vocab, greedy = scores.shape[-1], settings.greedy[:, None, None]
+    kept = scores  # a row that a filter is off for has a bound that nothing is below
     if settings.used("top_k"):
         sizes = torch.where((settings.top_k == 0) | settings.greedy, vocab, settings.top_k.clamp(max=vocab))
         most = min(vocab, max(row.top_k for row in settings.distinct))
         ranked = scores.topk(most).values
         least = ranked.gather(-1, (sizes.clamp(max=most) - 1)[:, None, None].expand(-1, scores.shape[1], -1))
-        kept = kept.masked_fill((scores < least) & (sizes <= most)[:, None, None], -torch.inf)
+        least = least.masked_fill((sizes > most)[:, None, None], -torch.inf)
+        kept = kept.masked_fill(scores < least, -torch.inf)
     if settings.used("top_p"):
-        mass = torch.where(settings.greedy, 1.0, settings.top_p)[:, None, None]
-        kept = torch.where(nucleus(kept, mass) | (mass == 1), kept, -torch.inf)
+        kept = torch.where(nucleus(kept, torch.where(greedy, 1.0, settings.top_p[:, None, None])), kept, -torch.inf)
     if settings.used("min_p"):
         share = settings.min_p[:, None] if times is None else (settings.min_p[:, None] * times).clamp(max=1)
         floor = kept.amax(-1, keepdim=True) + share.log()[..., None]
-        kept = kept.masked_fill((kept < floor) & ~settings.greedy[:, None, None], -torch.inf)
+        kept = kept.masked_fill(kept < floor.masked_fill(greedy, -torch.inf), -torch.inf)
     return kept
 
 
 def nucleus(scores: Tensor, mass: Tensor) -> Tensor:
-    """`[B, C, V]` bool: the fewest likely ids whose probability reaches `mass` `[B, 1, 1]`, and those like the last.
+    """`[B, C, V]` bool: the fewest likely ids whose probability reaches `mass` `[B, 1, 1]`, and those like the last; of
+    mass 1 all.
 
     Holtzman et al. 2020, section 3.1.
     """
@@ -50,10 +51,10 @@ def nucleus(scores: Tensor, mass: Tensor) -> Tensor:
     if p.device.type == "cpu" and p.shape[-1] > MANY:
         masses = mass.expand(*p.shape[:2], 1).flatten()
         least = [least_counted(*column) for column in zip(p.flatten(0, 1), masses, strict=True)]
-        return p >= torch.stack(least).view(*p.shape[:2], 1)
+        return p >= torch.stack(least).view(*p.shape[:2], 1).masked_fill(mass == 1, 0)
     ranked = p.sort(-1, descending=True).values
     inside = (ranked.cumsum(-1) - ranked < mass) & (ranked > 0)
-    return p >= ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
+    return p >= ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1).masked_fill(mass == 1, 0)
 
 
 def least_counted(p: Tensor, mass: Tensor) -> Tensor:

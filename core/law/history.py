@@ -29,6 +29,11 @@ class History:
     t: Tensor
     budget: Tensor
 
+    @property
+    def begun(self) -> Tensor:
+        """`[B]`: how many tokens a row has generated, the root included."""
+        return (self.t - self.depth)[:, 0]
+
     def tail(self, window: int) -> Tensor:
         """`[B, C, window]`: the last ids of every path, prompt included, the latest first; -1 where there are none."""
         back = places(window, self.depth.device)
@@ -39,7 +44,7 @@ class History:
 
     def generated(self, count: int) -> Tensor:
         """`[B, C, count]`: the first ids that every path has generated, -1 where it has not come so far."""
-        place = places(count + 1, self.depth.device)[1:] - (self.t - self.depth)[:, :1]  # on the path; 0 is the root
+        place = places(count + 1, self.depth.device)[1:] - self.begun[:, None]  # on the path; 0 is the root
         before = (self.lengths[:, None] - 1 + place).clamp(0, self.committed.shape[1] - 1)
         committed = self.committed.gather(1, before)[:, None].expand(-1, self.depth.shape[1], -1)
         if most(place, count) <= 0:  # none is on a path

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polydraft.core.draft import most
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.constraints import Constraints
 from polydraft.core.law.filters import filtered
@@ -215,9 +216,10 @@ class Sampler:
     """The grammar of a model, and laws of its logits.
 
     mask: `[K, V]` bool table of allowed ids, one row a class of slots. slot: `[B, C]`, the class that every column's
-    choice is of; None: t % K (K=1: the same everywhere). forced: how many ids in a row the grammar may leave no choice
-    about, which drafts are then told (`core.law.forced`). narrowing: `[K]`, how many times min-p counts in a class of
-    slots, where these are not alike.
+    choice is of; None: t % K (K=1: the same everywhere). planned: how many of a row's first ids `slot` reads beside
+    positions; None: any. forced: how many ids in a row the grammar may leave no choice about, which drafts are then
+    told (`core.law.forced`). narrowing: `[K]`, how many times min-p counts in a class of slots, where these are not
+    alike.
     ends: `[V]` bool, ids that end a sequence, for `min_tokens`. constraints: what the checkpoint asks for beside them.
     """
 
@@ -225,6 +227,7 @@ class Sampler:
     ends: Tensor | None = field(default=None, repr=False)
     constraints: Constraints | None = field(default=None, repr=False)
     slot: Callable[[History], Tensor] | None = field(default=None, repr=False)
+    planned: int | None = None
     forced: int = 0
     narrowing: Tensor | None = field(default=None, repr=False)
 
@@ -249,9 +252,21 @@ class Sampler:
         """The same; None where all columns are alike."""
         return None if self.mask is None or len(self.mask) == 1 else self.classes(known(history))
 
-    def remembers(self, settings: Settings) -> bool:
-        """Whether any row's law depends on anything but the logits."""
-        several = self.mask is not None and len(self.mask) > 1
+    def foreseen(self, history: History) -> Tensor | None:
+        """`slots` of columns that ids to come, on paths or not, cannot change; None where they may or are all alike.
+
+        On accelerators nobody asks how far rows are, so that plans are read for every column anew.
+        """
+        count = 0 if self.slot is None else self.planned
+        if self.mask is None or len(self.mask) == 1 or count is None:
+            return None
+        if count and most(count - history.begun, count) > 0:
+            return None
+        return self.classes(history)
+
+    def remembers(self, settings: Settings, slots: Tensor | None = None) -> bool:
+        """Whether any row's law depends on anything but the logits, and on `slots` where these are known."""
+        several = slots is None and self.mask is not None and len(self.mask) > 1
         late = self.ends is not None and settings.used("min_tokens")
         asked = self.constraints is not None and self.constraints.remembers
         return several or late or asked or settings.used("repetition_penalty") or settings.window > 0
@@ -260,9 +275,14 @@ class Sampler:
         """The law that was made of `given` `[B, C, V]`."""
         return Law(given, settings.greedy)
 
-    def __call__(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
-        """The law of `[B, C, V]` logits; history may be left out if the sampler does not remember."""
-        slots = self.slots(history)
+    def __call__(
+        self, logits: Tensor, settings: Settings, history: History | None = None, slots: Tensor | None = None
+    ) -> Law:
+        """The law of `[B, C, V]` logits; history may be left out if the sampler does not remember.
+
+        slots: `[B, C]`, or `[B, 1]` for all columns, where they are foreseen.
+        """
+        slots = self.slots(history) if slots is None else slots
         whole = scores = self.tempered(logits, settings, history, slots)
         if not settings.greedy_alone:
             times = None if self.narrowing is None or slots is None else self.narrowing.take(slots)
@@ -271,13 +291,16 @@ class Sampler:
             scores = without_repeats(scores, whole, known(history), settings)
         return Law(scores, settings.greedy, whole)
 
-    def proposal(self, logits: Tensor, settings: Settings, history: History | None = None) -> Law:
+    def proposal(
+        self, logits: Tensor, settings: Settings, history: History | None = None, slots: Tensor | None = None
+    ) -> Law:
         """The same without top-k, top-p and min-p: what a draft on the tape is ranked by.
 
         A filter of the drafter's own law throws out what the target may well choose, and gains nothing: the noise is
         shared, and unlikely ids rank low anyhow.
         """
-        scores = self.tempered(logits, settings, history, self.slots(history))
+        slots = self.slots(history) if slots is None else slots
+        scores = self.tempered(logits, settings, history, slots)
         if settings.window:
             scores = without_repeats(scores, scores, known(history), settings)
         return Law(scores, settings.greedy)

@@ -11,8 +11,9 @@ A family is one file in `families/`, a row of `FAMILIES` there and of `CODES` in
 - which ids may be drawn: its codes from id `first` on, and whatever else it draws behind them, `size` together. The
   loop's ids are these alone, and ids of prompts follow them; the text's vocabulary costs nothing. What may stand where
   is a class of slots (`classes`, `[K, size]`) and, where there are several, which class a column is of (`slot`, of the
-  position or of what the column's own path has drawn: `History.generated`). Classes that leave no choice cost no pass:
-  `forced` says how many may follow each other; `narrowing`, how often min-p counts in each;
+  position or of what the column's own path has drawn: `History.generated`; `planned`: how many of the first ids it
+  reads, None where it may read any). Classes that leave no choice cost no pass: `forced` says how many may follow each
+  other; `narrowing`, how often min-p counts in each;
 - what the loop commits for a picture (`budget`), and which of these is which of its codes (`placed`): ends of rows and
   smaller pictures before the picture are none. What ends a sequence and cannot be otherwise need not be committed;
 - `embed` of drawn ids, `read` of a prompt's, `states` between the backbone and `projection`, which scores ids; ids
@@ -97,6 +98,7 @@ class PictureFamily(ABC):
     text: Any = None
     speaks: ClassVar[bool] = False
     slot: Callable[[History], Tensor] | None = None
+    planned: int | None = None
     narrowing: Tensor | None = None
     coordinates: Callable[[Tensor], Tensor] | None = None
 

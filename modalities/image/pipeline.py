@@ -191,7 +191,10 @@ class ImagePipeline(PicturePipeline):
     def sampler(self) -> Sampler:
         """The family's grammar; what a checkpoint asks for beside it is about text."""
         family = self.family
-        return Sampler(self.mask, self.ends, slot=family.slot, forced=family.forced, narrowing=family.narrowing)
+        return Sampler(
+            self.mask, self.ends, slot=family.slot, planned=family.planned, forced=family.forced,
+            narrowing=family.narrowing,
+        )  # fmt: skip
 
     @cached_property
     def rigid(self) -> Tensor | None:  # type: ignore[override]

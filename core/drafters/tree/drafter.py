@@ -26,6 +26,7 @@ from polydraft.core.model.cache import SlotCache
 from polydraft.core.rows import following, places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
+from polydraft.core.tokens import take
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,9 @@ class Stem:
         """`[B, levels]`: that nodes of every level have."""
         return following(state.generated + self.waiting, levels)
 
-    def noise(self, window: Tensor, level: int) -> Tensor:
-        """`[B, 1, V]` of `window` `[B, …, V]`, which begins behind the root, for the nodes of a level."""
-        if self.alone:
-            return window[:, level, None]
-        return window[places(len(window), window.device), self.waiting + level][:, None]
+    def noise(self, window: Tensor, levels: int) -> Tensor:
+        """`[B, levels, V]` of `window` `[B, …, V]`, which begins behind the root."""
+        return window if self.alone else take(window, following(self.waiting, levels))
 
     def paths(self, levels: int) -> Tensor:
         """`[B, 1, 1 + M + levels]`: its own ids, and room for those of nodes behind them; see `History`."""
@@ -108,17 +107,19 @@ class TreeDrafter(ABC):
         said = self.read(state, own, own.tokens[:, :new], own.features[:, :, :new])
         plan, stem = self.plan.among(len(state)), Stem.of(own, self.plan.depth)
         positions = stem.positions(state, plan.depth)
-        window = noise.window(state.generated, stem.ids.shape[1] + plan.depth) if noise.sampled else None
+        drawn, slots = None, sampler.foreseen(behind(state, stem.paths(0), positions))
+        if noise.sampled:
+            drawn = stem.noise(noise.window(state.generated, stem.ids.shape[1] + plan.depth), plan.depth)
         law_of = sampler.proposal if noise.on_tape else sampler
-        paths = stem.paths(plan.depth) if sampler.remembers(state.settings) else None
+        paths = stem.paths(plan.depth) if sampler.remembers(state.settings, slots) else None
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
-            level = len(tree.levels)
-            t = positions[:, level : level + 1]
-            history = None if paths is None else behind(state, paths, t)
-            laws.append(law_of(self.logits(said, state, tree, t), state.settings, history).over(self.rank.temperature))
-            drawn = None if window is None else stem.noise(window, level)
-            growing = plan.grow(tree, laws[-1].scores, drawn, self.rank)
+            at = slice(len(tree.levels), len(tree.levels) + 1)
+            t, known = positions[:, at], None if slots is None else slots[:, at]
+            history = None if paths is None else behind(state, paths, t.expand(-1, tree.width))
+            law = law_of(self.logits(said, state, tree, t), state.settings, history, known)
+            laws.append(law.over(self.rank.temperature))
+            growing = plan.grow(tree, laws[-1].scores, None if drawn is None else drawn[:, at], self.rank)
             if growing:
                 said = self.onward(said, own, tree)
                 paths = None if paths is None else stem.further(paths, tree)
@@ -139,6 +140,5 @@ class TreeDrafter(ABC):
 
 
 def behind(state: State, paths: Tensor, t: Tensor) -> History:
-    """What the children of nodes at the ends of paths `[B, W, D]` may depend on; t: `[B, 1]`, their position."""
-    t = t.expand(-1, paths.shape[1])
+    """What the children of nodes at the ends of paths `[B, W, D]` may depend on; t: `[B, W]`, their positions."""
     return History(state.tokens, state.lengths, paths, t - state.generated[:, None], t, state.budget)

@@ -128,8 +128,7 @@ class Dynamic:
             above = live // self.width
         tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, above))
         if self.stop and not last:
-            assert tree.going is not None
-            tree.going = tree.going & (reached.exp().sum(1, keepdim=True) >= self.stop)
+            tree.going = reached.exp().sum(1, keepdim=True) >= self.stop  # of rows that had stopped it is 0
             last = not most(tree.going, 1)
         return not last
 

@@ -19,7 +19,7 @@ from polydraft.modalities.image.family import PictureFamily
 class EndedRows(PictureFamily):
     """To be put before the family itself. first_word, end: the text's ids of code 0 and of the end of a row."""
 
-    forced = 1
+    forced, planned = 1, 0
     first_word: int
     end: int
 

@@ -45,7 +45,7 @@ class TinyImage(PictureFamily):
             )
         told = read_weights("table of codes", folder, lambda: shows.load(folder, len(self.vq.codebook)))
         self.slots = Slots.of(self.world.words, ~self.table.isnan().any(-1), told)
-        self.narrowing = self.slots.narrowing
+        self.narrowing, self.planned = self.slots.narrowing, self.slots.length
 
     @property
     def budget(self) -> int:
