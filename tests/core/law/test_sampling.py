@@ -189,6 +189,38 @@ def test_min_p_counts_as_often_as_the_class_of_a_slot_says():
     assert torch.equal(plain(logits, Settings.of(rows, "cpu"), unread).scores[0, 0], found[0, 0])
 
 
+@settings(deadline=None)
+@given(histories(), some.integers(1, 3))
+def test_classes_that_are_foreseen_are_those_of_every_path(drawn, planned):
+    """A class is what the first ids come to and where it stands; columns on one path that nobody has written yet."""
+    history, _ = drawn
+    sampler = Sampler(
+        torch.ones(4, VOCAB, dtype=torch.bool), planned=planned,
+        slot=lambda known: (known.generated(planned).clamp(min=0).sum(-1) + known.t) % 4,
+    )  # fmt: skip
+    unwritten = replace(history, paths=torch.full_like(history.paths[:, :1], VOCAB - 1))
+    found = sampler.foreseen(unwritten)
+    known = replace(sampler, planned=None)
+    assert known.foreseen(unwritten) is None, "a class may be of any id"
+    if (history.t[:, 0] < planned).any():
+        assert found is None, "an id of the plan is still to come"
+    else:
+        assert torch.equal(found, sampler.slots(history))
+        logits, rows = torch.randn(*history.t.shape, VOCAB), Settings.of([Sampling()] * len(history.t), "cpu")
+        assert not sampler.remembers(rows, found) and sampler.remembers(rows)
+        masked = replace(sampler, mask=torch.rand(4, VOCAB) < 0.5)
+        for law in (masked, masked.proposal):
+            assert torch.equal(law(logits, rows, None, found).scores, law(logits, rows, history).scores)
+
+
+def test_classes_by_position_are_foreseen_from_the_first_token_on():
+    t = torch.tensor([[0, 1, 2, 3]])
+    unread = History(*[torch.empty(0)] * 3, t, t, torch.empty(0))
+    mask = torch.ones(3, VOCAB, dtype=torch.bool)
+    assert Sampler(mask).foreseen(unread).tolist() == [[0, 1, 2, 0]]
+    assert Sampler(mask[:1]).foreseen(unread) is None and Sampler().foreseen(unread) is None
+
+
 @pytest.mark.parametrize("spoilt", ["grammar", "logits"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_law_with_nothing_possible_is_named(lab, run, spoilt, temperature):

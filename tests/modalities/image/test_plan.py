@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import polydraft
 from polydraft.apps.train.image.data import belonging
+from polydraft.core.decode import join, start, step
 from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.registry import parse
@@ -104,6 +105,28 @@ def test_cells_of_what_a_plan_has_stand_there(seed: int, committed: int) -> None
     for thing in scene.objects:
         kinds[torch.from_numpy(belonging([thing])).flatten()] = plan.FIRST + list(KINDS).index(thing.kind)
     assert torch.equal(found[plan.LENGTH :], kinds) and torch.equal(kinds >= plan.FIRST, stands)
+
+
+@torch.inference_mode()
+def test_trees_are_the_same_whether_classes_are_foreseen_or_asked_for_a_level() -> None:
+    """While the plan is being said and behind it, in rows that are not equally far."""
+    pipe = load("tiny-image")
+    drafts = []
+    for planned in (pipe.sampler.planned, None):
+        method = replace(pipe.method(parse("eagle2")), sampler=replace(pipe.sampler, planned=planned))
+        prompts = [replace(pipe.prompt(caption, 5, pipe.sampling()), budget=40) for caption in CAPTIONS]
+        batch = start(method, prompts[:1])
+        step(method, batch)
+        join(method, batch, prompts[1:], [1, 2])
+        said = []
+        while len(batch):
+            draft = method.drafter.draft(batch.state, batch.drafts, method.sampler, batch.noise)
+            said.append((draft.tokens, draft.parents))
+            step(method, batch)
+        drafts.append(said)
+    assert len(drafts[0]) == len(drafts[1]) and pipe.sampler.planned == plan.LENGTH
+    for mine, theirs in zip(*drafts, strict=True):
+        assert torch.equal(mine[0], theirs[0]) and torch.equal(mine[1], theirs[1])
 
 
 def proper(pipe: ImagePipeline, committed: torch.Tensor) -> bool:
