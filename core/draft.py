@@ -134,17 +134,27 @@ class Draft:
             ways = torch.bmm(ways, ways).clamp_(max=1)
         return ways > 0
 
+    @cached_property
+    def lines(self) -> Tensor:
+        """`[B, N+1, D+1]`: from the root on the columns that lead to every column, itself the last; what is further
+        behind means nothing."""
+        rows, columns = len(self.tokens), places(self.size + 1, self.tokens.device)
+        if self.shape is not None:
+            return self.shape.lines.expand(rows, -1, -1)
+        if self.chain:
+            return columns.expand(rows, len(columns), -1)
+        place = torch.where(self.lineage, self.lineage.cumsum(-1) - 1, len(columns))
+        found = columns.new_zeros(rows, len(columns), len(columns) + 1)
+        return found.scatter_(2, place, columns.expand_as(place))[..., : min(self.size, self.deepest) + 1]
+
     def paths(self, roots: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens from the root to every column, `[B, N+1, D, …]`, and how many of them come behind it, `[B, N+1]`; what
         is further behind means nothing. roots: `[B, 1, …]`."""
         nodes = torch.cat([roots, self.tokens], 1)
         if self.chain:
             return nodes[:, None].expand(-1, nodes.shape[1], *nodes.shape[1:]), self.depth
-        line, every = self.lineage, places(nodes.shape[1], nodes.device)
-        place = torch.where(line, line.cumsum(-1) - 1, len(every))
-        order = every.new_zeros(*line.shape[:2], len(every) + 1).scatter_(2, place, every.expand_as(line))
-        order = order[..., : min(self.size, self.deepest) + 1]
-        return take(nodes, order.flatten(1)).unflatten(1, order.shape[1:]), line.sum(-1) - 1
+        tokens = take(nodes, self.lines.flatten(1)).unflatten(1, self.lines.shape[1:])
+        return tokens, self.lineage.sum(-1) - 1
 
     @cached_property
     def depth(self) -> Tensor:

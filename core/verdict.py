@@ -66,19 +66,12 @@ class Verdict:
 
 def follow(end: Tensor, draft: Draft, choices: Tensor) -> Verdict:
     """The verdict that accepts column `end` `[B]` and its ancestors, then the target's choice `[B, N+1, …]` there."""
-    rows, columns = draft.depth.shape
-    deepest = draft.deepest
-    lines = places(rows, end.device)
-    on_path = draft.lineage[lines, end].clone()
-    on_path[:, 0] = False
-    path = torch.full((rows, deepest + 1), -1, device=end.device)
-    # node i of the path lands at place depth - 1; everything else in the last place, which is cut off
-    place = torch.where(on_path, draft.depth - 1, deepest)
-    path.scatter_(1, place, torch.arange(-1, columns - 1, device=end.device).expand_as(place))
-    count = draft.depth[lines, end]
-    path = path[:, :deepest].masked_fill(places(deepest, end.device) >= count[:, None], -1)
+    row = places(len(end), end.device)
+    count = draft.depth[row, end]
+    path = draft.lines[row, end][:, 1:] - 1
+    path = path.masked_fill(places(path.shape[1], end.device) >= count[:, None], -1)
     supplied = take(choices, end[:, None])
-    if deepest:
+    if draft.size:
         tokens = torch.cat([take(draft.tokens, path.clamp(min=0)), supplied], 1)
         put(tokens, count[:, None], supplied)
     else:
