@@ -143,7 +143,7 @@ class Draft:
             return self.shape.lines.expand(rows, -1, -1)
         if self.chain:
             return columns.expand(rows, len(columns), -1)
-        place = torch.where(self.lineage, self.lineage.cumsum(-1) - 1, len(columns))
+        place = torch.where(self.lineage, self.ancestors[:, None], len(columns))
         found = columns.new_zeros(rows, len(columns), len(columns) + 1)
         return found.scatter_(2, place, columns.expand_as(place))[..., : min(self.size, self.deepest) + 1]
 
@@ -152,17 +152,19 @@ class Draft:
         is further behind means nothing. roots: `[B, 1, …]`."""
         nodes = torch.cat([roots, self.tokens], 1)
         if self.chain:
-            return nodes[:, None].expand(-1, nodes.shape[1], *nodes.shape[1:]), self.depth
-        tokens = take(nodes, self.lines.flatten(1)).unflatten(1, self.lines.shape[1:])
-        return tokens, self.lineage.sum(-1) - 1
+            return nodes[:, None].expand(-1, nodes.shape[1], *nodes.shape[1:]), self.ancestors
+        return take(nodes, self.lines.flatten(1)).unflatten(1, self.lines.shape[1:]), self.ancestors
+
+    @property
+    def depth(self) -> Tensor:
+        """`[B, N+1]` int64: distance from the root in positions, column 0 included."""
+        return self.ancestors if self.ahead is None else self.ahead.depth
 
     @cached_property
-    def depth(self) -> Tensor:
-        """`[B, N+1]` int64: distance from the root, column 0 included."""
-        if self.ahead is not None:
-            return self.ahead.depth
+    def ancestors(self) -> Tensor:
+        """`[B, N+1]` int64: how many columns lead to every column."""
         if self.shape is not None:
-            return self.shape.depth.expand(len(self.tokens), -1)
+            return self.shape.ancestors.expand(len(self.tokens), -1)
         if self.chain:
             return places(self.size + 1, self.tokens.device).expand(len(self.tokens), -1)
         return self.lineage.sum(-1) - 1

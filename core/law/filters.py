@@ -50,11 +50,13 @@ def nucleus(scores: Tensor, mass: Tensor) -> Tensor:
     p = scores.softmax(-1)
     if p.device.type == "cpu" and p.shape[-1] > MANY:
         masses = mass.expand(*p.shape[:2], 1).flatten()
-        least = [least_counted(*column) for column in zip(p.flatten(0, 1), masses, strict=True)]
-        return p >= torch.stack(least).view(*p.shape[:2], 1).masked_fill(mass == 1, 0)
-    ranked = p.sort(-1, descending=True).values
-    inside = (ranked.cumsum(-1) - ranked < mass) & (ranked > 0)
-    return p >= ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1).masked_fill(mass == 1, 0)
+        found = [least_counted(*column) for column in zip(p.flatten(0, 1), masses, strict=True)]
+        least = torch.stack(found).view(*p.shape[:2], 1)
+    else:
+        ranked = p.sort(-1, descending=True).values
+        inside = (ranked.cumsum(-1) - ranked < mass) & (ranked > 0)
+        least = ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
+    return p >= least.masked_fill(mass == 1, 0)
 
 
 def least_counted(p: Tensor, mass: Tensor) -> Tensor:

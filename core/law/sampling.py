@@ -248,9 +248,16 @@ class Sampler:
         assert self.mask is not None
         return history.t % len(self.mask) if self.slot is None else self.slot(history)
 
-    def slots(self, history: History | None) -> Tensor | None:
-        """The same; None where all columns are alike."""
-        return None if self.mask is None or len(self.mask) == 1 else self.classes(known(history))
+    @property
+    def several(self) -> bool:
+        """Whether columns may be of different classes."""
+        return self.mask is not None and len(self.mask) > 1
+
+    def slots(self, history: History | None, foreseen: Tensor | None = None) -> Tensor | None:
+        """The classes of columns, where they are not foreseen; None where all are alike."""
+        if foreseen is not None or not self.several:
+            return foreseen
+        return self.classes(known(history))
 
     def foreseen(self, history: History) -> Tensor | None:
         """`slots` of columns that ids to come, on paths or not, cannot change; None where they may or are all alike.
@@ -258,15 +265,13 @@ class Sampler:
         On accelerators nobody asks how far rows are, so that plans are read for every column anew.
         """
         count = 0 if self.slot is None else self.planned
-        if self.mask is None or len(self.mask) == 1 or count is None:
-            return None
-        if count and most(count - history.begun, count) > 0:
+        if not self.several or count is None or (count and most(count - history.begun, count) > 0):
             return None
         return self.classes(history)
 
     def remembers(self, settings: Settings, slots: Tensor | None = None) -> bool:
         """Whether any row's law depends on anything but the logits, and on `slots` where these are known."""
-        several = slots is None and self.mask is not None and len(self.mask) > 1
+        several = slots is None and self.several
         late = self.ends is not None and settings.used("min_tokens")
         asked = self.constraints is not None and self.constraints.remembers
         return several or late or asked or settings.used("repetition_penalty") or settings.window > 0
@@ -282,7 +287,7 @@ class Sampler:
 
         slots: `[B, C]`, or `[B, 1]` for all columns, where they are foreseen.
         """
-        slots = self.slots(history) if slots is None else slots
+        slots = self.slots(history, slots)
         whole = scores = self.tempered(logits, settings, history, slots)
         if not settings.greedy_alone:
             times = None if self.narrowing is None or slots is None else self.narrowing.take(slots)
@@ -299,8 +304,7 @@ class Sampler:
         A filter of the drafter's own law throws out what the target may well choose, and gains nothing: the noise is
         shared, and unlikely ids rank low anyhow.
         """
-        slots = self.slots(history) if slots is None else slots
-        scores = self.tempered(logits, settings, history, slots)
+        scores = self.tempered(logits, settings, history, self.slots(history, slots))
         if settings.window:
             scores = without_repeats(scores, scores, known(history), settings)
         return Law(scores, settings.greedy)

@@ -52,9 +52,12 @@ class Stem:
         """`[B, levels]`: that nodes of every level have."""
         return following(state.generated + self.waiting, levels)
 
-    def noise(self, window: Tensor, levels: int) -> Tensor:
-        """`[B, levels, V]` of `window` `[B, …, V]`, which begins behind the root."""
-        return window if self.alone else take(window, following(self.waiting, levels))
+    def drawn(self, noise: Noise, state: State, levels: int) -> Tensor | None:
+        """`[B, levels, V]`, what the nodes of every level are ranked with; None where nobody draws."""
+        if not noise.sampled:
+            return None
+        window = noise.window(state.generated, self.ids.shape[1] + levels)  # it begins behind the root
+        return window[:, :levels] if self.alone else take(window, following(self.waiting, levels))
 
     def paths(self, levels: int) -> Tensor:
         """`[B, 1, 1 + M + levels]`: its own ids, and room for those of nodes behind them; see `History`."""
@@ -107,9 +110,8 @@ class TreeDrafter(ABC):
         said = self.read(state, own, own.tokens[:, :new], own.features[:, :, :new])
         plan, stem = self.plan.among(len(state)), Stem.of(own, self.plan.depth)
         positions = stem.positions(state, plan.depth)
-        drawn, slots = None, sampler.foreseen(behind(state, stem.paths(0), positions))
-        if noise.sampled:
-            drawn = stem.noise(noise.window(state.generated, stem.ids.shape[1] + plan.depth), plan.depth)
+        drawn = stem.drawn(noise, state, plan.depth)
+        slots = sampler.foreseen(behind(state, stem.ids[:, None], positions))
         law_of = sampler.proposal if noise.on_tape else sampler
         paths = stem.paths(plan.depth) if sampler.remembers(state.settings, slots) else None
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
