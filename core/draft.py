@@ -83,18 +83,6 @@ class Draft:
         """The same, drafted in `passes` passes, with the law its tokens were drawn from."""
         return replace(self, passes=passes, q=q)
 
-    def led_by(self, leaf: Tensor) -> Draft:
-        """The same trees with the path to node `leaf` `[B]` in front."""
-        rows, nodes = self.tokens.shape[:2]
-        path = self.lineage[places(rows, leaf.device), leaf + 1, 1:]
-        place = places(nodes, leaf.device)
-        order = torch.where(path, place, place + nodes).argsort(1)  # ancestors come first, in their order
-        parents = self.parents.gather(1, order)
-        parents = torch.where(parents < 0, -1, order.argsort(1).gather(1, parents.clamp(min=0)))
-        return replace(
-            self, tokens=take(self.tokens, order), parents=parents, valid=self.valid.gather(1, order), q=None
-        )
-
     def under(self, stem: Tensor, counts: Tensor, room: int) -> Draft:
         """The same trees under chains: the first `counts[b]` ids of `stem` `[B, M]` come first.
 
@@ -173,3 +161,11 @@ class Draft:
 def most(counts: Tensor, ceiling: int) -> int:
     """The greatest of `counts`, where asking costs nothing; on accelerators, where shapes stay the same, `ceiling`."""
     return int(counts.max()) if counts.device.type == "cpu" else ceiling
+
+
+def agreed(flags: Tensor) -> bool | None:
+    """What all of `flags` say, where asking costs nothing; None where they differ, and on accelerators."""
+    if flags.device.type != "cpu":
+        return None
+    held = int(flags.sum())
+    return None if 0 < held < flags.numel() else held > 0

@@ -70,15 +70,16 @@ class OracleDrafter(Stateless):
         branches = torch.arange(self.width, device=device)
         right = present[..., None] & (branches == place[..., None])  # [B, reach, width]
         wrong = (truth[..., None] + 1 + branches) % self.vocab
-        tokens = torch.where(right, truth[..., None], wrong).flatten(1)
+        tokens = torch.where(right, truth[..., None], wrong)
         if self.width == 1:
-            return Draft.of_chain(tokens)
+            return Draft.of_chain(tokens[..., 0])
         # children hang under the branch where the truth is, or would be
         above = F.pad((steps * self.width + place)[:, :-1], (1, 0), value=-1)
         parents = above[..., None].expand(-1, -1, self.width).flatten(1)
-        tree = Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), self.reach)
-        led = tree.led_by((self.reach - 1) * self.width + place[:, -1])
-        # mostly the truth leads, sometimes it is a side branch
+        # mostly that branch leads, sometimes it is a side branch
         leads = uniform(key + 2, order, t[:, :1]) < self.leads
-        tokens, parents = torch.where(leads, led.tokens, tokens), torch.where(leads, led.parents, parents)
-        return Draft(tokens, parents, tree.valid, self.reach)
+        turned = tokens.gather(2, (place[..., None] + branches) % self.width)
+        led = torch.cat([turned[..., 0], turned[..., 1:].flatten(1)], 1)
+        under = torch.cat([steps, steps.repeat_interleave(self.width - 1)]) - 1
+        tokens, parents = torch.where(leads, led, tokens.flatten(1)), torch.where(leads, under, parents)
+        return Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), self.reach)

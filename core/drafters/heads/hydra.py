@@ -8,7 +8,6 @@ target's own frozen one, and an untrained head repeats the target's last feature
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.drafters.heads.medusa import last
-from polydraft.core.drafters.network.base import FeatureNetwork
+from polydraft.core.drafters.network.base import FeatureNetwork, tables
 from polydraft.core.drafters.network.reading import ReadState, take
 from polydraft.core.drafters.tree.candidates import Tree
 from polydraft.core.drafters.tree.drafter import TreeDrafter
@@ -27,8 +26,6 @@ from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.kernels import layer, weight_of
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
-
-TABLES = 1 << 24  # bytes of what tokens add that are worth keeping
 
 
 class HydraHeads(FeatureNetwork):
@@ -94,12 +91,7 @@ class HydraDrafter(TreeDrafter):
         self.model = model.eval()
         begins, biases, adds = summands(model, plan.depth)
         self.begins, self.dtype = layer(begins, biases), begins.dtype
-        self.adds: list[Callable[[Tensor], Tensor]]
-        if target.words * sum(map(len, adds)) * begins.itemsize <= TABLES:
-            every = target.embed(torch.arange(target.words, device=target.device)).detach().to(self.dtype)
-            self.adds = [partial(F.embedding, weight=F.linear(every, add)) for add in adds]
-        else:
-            self.adds = [partial(embedded, target, layer(add)) for add in adds]
+        self.adds = tables(target, adds) or [partial(embedded, target, layer(add)) for add in adds]
 
     def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
         cache = SlotCache(0, seen.lengths.shape[1]) if cache is None else cache

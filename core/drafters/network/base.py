@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
+import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, GenerationMixin, PreTrainedModel
@@ -25,6 +29,9 @@ from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.kernels import prepare
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
+
+TABLES = 1 << 24  # bytes of what ids are worth that are kept
+Lines: TypeAlias = Callable[[Tensor], Tensor]  # ids `[...]` → `[..., H]`
 
 
 class FeatureNetwork(nn.Module):
@@ -135,6 +142,15 @@ class NetworkDrafter(TreeDrafter):
 
     def logits(self, said: Said, state: State, tree: Tree, t: Tensor) -> Tensor:
         return self.target.combine(self.head(said.features.unflatten(0, (len(state), -1))), state.settings, t)
+
+
+def tables(target: CausalTarget, weights: list[Tensor]) -> list[Lines] | None:
+    """What ids are worth through each of weights `[H, D]` on their embeddings: lines of tables that are made now; None
+    where there are so many ids that they would take more than TABLES."""
+    if target.words * sum(map(len, weights)) * weights[0].itemsize > TABLES:
+        return None
+    every = target.embed(torch.arange(target.words, device=target.device)).detach().to(weights[0].dtype)
+    return [partial(F.embedding, weight=F.linear(every, weight)) for weight in weights]
 
 
 def counted(columns: Tensor, last: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.draft import Draft
@@ -30,13 +32,15 @@ class Level:
 
 @dataclass
 class Tree:
-    """A tree under way, level by level. going: `[B, 1]` bool, rows that still draft, asked for where some stop."""
+    """A tree under way, level by level; of its columns the root is 0 and candidates are 1 to M, in their order.
+
+    going: `[B, 1]` bool, rows that still draft; None where all do. What joins levels is asked for when it has grown.
+    """
 
     rows: int
     device: torch.device
     levels: list[Level] = field(default_factory=list)
     going: Tensor | None = None
-    stopped: list[Tensor] = field(default_factory=list)
 
     @property
     def width(self) -> int:
@@ -54,66 +58,72 @@ class Tree:
         """`[B, W]`: places of their parents among the live nodes of the level before."""
         return self.levels[-1].above
 
-    @property
+    @cached_property
     def ids(self) -> Tensor:
-        """`[B, M]`: all candidates, which indices below are of."""
+        """`[B, M]`: all candidates."""
         return torch.cat([level.ids for level in self.levels], 1)
 
-    @property
+    @cached_property
     def scores(self) -> Tensor:
         return torch.cat([level.scores for level in self.levels], 1)
 
-    @property
+    @cached_property
     def valid(self) -> Tensor:
-        """`[B, M]` bool: what can be drawn, in rows that had not stopped."""
-        possible = torch.cat([level.chances for level in self.levels], 1) > -torch.inf
-        if not self.stopped:
-            return possible
-        going = (row.expand(-1, level.ids.shape[1]) for row, level in zip(self.stopped, self.levels, strict=True))
-        return possible & torch.cat(list(going), 1)
+        """`[B, M]` bool: what can be drawn."""
+        return torch.cat([level.chances for level in self.levels], 1) > -torch.inf
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(level.ids.shape[1] for level in self.levels)
 
     @property
     def depth(self) -> Tensor:
         """`[M]`: the level of every candidate, from 0."""
-        return levels_of(tuple(level.ids.shape[1] for level in self.levels), self.device)
+        return levels_of(self.sizes, self.device)
 
+    @cached_property
     def ranked(self) -> Tensor:
-        """`[B, 1 + …]`: nodes whose children were ranked, level by level; -1 is the root."""
-        first, found = 0, [torch.full((self.rows, 1), -1, device=self.device)]
-        for level in self.levels[:-1]:
-            found.append(first + level.live)
-            first += level.ids.shape[1]
-        return torch.cat(found, 1)
+        """`[B, 1 + …]`: columns of nodes whose children were ranked, level by level."""
+        inner = [level.live for level in self.levels[:-1]]
+        if not inner:
+            return first_places(self.rows, self.device)
+        begins = begins_of(self.sizes, tuple(live.shape[1] for live in inner), self.device)
+        return F.pad(torch.cat(inner, 1) + begins, (1, 0))
 
     def best(self, nodes: int) -> Tensor:
-        """`[B, N]`: the best candidates by path, parents before children."""
+        """`[B, N]`: the best candidates by path; with each of them its parent is."""
         # a child never outranks its parent; at equal scores the shallower one comes first
-        scores = self.scores.double() - 1e-4 * self.depth
-        return scores.topk(min(nodes, scores.shape[1]), 1).indices.sort(1).values
+        scores = torch.sub(self.scores.double(), self.depth, alpha=1e-4)
+        return scores.topk(min(nodes, scores.shape[1]), 1).indices
 
-    def likeliest(self, kept: Tensor) -> Tensor:
-        """`[B]`: which of `kept` is the deepest, the best of those; a row that stopped has nothing further down."""
-        scores = (1e3 * self.depth + self.scores).masked_fill(~self.valid, -torch.inf)
-        return scores.gather(1, kept).argmax(1)
+    def led(self, kept: Tensor, parents: Tensor) -> Tensor:
+        """`kept` `[B, N]`, parents before children, and before all the path to the deepest of them, the best of those;
+        a row that stopped has nothing further down. parents: `[B, M]`, columns."""
+        scores = torch.add(self.scores, self.depth, alpha=1e3).masked_fill(~self.valid, -torch.inf)
+        leaf = kept.gather(1, scores.gather(1, kept).argmax(1, keepdim=True))
+        columns, above = [leaf + 1], F.pad(parents, (1, 0))
+        for _ in self.levels[1:]:
+            columns.append(above.gather(1, columns[-1]))
+        path = torch.zeros_like(above, dtype=torch.bool).scatter_(1, torch.cat(columns, 1), True)[:, 1:]
+        count = parents.shape[1]
+        return torch.where(path.gather(1, kept), kept, kept + count).sort(1).values % count
 
     def draft(self, kept: Tensor, parents: Tensor) -> Draft:
-        """The candidates `kept` `[B, N]`, parents before children; parents: `[B, M]` of all candidates."""
-        above = parents.gather(1, kept)
-        above = torch.where(above < 0, -1, self.places_in(kept).gather(1, above.clamp(min=0)))
-        chain = all(level.ids.shape[1] == 1 for level in self.levels)
-        tokens, valid = self.ids.gather(1, kept), self.valid.gather(1, kept)
-        return Draft(tokens, above, valid, len(self.levels), chain)
+        """The candidates `kept` `[B, N]`, parents before children; parents: `[B, M]`, columns."""
+        above = self.columns_in(kept).gather(1, parents.gather(1, kept)) - 1
+        chain = all(size == 1 for size in self.sizes)
+        return Draft(self.ids.gather(1, kept), above, self.valid.gather(1, kept), len(self.levels), chain)
 
-    def places_in(self, kept: Tensor) -> Tensor:
-        """`[B, M]`: where a candidate stands among `kept`; N, one past the end, if nowhere."""
-        nodes = kept.shape[1]
-        place = torch.full((self.rows, len(self.depth)), nodes, device=kept.device)
-        return place.scatter_(1, kept, places(nodes, kept.device).expand_as(kept))
+    def columns_in(self, kept: Tensor) -> Tensor:
+        """`[B, 1 + M]`: the column of a draft of `kept` that root and candidates have; N + 1, one past the end, if
+        none."""
+        nodes, (rows, count) = places(kept.shape[1] + 2, kept.device), self.scores.shape
+        found = nodes[-1].expand(rows, count).scatter(1, kept, nodes[1:-1].expand_as(kept))
+        return F.pad(found, (1, 0))
 
     def columns(self, kept: Tensor) -> Tensor:
         """`[B, ·]`: the draft's columns of all ranked nodes; N + 1, one past the end, if they were not kept."""
-        ranked = self.ranked()
-        return torch.where(ranked < 0, 0, self.places_in(kept).gather(1, ranked.clamp(min=0)) + 1)
+        return self.columns_in(kept).gather(1, self.ranked)
 
 
 @lru_cache(maxsize=256)
@@ -128,3 +138,11 @@ def levels_of(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """`[M]`: the level of every candidate, of levels of these sizes."""
     with torch.inference_mode(False):
         return torch.tensor([level for level, size in enumerate(sizes) for _ in range(size)], device=device)
+
+
+@lru_cache(maxsize=256)
+def begins_of(sizes: tuple[int, ...], live: tuple[int, ...], device: torch.device) -> Tensor:
+    """The column that its level begins at, for so many live nodes of every level of these sizes."""
+    firsts = zip(itertools.accumulate(sizes, initial=1), live, strict=False)
+    with torch.inference_mode(False):
+        return torch.tensor([first for first, nodes in firsts for _ in range(nodes)], device=device)

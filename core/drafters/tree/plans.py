@@ -15,10 +15,9 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from polydraft.core.draft import Draft, most
+from polydraft.core.draft import Draft, agreed
 from polydraft.core.drafters.tree.candidates import Level, Tree, first_places
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.rows import places
@@ -116,8 +115,10 @@ class Dynamic:
         if tree.levels:
             before = tree.levels[-1]
             over = over + before.scores.gather(1, before.live)[..., None]
-        if self.stop:
-            over = self.stopping(tree, over)
+        if tree.going is not None:  # what rows have that stopped before comes first
+            gone = ~tree.going[..., None]
+            chances = chances.masked_fill(gone, -torch.inf)
+            over = over.masked_fill(gone, -WORST * (1 + len(tree.levels)))
         flat = over.flatten(1)
         last = len(tree.levels) + 1 == self.depth
         if self.width == 1:
@@ -128,28 +129,28 @@ class Dynamic:
             above = live // self.width
         tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, above))
         if self.stop and not last:
-            tree.going = reached.exp().sum(1, keepdim=True) >= self.stop  # of rows that had stopped it is 0
-            last = not most(tree.going, 1)
+            going = reached.exp().sum(1, keepdim=True) >= self.stop  # of rows that had stopped it is 0
+            told = agreed(going)
+            last, tree.going = told is False, going if told is None else None
         return not last
 
-    def stopping(self, tree: Tree, over: Tensor) -> Tensor:
-        """Path scores that leave room to what rows have that stopped before this level."""
-        if tree.going is None:
-            tree.going = torch.ones(tree.rows, 1, dtype=torch.bool, device=tree.device)
-        tree.stopped.append(tree.going)
-        return over.masked_fill(~tree.going[..., None], -WORST * (1 + len(tree.levels)))
-
     def drafted(self, tree: Tree) -> tuple[Draft, Tensor]:
-        if self.width == 1:
-            kept = places(len(tree.levels), tree.device).expand(tree.rows, -1)
-        else:
-            kept = tree.best(self.nodes)
-        below = tree.ranked()[:, 1:, None].expand(-1, -1, self.width).flatten(1)
-        return tree.draft(kept, F.pad(below, (self.width, 0), value=-1)), kept
+        kept = self.kept(tree).sort(1).values
+        return tree.draft(kept, self.parents(tree)), kept
 
     def led(self, tree: Tree) -> Draft:
-        draft, kept = self.drafted(tree)
-        return draft if draft.chain else draft.led_by(tree.likeliest(kept))
+        kept, parents = self.kept(tree), self.parents(tree)
+        return tree.draft(kept if self.width == 1 else tree.led(kept, parents), parents)
+
+    def kept(self, tree: Tree) -> Tensor:
+        """`[B, N]`: the candidates that are drafted."""
+        if self.width == 1:
+            return places(len(tree.levels), tree.device).expand(tree.rows, -1)
+        return tree.best(self.nodes)
+
+    def parents(self, tree: Tree) -> Tensor:
+        """`[B, M]`: columns of all candidates' parents."""
+        return tree.ranked[..., None].expand(-1, -1, self.width).flatten(1)
 
 
 @dataclass(frozen=True)

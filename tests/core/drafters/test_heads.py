@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from polydraft.core.drafters.heads import hydra
 from polydraft.core.drafters.heads.above import AboveDrafter, AboveHeads
 from polydraft.core.drafters.heads.block import BlockNetwork
 from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
+from polydraft.core.drafters.network import base
+from polydraft.core.drafters.network.eagle import reader_of
 from polydraft.core.drafters.tree.candidates import Level, Tree
 from polydraft.core.drafters.tree.plans import Rank, Static, tree_places
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
@@ -114,10 +115,23 @@ def onward(drafter, known, ids):
     return drafter.onward(known, None, tree)
 
 
-@pytest.mark.parametrize("tables", [0, hydra.TABLES])
+def test_eagle_reads_what_it_looks_up(lab, monkeypatch):
+    """What ids add is the same from a table as from their embeddings, in every branch."""
+    made = lab()
+    target = made.target(guided=True)
+    tokens, features = torch.randint(60, (3, 5)), torch.randn(3, 2, 5, 32)
+    looked_up = reader_of(made.eagle, target, None)
+    monkeypatch.setattr(base, "TABLES", 0)
+    asked = reader_of(made.eagle, target, None)
+    assert type(looked_up) is not type(asked)
+    with torch.inference_mode():
+        assert torch.allclose(looked_up.inputs(tokens, features), asked.inputs(tokens, features), atol=1e-5)
+
+
+@pytest.mark.parametrize("tables", [0, base.TABLES])
 def test_hydra_knows_what_was_guessed_before(lab, monkeypatch, tables):
     """Level by level, along one path, it says what training made it say; another token on the path changes it."""
-    monkeypatch.setattr(hydra, "TABLES", tables)
+    monkeypatch.setattr(base, "TABLES", tables)
     made = lab()
     target, network = made.target(), HydraHeads(made.model.config, places=3)
     for parameter in network.parameters():

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.tree.plans import Static, tree_places
+from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static, tree_places
 from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.network import keep_path
 from polydraft.core.verdict import EOS, GOES_ON, IMPOSSIBLE, LENGTH, Verdict, cut_at_end, in_place
@@ -116,22 +117,40 @@ def test_only_nodes_in_place_are_kept_and_what_follows_them(draft, seed):
 
 
 @settings(max_examples=60)
-@given(trees(), some.integers(0, 9))
-def test_a_tree_led_by_a_leaf_is_the_same_tree(draft, leaf):
-    chosen = torch.full((len(draft.tokens),), leaf % draft.size)
-    led = draft.led_by(chosen)
+@given(
+    some.integers(1, 5),
+    some.integers(1, 3),
+    some.integers(1, 12),
+    some.sampled_from([0, 0.3, 0.6]),
+    some.integers(0, 9),
+)
+def test_a_tree_with_its_best_path_in_front_is_the_same_tree(depth, width, total, stop, seed):
+    torch.manual_seed(seed)
+    plan, laws = Dynamic(depth, width, total, stop), 2 * torch.randn(depth, 3, 1, VOCAB)
+    tree = Tree(3, laws.device)
+    while plan.grow(tree, laws[len(tree.levels)].expand(-1, tree.width, -1), None, Rank()):
+        pass
+    drafted, led = plan.drafted(tree)[0], plan.led(tree)
+
+    def best(row: int) -> list[int]:
+        """The path to the deepest node that can be drawn, the likeliest of those."""
+        lines = [ancestors(drafted, row, node)[::-1] for node in range(drafted.size) if drafted.valid[row, node]]
+        tokens = [[int(drafted.tokens[row, node]) for node in line] for line in lines]
+        return max(tokens, key=lambda path: (len(path), sum(chances[d, row, 0, id] for d, id in enumerate(path))))
 
     def paths(tree: Draft, row: int) -> list:
         """Token and validity along every root-to-node path."""
         lines = (ancestors(tree, row, node) for node in range(tree.size))
         return sorted([(int(tree.tokens[row, n]), bool(tree.valid[row, n])) for n in line] for line in lines)
 
-    for row in range(len(draft.tokens)):
-        front = ancestors(draft, row, int(chosen[row]))[::-1]
-        assert led.tokens[row, : len(front)].tolist() == draft.tokens[row, front].tolist()
+    chances = laws.log_softmax(-1)
+    for row in range(3):
+        front = best(row)
+        assert led.tokens[row, : len(front)].tolist() == front and led.valid[row, : len(front)].all()
         assert led.parents[row, : len(front)].tolist() == list(range(-1, len(front) - 1))
-        assert paths(led, row) == paths(draft, row)
-        assert all(int(led.parents[row, node]) < node for node in range(led.size))
+        assert paths(led, row) == paths(drafted, row)
+        for one in (drafted, led):
+            assert all(int(one.parents[row, node]) < node for node in range(one.size))
 
 
 @settings(max_examples=60)
