@@ -248,6 +248,10 @@ class Sampler:
         assert self.mask is not None
         return history.t % len(self.mask) if self.slot is None else self.slot(history)
 
+    def over(self, ids: Tensor) -> Sampler:
+        """What makes the same laws of logits of ids `[K]` alone, where these remember nothing."""
+        return replace(self, mask=None if self.mask is None else self.mask[:, ids], ends=None)
+
     @property
     def several(self) -> bool:
         """Whether columns may be of different classes."""

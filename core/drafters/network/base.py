@@ -120,8 +120,10 @@ def decoder_of(config: Any) -> Any:
 class NetworkDrafter(TreeDrafter):
     """Grows a tree of ids node by node with a network that reads what it guessed."""
 
-    def __init__(self, reader: NetworkReader, target: CausalTarget, plan: Plan, rank: Rank) -> None:
-        super().__init__(target, plan, rank)
+    def __init__(
+        self, reader: NetworkReader, target: CausalTarget, plan: Plan, rank: Rank, words: Tensor | None = None
+    ) -> None:
+        super().__init__(target, plan, rank, words)
         self.reader = reader
 
     def passes(self, levels: int) -> int:

@@ -32,13 +32,11 @@ from polydraft.core.drafters.network.base import (
     layers_like,
     tables,
 )
-from polydraft.core.drafters.network.reading import NetworkReader, Said, embeddings
-from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.drafters.network.reading import NetworkReader, embeddings
 from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.model.kernels import layer, weight_of
 from polydraft.core.model.network import Network
-from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 
 PICTURES = ("features", "embeddings", "dropped")
@@ -137,16 +135,9 @@ class EagleDrafter(NetworkDrafter):
     def __init__(
         self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank, pictured: Tensor | None = None
     ) -> None:
-        super().__init__(reader_of(model, target, pictured), target, plan, rank)
-        self.words = None if model.words is None else torch.tensor(model.words, device=target.device)
-        self.projection = None if self.words is None else target.narrowed(self.words)
+        words = None if model.words is None else torch.tensor(model.words, device=target.device)
+        super().__init__(reader_of(model, target, pictured), target, plan, rank, words)
+        self.projection = None if words is None else target.narrowed(words)
 
     def head(self, features: Tensor) -> Tensor:
         return self.target.head(features, self.projection)
-
-    def logits(self, said: Said, state: State, tree: Tree, t: Tensor) -> Tensor:
-        logits = super().logits(said, state, tree, t)
-        if self.words is None:
-            return logits
-        nowhere = logits.new_full((*logits.shape[:-1], self.target.vocab), -torch.inf)
-        return nowhere.index_copy_(-1, self.words, logits)

@@ -18,10 +18,10 @@ from polydraft.core.draft import Draft, most
 from polydraft.core.drafters.base import Outcome
 from polydraft.core.drafters.network.reading import ReadState
 from polydraft.core.drafters.tree.candidates import Tree
-from polydraft.core.drafters.tree.plans import Plan, Rank
+from polydraft.core.drafters.tree.plans import Plan, Rank, Scored
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Noise
-from polydraft.core.law.sampling import Sampler
+from polydraft.core.law.sampling import Law, Sampler
 from polydraft.core.model.cache import SlotCache
 from polydraft.core.rows import following, places
 from polydraft.core.state import State
@@ -71,10 +71,10 @@ class Stem:
 
 
 class TreeDrafter(ABC):
-    """plan: which nodes; rank: how children are scored."""
+    """plan: which nodes; rank: how children are scored; words: the ids `[K]` that it may guess, None is all."""
 
-    def __init__(self, target: CausalTarget, plan: Plan, rank: Rank) -> None:
-        self.target, self.plan, self.rank = target, plan, rank
+    def __init__(self, target: CausalTarget, plan: Plan, rank: Rank, words: Tensor | None = None) -> None:
+        self.target, self.plan, self.rank, self.words = target, plan, rank, words
 
     def passes(self, levels: int) -> int:
         """Network passes a draft of so many levels."""
@@ -94,10 +94,23 @@ class TreeDrafter(ABC):
 
     @abstractmethod
     def logits(self, said: Any, state: State, tree: Tree, t: Tensor) -> Tensor:
-        """`[B, W, V]` after guidance: what is said behind the live nodes of `tree`, or the end of the stem.
+        """What is said behind the live nodes of `tree`, or the end of the stem: after guidance, of the ids that it may
+        guess, `[B, W, V]` or `[B, W, K]`.
 
         t: `[B, 1]`, the position it is of.
         """
+
+    def among(self, sampler: Sampler, plan: Plan) -> Tensor | None:
+        """The ids that laws which remember nothing are made of alone; None is all."""
+        enough = self.words is not None and len(self.words) >= plan.width and sampler.constraints is None
+        return self.words if enough else None
+
+    def everywhere(self, logits: Tensor) -> Tensor:
+        """`[B, W, V]` of what it says, -inf where it may not guess."""
+        if self.words is None:
+            return logits
+        nowhere = logits.new_full((*logits.shape[:-1], self.target.vocab), -torch.inf)
+        return nowhere.index_copy_(-1, self.words, logits)
 
     def begin(self, own: ReadState | None, seen: Prefill) -> ReadState:
         """The prompt is read up to the root, which waits for the first draft."""
@@ -112,16 +125,21 @@ class TreeDrafter(ABC):
         positions = stem.positions(state, plan.depth)
         drawn = stem.drawn(noise, state, plan.depth)
         slots = sampler.foreseen(behind(state, stem.ids[:, None], positions))
-        law_of = sampler.proposal if noise.on_tape else sampler
         paths = stem.paths(plan.depth) if sampler.remembers(state.settings, slots) else None
+        among = self.among(sampler, plan) if noise.on_tape and paths is None else None
+        if among is not None:
+            sampler, drawn = sampler.over(among), None if drawn is None else drawn.index_select(2, among)
+        law_of = sampler.proposal if noise.on_tape else sampler
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
             at = slice(len(tree.levels), len(tree.levels) + 1)
             t, known = positions[:, at], None if slots is None else slots[:, at]
             history = None if paths is None else behind(state, paths, t.expand(-1, tree.width))
-            law = law_of(self.logits(said, state, tree, t), state.settings, history, known)
-            laws.append(law.over(self.rank.temperature))
-            growing = plan.grow(tree, laws[-1].scores, None if drawn is None else drawn[:, at], self.rank)
+            logits = self.logits(said, state, tree, t)
+            logits = logits if among is not None else self.everywhere(logits)
+            laws.append(law_of(logits, state.settings, history, known).over(self.rank.temperature))
+            scored = Scored(laws[-1].scores, None if drawn is None else drawn[:, at], among)
+            growing = plan.grow(tree, scored, self.rank)
             if growing:
                 said = self.onward(said, own, tree)
                 paths = None if paths is None else stem.further(paths, tree)
@@ -132,13 +150,17 @@ class TreeDrafter(ABC):
         draft, kept = plan.drafted(tree)
         if not (self.rank.draws and noise.sampled):
             return draft.after(passes)
-        columns, q = tree.columns(kept), torch.cat([law.logp for law in laws], 1)
-        whole = q.new_zeros(len(q), draft.size + 2, q.shape[-1])
-        whole.scatter_(1, columns[..., None].expand_as(q), q)
-        return draft.after(passes, whole[:, :-1])
+        return draft.after(passes, drawn_from(tree, kept, laws))
 
     def observe(self, state: State, own: ReadState, outcome: Outcome) -> None:
         own.observe(outcome)
+
+
+def drawn_from(tree: Tree, kept: Tensor, laws: list[Law]) -> Tensor:
+    """`[B, N+1, V]` log q: the law of every level at the columns of a draft of `kept` whose children it ranked."""
+    columns, q = tree.columns(kept), torch.cat([law.logp for law in laws], 1)
+    whole = q.new_zeros(len(q), kept.shape[1] + 2, q.shape[-1])
+    return whole.scatter_(1, columns[..., None].expand_as(q), q)[:, :-1]
 
 
 def behind(state: State, paths: Tensor, t: Tensor) -> History:

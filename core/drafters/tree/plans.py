@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,21 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.core.rows import places
 
 WORST = 100.0  # nats; what cannot be drawn is no better than this, and sums stay finite
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What the children of W live nodes are among: scores `[B, W, K]`, and noise `[B, 1, K]` where somebody draws, of
+    ids `[K]`, or of all."""
+
+    scores: Tensor
+    noise: Tensor | None = None
+    ids: Tensor | None = None
+
+    def best(self, values: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """The highest of values `[B, W, K]`, and which ids they are of, `[B, W, width]`."""
+        values, at = values.topk(width, -1)
+        return values, at if self.ids is None else self.ids.take(at)
 
 
 @dataclass(frozen=True)
@@ -39,27 +54,31 @@ class Rank:
     draws: bool = True
     temperature: float = 1.0
 
-    def ordered(self, scores: Tensor, noise: Tensor | None, width: int) -> Any:
-        """The best `width` ids behind each of scores `[B, W, V]` by what comes first here, both `[B, W, width]`: values
-        that rise with the acceptance."""
-        return self.perturbed(scores, noise).topk(width, -1)
+    def ordered(self, scored: Scored, width: int) -> tuple[Tensor, Tensor]:
+        """The best `width` ids behind each node by what comes first here, both `[B, W, width]`: values that rise with
+        the acceptance, and ids."""
+        return scored.best(self.perturbed(scored), width)
 
-    def children(self, scores: Tensor, noise: Tensor | None, width: int) -> Any:
+    def children(self, scored: Scored, width: int) -> tuple[Tensor, Tensor]:
         """The same with log acceptances for values."""
-        perturbed = self.perturbed(scores, noise)
+        perturbed = self.perturbed(scored)
         if self.spread != 1:
             perturbed = perturbed / self.spread
-        return perturbed.log_softmax(-1).topk(width, -1)
+        return scored.best(perturbed.log_softmax(-1), width)
 
-    def perturbed(self, scores: Tensor, noise: Tensor | None) -> Tensor:
-        return scores + noise if self.draws and noise is not None else scores
+    def perturbed(self, scored: Scored) -> Tensor:
+        return scored.scores + scored.noise if self.draws and scored.noise is not None else scored.scores
 
 
 class Plan(Protocol):
-    """depth: levels; nodes: most nodes a draft has; live: most nodes that get children, over all levels."""
+    """depth: levels; width: most children a node has; nodes: most nodes a draft has; live: most nodes that get
+    children, over all levels."""
 
     @property
     def depth(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
 
     @property
     def nodes(self) -> int: ...
@@ -70,8 +89,8 @@ class Plan(Protocol):
     def among(self, rows: int) -> Plan:
         """The plan where so many rows share a pass; none that has more nodes or levels."""
 
-    def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
-        """Give the live nodes of `tree` children by scores `[B, W, V]`; whether a further level is worth a pass."""
+    def grow(self, tree: Tree, scored: Scored, rank: Rank) -> bool:
+        """Give the live nodes of `tree` children; whether a further level is worth a pass."""
 
     def drafted(self, tree: Tree) -> tuple[Draft, Tensor]:
         """The draft, siblings in the order they were drawn, and which candidates it holds, `[B, N]`."""
@@ -109,8 +128,8 @@ class Dynamic:
     def among(self, rows: int) -> Plan:
         return self
 
-    def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
-        chances, ids = rank.children(scores, noise, self.width)
+    def grow(self, tree: Tree, scored: Scored, rank: Rank) -> bool:
+        chances, ids = rank.children(scored, self.width)
         over = chances.clamp(min=-WORST)
         if tree.levels:
             before = tree.levels[-1]
@@ -175,6 +194,10 @@ class Static:
         return len(template(self).steps)
 
     @property
+    def width(self) -> int:
+        return max(step.ranks for step in template(self).steps)
+
+    @property
     def live(self) -> int:
         return sum(step.live.shape[1] for step in template(self).steps)
 
@@ -184,10 +207,10 @@ class Static:
     def ranks(self, level: int) -> tuple[float, ...]:
         return self.shares[min(level, len(self.shares) - 1)]
 
-    def grow(self, tree: Tree, scores: Tensor, noise: Tensor | None, rank: Rank) -> bool:
+    def grow(self, tree: Tree, scored: Scored, rank: Rank) -> bool:
         fixed = template(self, tree.device)
         step, rows = fixed.steps[len(tree.levels)], tree.rows
-        values, ids = (found.flatten(1) for found in rank.ordered(scores, noise, step.ranks))
+        values, ids = (found.flatten(1) for found in rank.ordered(scored, step.ranks))
         if step.taken is not None:
             values, ids = values.index_select(1, step.taken), ids.index_select(1, step.taken)
         tree.levels.append(Level(ids, values, values, step.live.expand(rows, -1), step.above.expand(rows, -1)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.tree.candidates import Tree
-from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static, tree_places
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Scored, Static, tree_places
 from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.network import keep_path
 from polydraft.core.verdict import EOS, GOES_ON, IMPOSSIBLE, LENGTH, Verdict, cut_at_end, in_place
@@ -128,7 +128,7 @@ def test_a_tree_with_its_best_path_in_front_is_the_same_tree(depth, width, total
     torch.manual_seed(seed)
     plan, laws = Dynamic(depth, width, total, stop), 2 * torch.randn(depth, 3, 1, VOCAB)
     tree = Tree(3, laws.device)
-    while plan.grow(tree, laws[len(tree.levels)].expand(-1, tree.width, -1), None, Rank()):
+    while plan.grow(tree, Scored(laws[len(tree.levels)].expand(-1, tree.width, -1)), Rank()):
         pass
     drafted, led = plan.drafted(tree)[0], plan.led(tree)
 

@@ -10,7 +10,7 @@ import torch
 from polydraft.core.drafters.jacobi.sjd import REFRESHES, SJDDrafter
 from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, Initial
 from polydraft.core.drafters.tree.candidates import Tree
-from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Scored, Static
 from polydraft.core.law.noise import Noise
 from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.tape import TargetOnlyVerifier
@@ -84,10 +84,10 @@ def test_the_law_is_the_targets_own(pair):
 class StopsBefore(Dynamic):
     """What is unlikely is not drafted: the choice to stop depends on a draw that no test sees."""
 
-    def grow(self, tree, scores, noise, rank):
-        going = super().grow(tree, scores, noise, rank)
+    def grow(self, tree, scored, rank):
+        going = super().grow(tree, scored, rank)
         level = tree.levels[-1]
-        unlikely = scores.log_softmax(-1)[:, 0].gather(1, level.ids).exp() < self.stop
+        unlikely = scored.scores.log_softmax(-1)[:, 0].gather(1, level.ids).exp() < self.stop
         tree.levels[-1] = replace(level, chances=level.chances.masked_fill(unlikely, -torch.inf))
         return going
 
@@ -120,7 +120,7 @@ def test_paths_are_asked_and_not_their_last_guesses():
 def grown_on(law, plan):
     """Levels of a tree that grows on the same law everywhere, and which of its nodes are drafted."""
     tree = Tree(len(law), law.device)
-    while plan.grow(tree, law.expand(-1, tree.width, -1), torch.zeros(1, 1, 1), Rank()):
+    while plan.grow(tree, Scored(law.expand(-1, tree.width, -1), torch.zeros(1, 1, 1)), Rank()):
         pass
     return len(tree.levels), plan.drafted(tree)[0].valid
 
@@ -137,8 +137,8 @@ class StaleQ(SJDDrafter):
 class AsIfDrawn(Rank):
     """The likeliest children, tested as if they had been drawn from q."""
 
-    def perturbed(self, scores, noise):
-        return scores
+    def perturbed(self, scored):
+        return scored.scores
 
 
 class SortedSiblings(TableDrafter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRot
 
 from polydraft.core.decode import start
 from polydraft.core.drafters.network.eagle import PICTURES, EagleDrafter, EagleNetwork
-from polydraft.core.drafters.tree.plans import Dynamic, Rank
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
 from polydraft.core.errors import PolydraftError, WeightsError
 from polydraft.core.target import Prompt
 from polydraft.core.training.eagle import laws
@@ -37,8 +38,9 @@ def said_first(pipe: VLMPipeline, drafter: EagleDrafter, prompts: list[Prompt]) 
 
     class Heard(EagleDrafter):
         def logits(self, *given: Any) -> Tensor:
-            said.append(super().logits(*given))
-            return said[-1]
+            logits = super().logits(*given)
+            said.append(self.everywhere(logits))
+            return logits
 
     reader: Any = drafter.reader
     heard = Heard(reader.model, drafter.target, drafter.plan, drafter.rank, reader.pictured)
@@ -103,6 +105,33 @@ def test_a_head_may_guess_only_some_words(pipe_of, dtype: str):
     whole, narrow = laws
     torch.testing.assert_close(narrow[words], whole[words], atol=0.02, rtol=0.02)
     assert drafted and narrow.isfinite().sum() == len(words)
+
+
+class Everywhere(EagleDrafter):
+    """Its laws are over all ids, as where they remember something."""
+
+    def among(self, *_: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("plan", [Dynamic(3, 2, 6), Static(3, 6), Dynamic(3, 5, 9)])
+def test_some_words_alone_make_the_same_drafts(pipe_of, plan: Any, temperature: float):
+    """What is ranked among a head's words is what is ranked among all ids, and drafts with fewer words than a node has
+    children are possible."""
+    pipe = pipe_of("llava", "fp32")
+    network = EagleNetwork(pipe.target_model.config.get_text_config()).to(pipe.dtype)
+    network.guess_only([70, 3, 41, 12])
+    sampling = replace(pipe.sampling(), temperature=temperature)
+    prompts = [replace(prompt, sampling=sampling) for prompt in asked(pipe)]
+    drafts = []
+    for kind in (EagleDrafter, Everywhere):
+        watched = Watched(kind(network, pipe.target(), plan, Rank(), pipe.unread))
+        run(method(pipe, watched), prompts)
+        drafts.append(
+            [(draft.tokens.tolist(), draft.parents.tolist(), draft.valid.tolist()) for draft in watched.drafts]
+        )
+    assert drafts[0] == drafts[1]
 
 
 class Published(nn.Module):
