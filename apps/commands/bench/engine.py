@@ -8,6 +8,7 @@ polydraft bench rows --shape emu3 --rows 2 --length 8193
 polydraft bench noise --vocab 152000 --columns 16
 polydraft bench levels --model tiny-vlm
 polydraft bench roofline --shape llava-1.6-7b
+polydraft bench against ../before --model ../before/assets/models/tiny-image --methods "jacobi,eagle2"
 """
 
 from __future__ import annotations
@@ -147,4 +148,24 @@ def roofline(
     run(
         shapes=shapes, tau=tau, depth=depth, width=width, total=total, words=words, tokens=tokens, prompt=prompt,
         repeats=repeats, device=device, dtype=dtype, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("against")
+def against(
+    checkout: Annotated[Path, typer.Argument(help="Another checkout, as `git worktree add` makes one.")],
+    model: Model = "tiny-image",
+    methods: Annotated[str, typer.Option(help="Beside plain decoding, between commas.")] = "jacobi,eagle2",
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts a turn.")] = 4,
+    repeats: Repeats = 3,
+    guidance_scale: Annotated[float | None, typer.Option(min=0, help="Of pictures. Default: the model's own.")] = None,
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """This engine beside another checkout's on the same weights, in turns."""
+    from polydraft.apps.bench.engine.against import run
+
+    run(
+        checkout=checkout, model=model, methods=methods, prompts=prompts, repeats=repeats,
+        guidance_scale=guidance_scale, output=output, json=as_json,
     )  # fmt: skip

@@ -1,0 +1,167 @@
+"""`polydraft bench against`: this engine beside another checkout's, on the same weights, in turns.
+
+git worktree add ../before COMMIT
+polydraft bench against ../before --model ../before/assets/models/tiny-image --methods "ar,jacobi,eagle2"
+
+Two processes load the model and decode the same prompts by turns, each with the machine to itself. What another commit
+draws may be something else, so that times are a token's.
+"""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+from polydraft.apps.bench.image.prompts import held_out
+from polydraft.apps.bench.measure import plots, report
+from polydraft.apps.bench.measure.decoding import split
+from polydraft.apps.bench.measure.environment import timed_on
+from polydraft.apps.bench.measure.table import PLAIN
+from polydraft.apps.bench.measure.timing import Contender, Run, pace, speedup, take_turns
+from polydraft.apps.commands.shared.terminal import note
+from polydraft.core.errors import DataUnavailable, InvalidArgument
+from polydraft.modalities.loading import load
+from polydraft.modalities.speech.corpus.sentences import everyday
+from polydraft.modalities.world.scene import place
+
+WORKER = Path(__file__).with_name("worker.py")
+HERE = Path(__file__).resolve().parents[3]
+NAMES = ("before", "after")
+QUESTIONS = ("What is in the picture?", "Describe the picture.")
+HEADERS = ["method", "before ms", "after ms", "times as fast", "before τ", "after τ", "before S", "after S"]
+
+
+def run(
+    *, checkout: Path, model: str, methods: str, prompts: int, repeats: int, guidance_scale: float | None,
+    output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """Measure, print and, given a folder, save."""
+    report.check_folder(output)
+    if not (checkout / "src" / "polydraft").is_dir():
+        raise DataUnavailable(f"{checkout} is no checkout of polydraft; make one with `git worktree add`.")
+    pipe = load(model)
+    names = list(dict.fromkeys([PLAIN, *split(methods)]))
+    settings = {} if guidance_scale is None else {"guidance_scale": guidance_scale}
+    if settings and pipe.card.modality != "image":
+        raise InvalidArgument("--guidance-scale is for models of images; leave it out.")
+    if pipe.card.modality == "vlm":
+        settings = {"temperature": 0.0}
+    with ExitStack() as stack:
+        asked = prompts_of(pipe.card.modality, prompts, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        engines = {
+            name: stack.enter_context(started(folder.resolve(), model))
+            for name, folder in zip(NAMES, (checkout, HERE), strict=True)
+        }
+        contenders = [
+            Contender(f"{method}, {name}", partial(engine.decode, method, asked, settings))
+            for method in names
+            for name, engine in engines.items()
+        ]
+        runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
+    rows = [row_of(method, runs) for method in names]
+    value = {
+        "model": pipe.card.name, "checkout": str(checkout), "prompts": prompts, "repeats": repeats, "rows": rows,
+        "settings": settings, "environment": timed_on(pipe.device, pipe.dtype),
+    }  # fmt: skip
+    sheet = (HEADERS, [cells_of(row) for row in rows])
+    told = "ms a token; S over plain decoding of the same engine"
+    report.tell("against", value, [sheet], [told], lambda: bars(rows), output, json)
+
+
+def prompts_of(modality: str, count: int, folder: Path) -> list[list[str]]:
+    """What a pipeline is called with: captions, sentences, or pictures and questions, which no model learnt from."""
+    if modality == "speech":
+        return [[sentence] for sentence in everyday()[:count]]
+    captions, compositions = held_out(count)
+    if modality == "image":
+        return [[caption] for caption in captions]
+    asked = []
+    for number, composition in enumerate(compositions):
+        picture = folder / f"{number}.png"
+        Image.fromarray(place(composition, np.random.default_rng(number)).render()).save(picture)
+        asked.append([str(picture), QUESTIONS[number % len(QUESTIONS)]])
+    return asked
+
+
+@dataclass
+class Engine:
+    """A checkout at work, which is asked and tells in lines."""
+
+    name: str
+    asking: IO[str]
+    telling: IO[str]
+
+    def decode(self, method: str, prompts: list[list[str]], settings: dict[str, Any]) -> Run:
+        self.asking.write(json_format.dumps([method, prompts, settings]) + "\n")
+        self.asking.flush()
+        seconds, tokens, passes = self.told()
+        return Run(seconds, tokens, passes=passes)
+
+    def told(self) -> Any:
+        line = self.telling.readline()
+        if not line:
+            raise DataUnavailable(f"the engine in {self.name} has ended; its own words stand above.")
+        return json_format.loads(line)
+
+
+@contextmanager
+def started(checkout: Path, model: str) -> Iterator[Engine]:
+    """The engine of `checkout`, ended with the block."""
+    given = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    command = [sys.executable, "-P", str(WORKER), model]
+    with subprocess.Popen(command, env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        engine = Engine(str(checkout), process.stdin, process.stdout)
+        try:
+            engine.told()
+            yield engine
+        finally:
+            process.kill()
+
+
+def row_of(method: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"method": method}
+    for name in NAMES:
+        own = runs[f"{method}, {name}"]
+        row[name] = {
+            "seconds_a_token": asdict(pace(own)),
+            "tau": sum(run.tokens for run in own) / sum(run.passes for run in own),
+            "speedup": asdict(speedup(runs[f"{PLAIN}, {name}"], own)),
+        }
+    row["times_as_fast"] = asdict(speedup(*(runs[f"{method}, {name}"] for name in NAMES)))
+    return row
+
+
+def cells_of(row: dict[str, Any]) -> list[str]:
+    both = [row[name] for name in NAMES]
+    return [
+        row["method"], *(f"{1e3 * one['seconds_a_token']['median']:.2f}" for one in both),
+        f"{row['times_as_fast']['median']:.2f}", *(f"{one['tau']:.2f}" for one in both),
+        *(f"{one['speedup']['median']:.2f}" for one in both),
+    ]  # fmt: skip
+
+
+def bars(rows: list[dict[str, Any]]) -> Image.Image:
+    """ms a token of both, a pair of bars a method."""
+    figure = Figure(figsize=(8, 1 + 0.7 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        for name, colour in zip(NAMES, ("#8a8f98", plots.COLOURS["S"]), strict=True):
+            axes.barh([f"{row['method']}, {name}"], [1e3 * row[name]["seconds_a_token"]["median"]], color=colour)
+    axes.invert_yaxis()
+    axes.set(xlabel="ms a token")
+    axes.spines[["top", "right"]].set_visible(False)
+    return plots.rendered(figure)
