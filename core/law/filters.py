@@ -15,7 +15,8 @@ from polydraft.core.rows import places
 if TYPE_CHECKING:
     from polydraft.core.law.sampling import Settings
 
-MANY = 1 << 15  # ids that are no longer sorted on CPUs
+MANY = 1 << 15  # ids that are no longer sorted on CPUs, or searched one by one
+PART = 128  # ids whose largest is looked at before them
 
 
 def filtered(scores: Tensor, settings: Settings, times: Tensor | None = None) -> Tensor:
@@ -28,7 +29,7 @@ def filtered(scores: Tensor, settings: Settings, times: Tensor | None = None) ->
     if settings.used("top_k"):
         sizes = torch.where((settings.top_k == 0) | settings.greedy, vocab, settings.top_k.clamp(max=vocab))
         most = min(vocab, max(row.top_k for row in settings.distinct))
-        ranked = scores.topk(most).values
+        ranked = highest(scores, most)[0]
         least = ranked.gather(-1, (sizes.clamp(max=most) - 1)[:, None, None].expand(-1, scores.shape[1], -1))
         least = least.masked_fill((sizes > most)[:, None, None], -torch.inf)
         kept = kept.masked_fill(scores < least, -torch.inf)
@@ -39,6 +40,24 @@ def filtered(scores: Tensor, settings: Settings, times: Tensor | None = None) ->
         floor = kept.amax(-1, keepdim=True) + share.log()[..., None]
         kept = kept.masked_fill(kept < floor.masked_fill(greedy, -torch.inf), -torch.inf)
     return kept
+
+
+def highest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`topk` of the last dimension; which of equal values come first is not said.
+
+    CPUs search long ones in parts: none of the highest is outside the `count` parts with the highest in them, and what
+    is highest in every part is found many values at a time.
+    """
+    vocab = values.shape[-1]
+    if values.device.type != "cpu" or vocab < MANY or 4 * PART * count > vocab:
+        values, ids = values.topk(count)
+        return values, ids
+    whole, every = vocab - vocab % PART, places(vocab, values.device)
+    among = values[..., :whole].unflatten(-1, (-1, PART)).amax(-1).topk(count).indices
+    ids = (PART * among[..., None] + every[:PART]).flatten(-2)
+    ids = torch.cat([ids, every[whole:].expand(*ids.shape[:-1], -1)], -1)
+    found, at = values.gather(-1, ids).topk(count)
+    return found, ids.gather(-1, at)
 
 
 def nucleus(scores: Tensor, mass: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from polydraft.core.law.filters import highest
 from polydraft.core.law.sampling import Law
 
 
@@ -179,7 +180,7 @@ class TopK(Mixed, Match):
     k: int = 50
 
     def everywhere(self, p: Tensor, q: Tensor, depth: Tensor) -> Tensor:
-        least = p.topk(min(self.k, p.shape[-1]), -1).values[..., -1:]
+        least = highest(p, min(self.k, p.shape[-1]))[0][..., -1:]
         return ((p >= least) & (p > 0)).to(p.dtype)
 
     def match(self, p: Tensor, y: Tensor, c: Tensor, draws: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft, agreed
 from polydraft.core.drafters.tree.candidates import Level, Tree, first_places
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.law.filters import highest
 from polydraft.core.rows import places
 
 WORST = 100.0  # nats; what cannot be drawn is no better than this, and sums stay finite
@@ -36,7 +37,7 @@ class Scored:
 
     def best(self, values: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """The highest of values `[B, W, K]`, and which ids they are of, `[B, W, width]`."""
-        values, at = values.topk(width, -1)
+        values, at = highest(values, width)
         return values, at if self.ids is None else self.ids.take(at)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.law import filters
 from polydraft.core.law.history import History
 from polydraft.core.law.sampling import Law, RepetitionAware, Sampler, Sampling, Settings
 
@@ -236,3 +237,21 @@ def test_a_law_with_nothing_possible_is_named(lab, run, spoilt, temperature):
             run(made.method(drafter, mask=mask), prompts)
     with pytest.raises(InvalidArgument, match="of request 0"):
         run(made.method(eos=frozenset({0}), mask=mask), prompts)
+
+
+@settings(max_examples=60)
+@given(
+    some.lists(some.integers(1, 3), max_size=2), some.integers(0, 300), some.integers(1, 60),
+    some.sampled_from(["apart", "alike", "few"]), some.integers(0, 99),
+)  # fmt: skip
+def test_the_highest_of_many_are_those_of_all(shape, more, count, kind, seed):
+    """Long vocabularies are searched in parts; ties and what cannot be drawn change nothing but their order."""
+    torch.manual_seed(seed)
+    values = torch.randn(*shape, filters.MANY + more)
+    if kind == "alike":
+        values = (3 * values).round()
+    elif kind == "few":
+        values = values.where(torch.rand_like(values) < 5e-4, -torch.inf)
+    found, at = filters.highest(values, count)
+    assert torch.equal(found, values.topk(count).values) and torch.equal(values.gather(-1, at), found)
+    assert (at.sort(-1).values.diff() > 0).all(), "each of them once"
