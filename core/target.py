@@ -113,6 +113,11 @@ class CausalTarget:
         return self.vocab
 
     @property
+    def held(self) -> int:
+        """Ids that rows may hold, drawn or of prompts."""
+        return self.vocab
+
+    @property
     def device(self) -> torch.device:
         return self.model.device
 

@@ -183,6 +183,10 @@ class Noise(Rows):
         """What laws draw at positions t `[B, K]`."""
         return Places(self, t)
 
+    def ahead(self, count: Tensor, places: int) -> Ahead:
+        """What drafts draw at the `places` positions behind `count` `[B]` tokens."""
+        return Ahead(self, following(count, places), count)
+
     def fresh(self) -> Tensor:
         """`[B]`: a key of segment, pass and draw."""
         self.draws += 1
@@ -212,6 +216,17 @@ class Places:
     def latent(self, steps: int, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """See `Noise.latent`."""
         return self.noise.latent(self.t, steps, size)
+
+
+@dataclass(frozen=True)
+class Ahead(Places):
+    """The next positions behind `count` `[B]` tokens, where the judge draws in the same pass, and at one more."""
+
+    count: Tensor
+
+    def gumbel(self) -> Tensor | None:
+        places = self.t.shape[1]
+        return self.noise.window(self.count, places + 1)[:, :places] if self.noise.sampled else None
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,10 @@ class CodeTarget(CausalTarget):
         return self.family.words
 
     @property
+    def held(self) -> int:
+        return self.vocab + self.words
+
+    @property
     def projection(self) -> nn.Module:
         return self.family.projection
 

@@ -17,6 +17,7 @@ target's choice on the tape, as with `window.JacobiDrafter` (Song et al. 2021, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -77,14 +78,23 @@ class LocalNetwork(FeatureNetwork):
 
     def there(self, t: Tensor) -> Tensor:
         """`[..., K]` bool: which neighbours the places t `[...]` of what is generated have."""
-        place = t - self.preview
+        up, left = ways(self.seen, t.device)
+        place = (t - self.preview)[..., None]
         column = place % self.row
-        found = [(place >= up * self.row) & (column >= left) & (column - left < self.row) for up, left in self.seen]
-        return torch.stack(found, -1)
+        return (place >= up * self.row) & (column >= left) & (column - left < self.row)
 
     def offsets(self, device: torch.device) -> Tensor:
         """`[K]`: how many tokens before a place each neighbour stands."""
-        return torch.tensor([up * self.row + left for up, left in self.seen], device=device)
+        up, left = ways(self.seen, device)
+        return up * self.row + left
+
+
+@lru_cache(maxsize=16)
+def ways(seen: tuple[tuple[int, int], ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows up and codes to the left of neighbours, `[K]` each."""
+    with torch.inference_mode(False):
+        up, left = torch.tensor(seen, device=device).unbind(1)
+    return up, left
 
 
 @dataclass
@@ -141,7 +151,8 @@ class LocalDrafter:
         weight = torch.where(fresh, 1.0, self.trust)[..., None]
         then = torch.where(fresh[..., None], 0.0, own.read * self.trust)
         scores = torch.where(fresh[..., None], self.blank, own.scores)
-        tape, before, there = noise.at(t[:, :-1]).gumbel(), self.before(state), self.network.there(t)
+        tape = noise.ahead(state.generated, self.window).gumbel()
+        before, there = self.before(state), self.network.there(t)
         heat = state.settings.temperature[:, None, None] if state.settings.used("temperature") else None
         drawn = t[:, :-1] >= self.network.preview
         ids = torch.where(fresh, state.roots(), own.guesses)

@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from polydraft.core.draft import Draft
+from polydraft.core.draft import Draft, agreed
 from polydraft.core.drafters.base import Outcome, joined
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.noise import Noise, uniform
@@ -71,14 +71,15 @@ class Initial:
         t = self.positions(state, guesses)
         if self.name == "above":
             return self.permitted(self.copied(state, guesses, known, t - self.row))
-        first = self.choices[(uniform(noise.seeds[:, None], t) * len(self.choices)).long()]
         if self.name == "random":
-            return first
+            return self.anything(noise, t)
         if self.name in ("left-law", PREVIEW):
             filled = behind(edge, sampler, state, guesses.shape[1], noise)
         else:
             filled = torch.cat([state.roots(), guesses], 1).gather(1, known).expand_as(guesses)
-        filled = torch.where(begun(state), self.permitted(filled), first)
+        filled = self.permitted(filled)
+        if not agreed(begun(state)):  # a first pass has nothing to go on from
+            filled = torch.where(begun(state), filled, self.anything(noise, t))
         if self.name != PREVIEW:
             return filled
         origins = self.shown(t)
@@ -97,6 +98,10 @@ class Initial:
         if self.name != PREVIEW:
             return drawn
         return torch.where(self.shown(self.positions(state, filled))[..., None] < 0, drawn, copied)
+
+    def anything(self, noise: Noise, t: Tensor) -> Tensor:
+        """`[B, W]`: any allowed ids."""
+        return self.choices[(uniform(noise.seeds[:, None], t) * len(self.choices)).long()]
 
     def positions(self, state: State, guesses: Tensor) -> Tensor:
         """`[B, W]`: how many tokens stand before each guess."""
@@ -143,7 +148,7 @@ def behind(edge: Tensor, sampler: Any, state: State, width: int, noise: Noise) -
     sampler: of the tokens' kind.
     """
     law = sampler.again(edge[:, None].expand(-1, width, *edge.shape[1:]), state.settings)
-    drawn: Tensor = law.drawn(noise.at(following(state.generated, width)))
+    drawn: Tensor = law.drawn(noise.ahead(state.generated, width))
     return drawn
 
 

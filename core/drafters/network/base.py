@@ -149,9 +149,9 @@ class NetworkDrafter(TreeDrafter):
 def tables(target: CausalTarget, weights: list[Tensor]) -> list[Lines] | None:
     """What ids are worth through each of weights `[H, D]` on their embeddings: lines of tables that are made now; None
     where there are so many ids that they would take more than TABLES."""
-    if target.words * sum(map(len, weights)) * weights[0].itemsize > TABLES:
+    if target.held * sum(map(len, weights)) * weights[0].itemsize > TABLES:
         return None
-    every = target.embed(torch.arange(target.words, device=target.device)).detach().to(weights[0].dtype)
+    every = target.embed(torch.arange(target.held, device=target.device)).detach().to(weights[0].dtype)
     return [partial(F.embedding, weight=F.linear(every, weight)) for weight in weights]
 
 

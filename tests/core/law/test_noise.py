@@ -81,6 +81,20 @@ def test_a_window_is_the_same_however_it_is_reached(moves, data):
             starts = [*starts, 0]
 
 
+@pytest.mark.parametrize("on_tape", [True, False])
+def test_what_a_draft_draws_is_what_stands_there(on_tape):
+    """And on the tape its judge, which asks for one place more, draws nothing again before the pass is over."""
+    count, fresh = torch.tensor([3, 0, 8]), noise(3, 5, on_tape=on_tape)
+    drawn = noise(3, 5, on_tape=on_tape)
+    ahead = drawn.ahead(count, 4).gumbel()
+    assert torch.equal(ahead, fresh.at(count[:, None] + torch.arange(4)).gumbel())
+    judged = drawn.behind(count, 5)
+    assert (judged.data_ptr() == ahead.data_ptr()) is on_tape
+    drawn.turn()
+    assert drawn.behind(count, 5).data_ptr() != judged.data_ptr()
+    assert noise(3, 5, on_tape=on_tape, greedy=True).ahead(count, 4).gumbel() is None
+
+
 def test_greedy_rows_are_quiet_and_change_nothing_for_others():
     """Alone, and beside rows that draw."""
     t = torch.arange(4).expand(2, -1)

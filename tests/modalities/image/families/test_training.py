@@ -60,7 +60,9 @@ def test_what_is_read_of_a_sequence_is_what_was_seen_when_it_was_drawn(
     assert embeddings.shape == features.shape
 
 
-@pytest.mark.parametrize(("family", "kind"), [("janus", "eagle"), ("emu3", "eagle"), ("emu3", "hydra")])
+@pytest.mark.parametrize(
+    ("family", "kind"), [("janus", "eagle"), ("janus", "hydra"), ("emu3", "eagle"), ("emu3", "hydra")]
+)
 def test_a_trained_drafter_draws_what_plain_decoding_draws(
     family: str, kind: str, folder_of: Callable[[str], Path], prompts: Path, tmp_path: Path
 ) -> None:
