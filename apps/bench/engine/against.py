@@ -122,7 +122,9 @@ def started(checkout: Path, model: str) -> Iterator[Engine]:
     """The engine of `checkout`, ended with the block."""
     given = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     command = [sys.executable, "-P", str(WORKER), model]
-    with subprocess.Popen(command, env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    # in a session of its own, so that Ctrl-C reaches this process alone, which ends it
+    with subprocess.Popen(command, env=given, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
         assert process.stdin is not None and process.stdout is not None
         engine = Engine(str(checkout), process.stdin, process.stdout)
         try:
