@@ -54,10 +54,8 @@ class Stem:
 
     def drawn(self, noise: Noise, state: State, levels: int) -> Tensor | None:
         """`[B, levels, V]`, what the nodes of every level are ranked with; None where nobody draws."""
-        if not noise.sampled:
-            return None
-        window = noise.window(state.generated, self.ids.shape[1] + levels)  # it begins behind the root
-        return window[:, :levels] if self.alone else take(window, following(self.waiting, levels))
+        window = noise.ahead(state.generated, self.ids.shape[1] - 1 + levels).gumbel()  # it begins behind the root
+        return window if window is None or self.alone else take(window, following(self.waiting, levels))
 
     def paths(self, levels: int) -> Tensor:
         """`[B, 1, 1 + M + levels]`: its own ids, and room for those of nodes behind them; see `History`."""
@@ -100,7 +98,7 @@ class TreeDrafter(ABC):
         t: `[B, 1]`, the position it is of.
         """
 
-    def among(self, sampler: Sampler, plan: Plan) -> Tensor | None:
+    def narrow(self, sampler: Sampler, plan: Plan) -> Tensor | None:
         """The ids that laws which remember nothing are made of alone; None is all."""
         enough = self.words is not None and len(self.words) >= plan.width and sampler.constraints is None
         return self.words if enough else None
@@ -126,9 +124,9 @@ class TreeDrafter(ABC):
         drawn = stem.drawn(noise, state, plan.depth)
         slots = sampler.foreseen(behind(state, stem.ids[:, None], positions))
         paths = stem.paths(plan.depth) if sampler.remembers(state.settings, slots) else None
-        among = self.among(sampler, plan) if noise.on_tape and paths is None else None
-        if among is not None:
-            sampler, drawn = sampler.over(among), None if drawn is None else drawn.index_select(2, among)
+        ids = self.narrow(sampler, plan) if noise.on_tape and paths is None else None
+        if ids is not None:
+            sampler, drawn = sampler.over(ids), None if drawn is None else drawn.index_select(2, ids)
         law_of = sampler.proposal if noise.on_tape else sampler
         tree, laws, growing = Tree(len(state), own.tokens.device), [], True
         while growing:
@@ -136,9 +134,9 @@ class TreeDrafter(ABC):
             t, known = positions[:, at], None if slots is None else slots[:, at]
             history = None if paths is None else behind(state, paths, t.expand(-1, tree.width))
             logits = self.logits(said, state, tree, t)
-            logits = logits if among is not None else self.everywhere(logits)
+            logits = self.everywhere(logits) if ids is None else logits
             laws.append(law_of(logits, state.settings, history, known).over(self.rank.temperature))
-            scored = Scored(laws[-1].scores, None if drawn is None else drawn[:, at], among)
+            scored = Scored(laws[-1].scores, None if drawn is None else drawn[:, at], ids)
             growing = plan.grow(tree, scored, self.rank)
             if growing:
                 said = self.onward(said, own, tree)

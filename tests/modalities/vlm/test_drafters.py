@@ -110,7 +110,7 @@ def test_a_head_may_guess_only_some_words(pipe_of, dtype: str):
 class Everywhere(EagleDrafter):
     """Its laws are over all ids, as where they remember something."""
 
-    def among(self, *_: Any) -> None:
+    def narrow(self, *_: Any) -> None:
         return None
 
 
