@@ -27,7 +27,7 @@ from PIL import Image
 
 from polydraft.apps.bench.image.prompts import held_out
 from polydraft.apps.bench.measure import plots, report
-from polydraft.apps.bench.measure.decoding import split
+from polydraft.apps.bench.measure.decoding import asked_for
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.table import PLAIN
 from polydraft.apps.bench.measure.timing import Contender, Run, pace, speedup, take_turns
@@ -53,7 +53,7 @@ def run(
     if not (checkout / "src" / "polydraft").is_dir():
         raise DataUnavailable(f"{checkout} is no checkout of polydraft; make one with `git worktree add`.")
     pipe = load(model)
-    names = list(dict.fromkeys([PLAIN, *split(methods)]))
+    names = asked_for(methods, pipe)
     settings = {} if guidance_scale is None else {"guidance_scale": guidance_scale}
     if settings and pipe.card.modality != "image":
         raise InvalidArgument("--guidance-scale is for models of images; leave it out.")

@@ -112,12 +112,16 @@ class EagleReader(NetworkReader):
 
 
 class LookingUp(EagleReader):
-    """The same of few ids: `fuse` sums over embedding and feature, and what an embedding adds is looked up."""
+    """The same of few ids: `fuse` sums over embedding and feature, and what an embedding adds is looked up.
 
-    def __init__(self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None, lines: Lines) -> None:
+    adds: those lines; weight: `[D, D]`, what of `fuse` reads features.
+    """
+
+    def __init__(
+        self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None, adds: Lines, weight: Tensor
+    ) -> None:
         super().__init__(model, target, pictured)
-        self.adds = lines
-        self.begins = layer(weight_of(model.fuse)[:, model.fuse.out_features :], model.fuse.bias)
+        self.adds, self.begins = adds, layer(weight, model.fuse.bias)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return (self.begins(features.to(self.network.dtype)) + self.adds(tokens)[:, None]).flatten(0, 1)
@@ -125,8 +129,11 @@ class LookingUp(EagleReader):
 
 def reader_of(model: EagleNetwork, target: CausalTarget, pictured: Tensor | None) -> EagleReader:
     """What is quicker for so many ids."""
-    looked_up = tables(target, [weight_of(model.fuse)[:, : model.fuse.out_features]])
-    return EagleReader(model, target, pictured) if looked_up is None else LookingUp(model, target, pictured, *looked_up)
+    of_embeddings, of_features = weight_of(model.fuse).chunk(2, 1)
+    looked_up = tables(target, [of_embeddings])
+    if looked_up is None:
+        return EagleReader(model, target, pictured)
+    return LookingUp(model, target, pictured, looked_up[0], of_features)
 
 
 class EagleDrafter(NetworkDrafter):

@@ -61,9 +61,10 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     assert_refused(
         run("bench", "against", HERE, "--model", "tiny-vlm", "--guidance-scale", "2"), "for models of images"
     )
+    assert_refused(run("bench", "against", HERE, "--model", "tiny-vlm", "--methods", "hydar"), "hydar")
     (tmp_path / "src" / "polydraft").mkdir(parents=True)
     (tmp_path / "src" / "polydraft" / "__init__.py").write_text("raise SystemExit('none of ours')\n")
-    assert_refused(run("bench", "against", tmp_path, "--model", "tiny-vlm"), "has ended")
+    assert_refused(run("bench", "against", tmp_path, "--model", "tiny-vlm", "--methods", "hydra"), "has ended")
 
 
 @pytest.mark.parametrize(("modality", "parts"), [("image", 1), ("speech", 1), ("vlm", 2)])
