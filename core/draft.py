@@ -167,5 +167,5 @@ def agreed(flags: Tensor) -> bool | None:
     """What all of `flags` say, where asking costs nothing; None where they differ, and on accelerators."""
     if flags.device.type != "cpu":
         return None
-    held = int(flags.sum())
-    return None if 0 < held < flags.numel() else held > 0
+    said = set(flags.flatten().tolist())
+    return said.pop() if len(said) == 1 else None

@@ -9,14 +9,19 @@ same(these, those)          # [B, K] bool
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.rows import places
 
 
 def take(tokens: Tensor, at: Tensor) -> Tensor:
-    """Tokens `[B, L, …]` at places `at` `[B, K]` → `[B, K, …]`."""
-    return tokens.gather(1, at) if tokens.ndim == 2 else tokens[places(len(at), at.device)[:, None], at]
+    """Tokens `[B, L]` or `[B, L, C]` at places `at` `[B, K]` → `[B, K, …]`; or whatever else stands in rows so."""
+    if tokens.ndim == 2:
+        return tokens.gather(1, at)
+    if (rows := tokens.shape[0]) > 1:
+        at = at + tokens.shape[1] * places(rows, at.device)[:, None]
+    return F.embedding(at, tokens.flatten(0, 1))  # which copies a place's numbers at once
 
 
 def put(tokens: Tensor, at: Tensor, new: Tensor) -> None:

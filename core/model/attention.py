@@ -103,13 +103,14 @@ def folding(kernel: Kernel) -> Kernel:
     under a folded mask, of a kernel that reads `[rows, heads / groups, Q, D]` of folded queries."""
 
     def read(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-        rows, heads, columns, size = query.shape
-        queries = query.reshape(rows, key.shape[1], -1, size)
+        folded = (shared := key.shape[1]) < query.shape[1]
+        queries = query.unflatten(1, (shared, -1)).flatten(2, 3) if folded else query
         whole = queries.shape[2]
         if extra := mask.shape[2] - whole:
             queries = F.pad(queries, (0, 0, 0, extra))
         said = kernel(queries, key, value, mask, scale)
-        return said[:, :, :whole].reshape(rows, heads, columns, size).transpose(1, 2)
+        said = said[:, :, :whole] if extra else said
+        return (said.unflatten(2, (-1, query.shape[2])).flatten(1, 2) if folded else said).transpose(1, 2)
 
     return read
 

@@ -191,9 +191,10 @@ class SlotCache(Cache):
     def places(self, heads: int) -> Tensor:
         """The aimed slots of all heads as places of flat storage."""
         if heads not in self.found_places:
-            start, stop = self.aimed_rows.start * heads, self.aimed_rows.stop * heads
-            first = lines(stop, self.slots, self.aimed_slots.device)[start:]
-            self.found_places[heads] = (first.view(-1, heads, 1) + self.aimed_slots[:, None]).flatten()
+            first = lines(self.rows, heads, self.slots, self.aimed_slots.device)
+            if len(first) > len(self.aimed_slots):
+                first = first[self.aimed_rows]
+            self.found_places[heads] = (first + self.aimed_slots[:, None]).flatten()
         return self.found_places[heads]
 
     def adopt(self, row: int, other: Cache) -> None:
@@ -226,10 +227,10 @@ def cache_argument(kind: Any) -> str:
 
 
 @lru_cache(maxsize=64)
-def lines(count: int, slots: int, device: torch.device) -> Tensor:
-    """Where each of `count` lines of `slots` begins."""
+def lines(rows: int, heads: int, slots: int, device: torch.device) -> Tensor:
+    """Where in flat storage every head's slots begin, `[rows, heads, 1]`."""
     with torch.inference_mode(False):
-        return torch.arange(count, device=device) * slots
+        return (torch.arange(rows * heads, device=device) * slots).view(rows, heads, 1)
 
 
 def free_bytes(device: torch.device) -> int | None:

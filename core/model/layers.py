@@ -107,10 +107,11 @@ class Layer:
 
     def attended(self, hidden: Tensor, angles: Angles, store: Any, mask: Tensor) -> Tensor:
         """What all heads read, `[rows, C, heads * D]`."""
-        heads = self.into(hidden).unflatten(-1, (-1, self.size))
-        turning, values = heads[:, :, : self.all + self.shared], heads[:, :, self.all + self.shared :]
+        rows, columns = hidden.shape[:2]
+        heads = self.into(hidden).view(rows, columns, -1, self.size)
+        turning, values = heads.split_with_sizes((self.all + self.shared, self.shared), 2)
         if self.query_norm is not None and self.key_norm is not None:
-            queries, keys = turning.split((self.all, self.shared), 2)
+            queries, keys = turning.split_with_sizes((self.all, self.shared), 2)
             turning = torch.cat([self.query_norm(queries), self.key_norm(keys)], 2)
         queries, keys, values = self.turn(turning, values, angles, store)
         said = self.kernel(queries.transpose(1, 2), keys, values, mask, self.scaling)
@@ -153,7 +154,7 @@ def turning(weight: Tensor) -> Callable[[Tensor, Tensor, Angles, Any], tuple[Ten
     def one_by_one(turning: Tensor, values: Tensor, angles: Angles, store: Any) -> tuple[Tensor, Tensor, Tensor]:
         cos, sin = angles
         turning = torch.addcmul(turning * cos, turning.roll(turning.shape[3] // 2, -1), sin)
-        queries, keys = turning.split((turning.shape[2] - values.shape[2], values.shape[2]), 2)
+        queries, keys = turning.split_with_sizes((turning.shape[2] - values.shape[2], values.shape[2]), 2)
         return queries, *store.update(keys.transpose(1, 2), values.transpose(1, 2))
 
     return at_once if fused.serves(weight) else one_by_one
@@ -177,7 +178,7 @@ def norm_of(module: Any) -> Norm:
     if module.weight.device.type != "cpu":
         return lambda hidden: F.rms_norm(hidden, shape, module.weight, eps)
     size, both = len(module.weight), (2 * len(module.weight),)
-    return lambda hidden: F.layer_norm(torch.cat([hidden, -hidden], -1), both, eps=eps)[..., :size] * module.weight
+    return lambda hidden: torch.layer_norm(torch.cat([hidden, -hidden], -1), both, eps=eps)[..., :size] * module.weight
 
 
 def epsilon(module: Any) -> float:

@@ -21,6 +21,7 @@ from polydraft.core.model import attention
 from polydraft.core.model.cache import Blocks, EndToEnd, SlotCache, over
 from polydraft.core.model.layers import Layers
 from polydraft.core.rows import places
+from polydraft.core.tokens import take
 
 PREFILL = 64  # positions of a prompt a pass
 STRETCHED = ("longrope", "dynamic")  # rotary frequencies that change with the longest position of a pass
@@ -33,6 +34,8 @@ class Frontier:
 
     seen: `[B*R, 1, groups * W + padding, width]` additive and folded (`attention.py`), which slots each sees, itself
     included. slots, positions: `[B*R, W]`. keys: `[B*R, width]` positions of all slots, where some layers ask for them.
+    room: `[B*R, 1 + M]`, the root's slot and those behind it, `taken` so far; they are also the positions of levels, of
+    which this one is the `level`th.
     """
 
     seen: Tensor
@@ -40,19 +43,23 @@ class Frontier:
     positions: Tensor
     keys: Tensor | None
     heads: attention.Heads
+    room: Tensor
+    taken: int = 1
+    level: int = 0
 
     def below(self, above: Tensor) -> Frontier:
         """The level below: nodes whose parents have the places `above` `[B*R, W]` here, in the slots that follow."""
         width, known = above.shape[1], self.slots.shape[1]
-        slots = self.slots[:, -1:] + places(width + 1, above.device)[1:]
-        positions = (self.positions[:, :1] + 1).expand_as(slots)
+        taken, level = self.taken + width, self.level + 1
+        slots = self.room[:, self.taken : taken]
+        positions = self.room[:, level : level + 1].expand_as(slots)
         seen, own = self.seen, slots if width == 1 else self.heads.lines(slots, 0)
         if width > 1 or known > 1:  # an only child sees what its parent saw, which is not asked for again
             lines = self.heads.lines(above, known)  # of the level above, a folded query each
-            seen = seen.gather(2, lines[:, None, :, None].expand(-1, -1, -1, seen.shape[3]))
+            seen = take(seen.flatten(0, 1), lines)[:, None]
         keys = None if self.keys is None else self.keys.scatter(1, slots, positions)
         index = (own if own.shape[1] == seen.shape[2] else own.expand(-1, seen.shape[2]))[:, None, :, None]
-        return Frontier(seen.scatter_(3, index, 0), slots, positions, keys, self.heads)
+        return Frontier(seen.scatter_(3, index, 0), slots, positions, keys, self.heads, self.room, taken, level)
 
 
 class Network:
@@ -153,13 +160,14 @@ class Network:
             mask = self.masks(visible, positions, every[None])
         return self.forward(inputs, cache, positions, mask)
 
-    def frontier(self, cache: SlotCache, cached: Tensor) -> Frontier:
-        """Where a tree behind `cached` `[B, R]` positions begins to grow."""
+    def frontier(self, cache: SlotCache, cached: Tensor, nodes: int) -> Frontier:
+        """Where a tree of so many nodes behind `cached` `[B, R]` positions begins to grow."""
         first = cached.flatten()[:, None]
         every = places(cache.width, first.device)
         seen = attention.folded((every < first)[:, None], self.dtype, self.heads)
         keys = None if self.nearness is None else every.expand(len(first), -1)
-        return Frontier(seen, first - 1, first - 1, keys, self.heads)
+        room = (first - 1) + places(nodes + 1, first.device)
+        return Frontier(seen, room[:, :1], room[:, :1], keys, self.heads, room)
 
     def level_pass(self, cache: SlotCache, inputs: Tensor, level: Frontier) -> Tensor:
         """Features `[B*R, W, D]` of a further level of a tree; inputs as in `tree_pass`. See `frontier`."""

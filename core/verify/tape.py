@@ -81,8 +81,7 @@ class TapeVerifier:
         """`[B, N]` bool: of every node's children the one that is its choice, or else the likeliest that matches it."""
         assert self.match is not None
         parent = draft.parents + 1
-        p = law.p.gather(1, parent[..., None].expand(-1, -1, law.p.shape[-1]))
-        wanted = choices.gather(1, parent)
+        p, wanted = take(law.p, parent), take(choices, parent)
         further = torch.stack([draw.gather(1, parent) for draw in draws], -1) if draws else wanted[..., None][..., :0]
         stands = draft.valid & may_stand(self.match, self.rigid, p, wanted, draft.tokens, further)
         score = at(p, draft.tokens) + 2.0 * (draft.tokens == wanted)

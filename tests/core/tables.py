@@ -109,7 +109,7 @@ class TableNetwork:
 
     coordinates = None
 
-    def frontier(self, cache: NoCache, cached: Tensor) -> Deeper:
+    def frontier(self, cache: NoCache, cached: Tensor, nodes: int) -> Deeper:
         return Deeper(cached - 1)
 
     def level_pass(self, cache: NoCache, inputs: Tensor, level: Deeper) -> Tensor:

@@ -78,7 +78,7 @@ def measured(pipe: Pipeline, heat: float, plan: Dynamic, repeats: int) -> dict[s
     }
     works["layer"] = bare(drafters[plan.depth], batch, features[0])
     t = state.generated[:, None]
-    works["head"] = lambda: target.combine(drafters[plan.depth].head(features), state.settings, t)
+    works["head"] = lambda: target.combine(target.head(features), state.settings, t)
     runs = take_turns([Contender(name, partial(timed, work, CALLS)) for name, work in works.items()], repeats)
     levels = levels_of(runs[f"depth {plan.depth}"], runs[f"depth {SHALLOW}"], plan.depth - SHALLOW)
     layer, head = pace(runs["layer"]), pace(runs["head"])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from polydraft.core.drafters.heads.medusa import last
 from polydraft.core.drafters.network.base import FeatureNetwork, tables
-from polydraft.core.drafters.network.reading import ReadState, take
+from polydraft.core.drafters.network.reading import ReadState, in_branches
 from polydraft.core.drafters.tree.candidates import Tree
 from polydraft.core.drafters.tree.drafter import TreeDrafter
 from polydraft.core.drafters.tree.plans import Plan, Rank
@@ -103,7 +103,7 @@ class HydraDrafter(TreeDrafter):
 
     def onward(self, said: Known, own: ReadState, tree: Tree) -> Known:
         alone = said.read.shape[2] == tree.width == 1  # a chain goes on from the one node there is
-        read = said.read if alone else take(said.read, tree.above)
+        read = said.read if alone else in_branches(said.read, tree.above)
         place, left = said.place + 1, read[..., self.model.hidden :]
         return Known(place, said.feature, left + self.adds[place](tree.newest)[:, None])
 

@@ -21,6 +21,7 @@ from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Rows
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
+from polydraft.core.tokens import take
 from polydraft.core.verify.rules import Rule, at, emitted, residual
 
 REFRESHES = ("independent", "maximal")
@@ -86,7 +87,7 @@ class SJDDrafter(WindowDrafter[Initial]):
         inside = places.clamp(max=self.window - 1)
         own.ids = torch.where(places < self.window, draft.tokens.gather(1, inside), -1)
         if draft.q is not None:
-            own.proposals = draft.q.gather(1, inside[..., None].expand(-1, -1, law.shape[-1]))
-        own.laws = law.gather(1, places.clamp(max=self.window)[..., None].expand(-1, -1, law.shape[-1]))
+            own.proposals = take(draft.q, inside)
+        own.laws = take(law, places.clamp(max=self.window))
         own.known = (self.window + 1 - counts).clamp(min=0)
         own.edge = law[:, -1]

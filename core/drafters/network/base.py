@@ -29,6 +29,7 @@ from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.kernels import prepare
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
+from polydraft.core.tokens import take
 
 TABLES = 1 << 24  # bytes of what ids are worth that are kept
 Lines: TypeAlias = Callable[[Tensor], Tensor]  # ids `[...]` → `[..., H]`
@@ -163,6 +164,4 @@ def counted(columns: Tensor, last: Tensor) -> Tensor:
 def in_front(read: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
     """Columns `[B, L]` or `[B, L, D]` with those where `read` `[B, L]` holds first, in their order."""
     order = (~read).int().argsort(dim=1, stable=True)
-    return tuple(
-        column.gather(1, order if column.ndim == 2 else order[..., None].expand_as(column)) for column in columns
-    )
+    return tuple(take(column, order) for column in columns)

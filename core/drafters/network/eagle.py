@@ -14,10 +14,12 @@ there what the picture became, past the layer that joins it with features (MSD),
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -32,11 +34,11 @@ from polydraft.core.drafters.network.base import (
     layers_like,
     tables,
 )
-from polydraft.core.drafters.network.reading import NetworkReader, embeddings
+from polydraft.core.drafters.network.reading import NetworkReader, Said, embeddings
 from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.model.kernels import layer, weight_of
-from polydraft.core.model.network import Network
+from polydraft.core.model.kernels import layer, together, weight_of
+from polydraft.core.model.network import Frontier, Network
 from polydraft.core.target import CausalTarget, Prefill
 
 PICTURES = ("features", "embeddings", "dropped")
@@ -96,6 +98,12 @@ class EagleReader(NetworkReader):
     def __init__(self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None = None) -> None:
         self.model, self.pictured = model.eval(), pictured
         super().__init__(Network(model.layer, model.config), target)
+        self.words = None if model.words is None else torch.tensor(model.words, device=target.device)
+        self.projection = None if self.words is None else target.narrowed(self.words)
+
+    def head(self, features: Tensor) -> Tensor:
+        """Logits of what was said, `[..., V]`, or of the ids that it may guess."""
+        return self.target.head(features, self.projection)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         embeddings = self.target.embed(tokens)[:, None].expand(-1, features.shape[1], -1, -1)
@@ -121,30 +129,73 @@ class LookingUp(EagleReader):
         self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None, adds: Lines, weight: Tensor
     ) -> None:
         super().__init__(model, target, pictured)
-        self.adds, self.begins = adds, layer(weight, model.fuse.bias)
+        self.adds, self.begin = adds, together([layer(weight, model.fuse.bias)])
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        return (self.begins(features.to(self.network.dtype)) + self.adds(tokens)[:, None]).flatten(0, 1)
+        return self.behind(tokens, self.begin(features.to(self.network.dtype)))
+
+    def behind(self, tokens: Tensor, begins: Tensor) -> Tensor:
+        return (begins + self.adds(tokens)[:, None]).flatten(0, 1)
+
+    def said(self, features: Tensor, frontier: Frontier) -> Said:
+        return Said(features, self.begin(features), frontier)
+
+
+class AtOnce(LookingUp):
+    """The same under a linear head: logits and what children begin with are one product of a feature.
+
+    logits: `[V, D]`, that head.
+    """
+
+    def __init__(
+        self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None, adds: Lines, weight: Tensor,
+        logits: Tensor,
+    ) -> None:  # fmt: skip
+        super().__init__(model, target, pictured, adds, weight)
+        bias = None if model.fuse.bias is None else F.pad(model.fuse.bias.detach(), (len(logits), 0))
+        self.both, self.ids = together([layer(torch.cat([logits, weight]), bias)]), len(logits)
+
+    def said(self, features: Tensor, frontier: Frontier) -> Said:
+        both = self.both(features)
+        return Said(both[..., : self.ids], both[..., self.ids :], frontier)
+
+    def head(self, features: Tensor) -> Tensor:
+        return features
 
 
 def reader_of(model: EagleNetwork, target: CausalTarget, pictured: Tensor | None) -> EagleReader:
-    """What is quicker for so many ids."""
+    """What is quickest for so many ids, and such a head."""
     of_embeddings, of_features = weight_of(model.fuse).chunk(2, 1)
-    looked_up = tables(target, [of_embeddings])
+    looked_up, reader = tables(target, [of_embeddings]), EagleReader(model, target, pictured)
     if looked_up is None:
-        return EagleReader(model, target, pictured)
-    return LookingUp(model, target, pictured, looked_up[0], of_features)
+        return reader
+    known = model, target, pictured, looked_up[0], of_features
+    logits = linear(reader.head, of_features)
+    return LookingUp(*known) if logits is None else AtOnce(*known, logits)
+
+
+@torch.inference_mode()
+def linear(head: Callable[[Tensor], Tensor], like: Tensor) -> Tensor | None:
+    """`[V, D]`, what `head` multiplies features by, as many and of the type of `like` `[…, D]`; None where it does
+    anything else."""
+    size = like.shape[-1]
+    generator = torch.Generator().manual_seed(0)
+    some = 100 * torch.randn(4, size, generator=generator).to(like)  # which would show a bound
+    weight, said = head(torch.eye(size).to(like)).T, head(some)
+    apart = (F.linear(some, weight) - said).abs().max()
+    return weight if apart <= 0.02 * said.abs().max() and not head(torch.zeros_like(some)).any() else None
 
 
 class EagleDrafter(NetworkDrafter):
     """pictured: see `EagleReader`."""
 
+    reader: EagleReader
+
     def __init__(
         self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank, pictured: Tensor | None = None
     ) -> None:
-        words = None if model.words is None else torch.tensor(model.words, device=target.device)
-        super().__init__(reader_of(model, target, pictured), target, plan, rank, words)
-        self.projection = None if words is None else target.narrowed(words)
+        reader = reader_of(model, target, pictured)
+        super().__init__(reader, target, plan, rank, reader.words)
 
     def head(self, features: Tensor) -> Tensor:
-        return self.target.head(features, self.projection)
+        return self.reader.head(features)

@@ -19,6 +19,7 @@ from polydraft.core.model.network import Frontier, Network
 from polydraft.core.rows import Rows, places
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
+from polydraft.core.tokens import take
 
 
 @dataclass
@@ -57,15 +58,19 @@ class ReadState(Rows):
         verdict = outcome.verdict
         self.cached = self.cached + self.committed[:, None]
         path = F.pad(verdict.path + 1, (1, 0))  # columns; the root is 0
-        self.tokens, self.features = verdict.tokens, take(outcome.features, path.clamp(min=0))
+        self.tokens, self.features = verdict.tokens, in_branches(outcome.features, path.clamp(min=0))
         self.counts, self.committed = verdict.found, verdict.counts
 
 
 @dataclass(frozen=True)
 class Said:
-    """The network's features `[B*R, W, D]` of the live nodes, and where their children go."""
+    """What a head reads of the live nodes, and what their children go on from, `[B*R, W, …]` each; and where these go.
+
+    Both are the network's features, unless its reader says otherwise.
+    """
 
     features: Tensor
+    begins: Tensor
     frontier: Frontier
 
 
@@ -83,6 +88,14 @@ class NetworkReader(ABC):
     def newly(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Tensor:
         """The same of what was committed since."""
         return self.inputs(tokens, features)
+
+    def behind(self, tokens: Tensor, begins: Tensor) -> Tensor:
+        """The same of what it guessed, behind what it had said, `[B, R, W, …]`."""
+        return self.inputs(tokens, begins)
+
+    def said(self, features: Tensor, frontier: Frontier) -> Said:
+        """What the network's features `[B*R, W, D]` say."""
+        return Said(features, features, frontier)
 
     @abstractmethod
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
@@ -110,26 +123,27 @@ class NetworkReader(ABC):
         inputs, depth = self.newly(state, own, tokens, features), columns.expand(len(tokens), -1)
         read = self.network.tree_pass(own.cache, inputs, causal, depth, own.cached)
         last = (own.counts - 1).repeat_interleave(branches)
-        frontier = self.network.frontier(own.cache, own.cached + own.counts[:, None])
-        return Said(read[places(len(read), read.device), last][:, None], frontier)
+        frontier = self.network.frontier(own.cache, own.cached + own.counts[:, None], room)
+        return self.said(read[places(len(read), read.device), last][:, None], frontier)
 
     def onward(self, said: Said, own: ReadState, newest: Tensor, above: Tensor) -> Said:
         """What is said behind `newest` `[B, W, …]`, children of the nodes `above` `[B, W]` of what was said before."""
         branches = own.cached.shape[1]
-        above = above[:, None].expand(-1, branches, -1).flatten(0, 1)
-        features = said.features
-        if features.shape[1] > 1:
-            features = features.gather(1, above[..., None].expand(-1, -1, features.shape[2]))
+        above = above.repeat_interleave(branches, 0) if branches > 1 else above
+        begins = said.begins
+        if begins.shape[1] > 1:
+            begins = take(begins, above)
         elif above.shape[1] > 1:
-            features = features.expand(-1, above.shape[1], -1)
-        inputs = self.inputs(newest, features.unflatten(0, (-1, branches)))
+            begins = begins.expand(-1, above.shape[1], -1)
+        inputs = self.behind(newest, begins.unflatten(0, (-1, branches)))
         frontier = said.frontier.below(above)
-        return Said(self.network.level_pass(own.cache, inputs, frontier), frontier)
+        return self.said(self.network.level_pass(own.cache, inputs, frontier), frontier)
 
 
-def take(features: Tensor, columns: Tensor) -> Tensor:
+def in_branches(features: Tensor, columns: Tensor) -> Tensor:
     """`[B, R, C, D]` at columns `[B, K]` → `[B, R, K, D]`."""
-    return features.gather(2, columns[:, None, :, None].expand(-1, features.shape[1], -1, features.shape[3]))
+    columns = columns.repeat_interleave(features.shape[1], 0)
+    return take(features.flatten(0, 1), columns).unflatten(0, (-1, features.shape[1]))
 
 
 def embeddings(target: CausalTarget, seen: Prefill) -> Tensor:

@@ -20,7 +20,7 @@ class Level:
     where places are fixed, both are what orders siblings, and only whether it is finite counts.
 
     live: `[B, W]` places of the candidates that get children; above: `[B, W]` places of their parents among the live
-    ones of the level before. Of the last level both are empty.
+    ones of the level before; reached: `[B, W]`, their scores, unless places are fixed. Of the last level all are empty.
     """
 
     ids: Tensor
@@ -28,6 +28,7 @@ class Level:
     scores: Tensor
     live: Tensor
     above: Tensor
+    reached: Tensor
 
 
 @dataclass

@@ -7,6 +7,7 @@ decoding's place) are the stem of the next draft, and the tree grows under the l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,9 +64,8 @@ class Stem:
 
     def further(self, paths: Tensor, tree: Tree) -> Tensor:
         """The same of the live nodes of `tree`, `[B, W, …]`, from those of the level before."""
-        above = tree.above[..., None].expand(-1, -1, paths.shape[2])
         place = (self.waiting + len(tree.levels))[:, None, None].expand(-1, tree.width, -1)
-        return paths.gather(1, above).scatter_(2, place, tree.newest[..., None])
+        return take(paths, tree.above).scatter_(2, place, tree.newest[..., None])
 
 
 class TreeDrafter(ABC):
@@ -128,19 +128,18 @@ class TreeDrafter(ABC):
         if ids is not None:
             sampler, drawn = sampler.over(ids), None if drawn is None else drawn.index_select(2, ids)
         law_of = sampler.proposal if noise.on_tape else sampler
-        tree, laws, growing = Tree(len(state), own.tokens.device), [], True
-        while growing:
-            at = slice(len(tree.levels), len(tree.levels) + 1)
-            t, known = positions[:, at], None if slots is None else slots[:, at]
+        tree, laws = Tree(len(state), own.tokens.device), []
+        places = positions.split(1, 1), by_level(slots, plan.depth), by_level(drawn, plan.depth)
+        for t, known, g in zip(*places, strict=True):
+            if tree.levels:
+                said = self.onward(said, own, tree)
+                paths = None if paths is None else stem.further(paths, tree)
             history = None if paths is None else behind(state, paths, t.expand(-1, tree.width))
             logits = self.logits(said, state, tree, t)
             logits = self.everywhere(logits) if ids is None else logits
             laws.append(law_of(logits, state.settings, history, known).over(self.rank.temperature))
-            scored = Scored(laws[-1].scores, None if drawn is None else drawn[:, at], ids)
-            growing = plan.grow(tree, scored, self.rank)
-            if growing:
-                said = self.onward(said, own, tree)
-                paths = None if paths is None else stem.further(paths, tree)
+            if not plan.grow(tree, Scored(laws[-1].scores, g, ids), self.rank):
+                break
         passes = self.passes(len(tree.levels))
         if noise.on_tape:  # siblings may change places: their order means nothing on the tape
             draft = plan.led(tree).after(passes)
@@ -152,6 +151,11 @@ class TreeDrafter(ABC):
 
     def observe(self, state: State, own: ReadState, outcome: Outcome) -> None:
         own.observe(outcome)
+
+
+def by_level(columns: Tensor | None, levels: int) -> Sequence[Tensor | None]:
+    """Of columns `[B, levels, …]` each level's, `[B, 1, …]`."""
+    return [None] * levels if columns is None else columns.split(1, 1)
 
 
 def drawn_from(tree: Tree, kept: Tensor, laws: list[Law]) -> Tensor:

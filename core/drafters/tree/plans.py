@@ -133,8 +133,7 @@ class Dynamic:
         chances, ids = rank.children(scored, self.width)
         over = chances.clamp(min=-WORST)
         if tree.levels:
-            before = tree.levels[-1]
-            over = over + before.scores.gather(1, before.live)[..., None]
+            over = over + tree.levels[-1].reached[..., None]
         if tree.going is not None:  # what rows have that stopped before comes first
             gone = ~tree.going[..., None]
             chances = chances.masked_fill(gone, -torch.inf)
@@ -147,7 +146,7 @@ class Dynamic:
         else:
             reached, live = flat.topk(0 if last else self.width, 1)
             above = live // self.width
-        tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, above))
+        tree.levels.append(Level(ids.flatten(1), chances.flatten(1), flat, live, above, reached))
         if self.stop and not last:
             going = reached.exp().sum(1, keepdim=True) >= self.stop  # of rows that had stopped it is 0
             told = agreed(going)
@@ -214,7 +213,8 @@ class Static:
         values, ids = (found.flatten(1) for found in rank.ordered(scored, step.ranks))
         if step.taken is not None:
             values, ids = values.index_select(1, step.taken), ids.index_select(1, step.taken)
-        tree.levels.append(Level(ids, values, values, step.live.expand(rows, -1), step.above.expand(rows, -1)))
+        live, above = step.live.expand(rows, -1), step.above.expand(rows, -1)
+        tree.levels.append(Level(ids, values, values, live, above, values[:, :0]))
         return len(tree.levels) < self.depth
 
     def drafted(self, tree: Tree) -> tuple[Draft, Tensor]:

@@ -14,7 +14,7 @@ from polydraft.core.drafters.heads.block import BlockNetwork
 from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
 from polydraft.core.drafters.network import base
-from polydraft.core.drafters.network.eagle import reader_of
+from polydraft.core.drafters.network.eagle import AtOnce, EagleReader, LookingUp, reader_of
 from polydraft.core.drafters.tree.candidates import Level, Tree
 from polydraft.core.drafters.tree.plans import Rank, Static, tree_places
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
@@ -111,21 +111,36 @@ def test_untrained_heads_say_what_the_target_said_before(lab):
 def onward(drafter, known, ids):
     """Behind ids `[B, 1]`, of what was known before them."""
     first = torch.zeros_like(ids)
-    tree = Tree(len(ids), ids.device, levels=[Level(ids, first.float(), first.float(), first, first)])
+    tree = Tree(len(ids), ids.device, levels=[Level(ids, first.float(), first.float(), first, first, first.float())])
     return drafter.onward(known, None, tree)
 
 
-def test_eagle_reads_what_it_looks_up(lab, monkeypatch):
-    """What ids add is the same from a table as from their embeddings, in every branch."""
+HEADS = {"linear": lambda x: x, "scaled": lambda x: x / 3, "capped": lambda x: torch.tanh(x / 30) * 30}
+
+
+@pytest.mark.parametrize("words", [None, [3, 5, 7, 11]])
+@pytest.mark.parametrize("scaled", HEADS)
+def test_eagle_reads_what_it_looks_up(lab, monkeypatch, scaled, words):
+    """What ids add is the same from a table as from their embeddings, in every branch, and what was said and is gone
+    on from the same of one product as of two; of which no head is part that is not linear."""
     made = lab()
     target = made.target(guided=True)
+    target.scaled = HEADS[scaled]
+    monkeypatch.setattr(made.eagle, "words", words)
     tokens, features = torch.randint(60, (3, 5)), torch.randn(3, 2, 5, 32)
     looked_up = reader_of(made.eagle, target, None)
     monkeypatch.setattr(base, "TABLES", 0)
     asked = reader_of(made.eagle, target, None)
-    assert type(looked_up) is not type(asked)
+    assert type(looked_up) is (LookingUp if scaled == "capped" else AtOnce) and type(asked) is EagleReader
     with torch.inference_mode():
-        assert torch.allclose(looked_up.inputs(tokens, features), asked.inputs(tokens, features), atol=1e-5)
+        wanted = asked.inputs(tokens, features)
+        assert torch.allclose(looked_up.inputs(tokens, features), wanted, atol=1e-5)
+        said = looked_up.said(features.flatten(0, 1), None)
+        onward = looked_up.behind(tokens, said.begins.unflatten(0, (3, 2)))
+        assert torch.allclose(onward, wanted, atol=1e-5)
+        logits = looked_up.head(said.features)
+        assert torch.allclose(logits, asked.head(features).flatten(0, 1), atol=1e-5)
+        assert logits.shape[-1] == (len(words) if words else target.vocab)
 
 
 @pytest.mark.parametrize("tables", [0, base.TABLES])

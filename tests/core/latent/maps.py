@@ -128,7 +128,7 @@ class MapNetwork:
 
     coordinates = None
 
-    def frontier(self, cache: NoCache, cached: Tensor) -> Deeper:
+    def frontier(self, cache: NoCache, cached: Tensor, nodes: int) -> Deeper:
         return Deeper(cached)
 
     def level_pass(self, cache: NoCache, inputs: Tensor, level: Deeper) -> Tensor:

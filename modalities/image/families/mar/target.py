@@ -21,7 +21,7 @@ from polydraft.core.law.sampling import Settings
 from polydraft.core.rows import Rows
 from polydraft.core.state import State
 from polydraft.core.target import Prompt, Scores
-from polydraft.core.tokens import put
+from polydraft.core.tokens import put, take
 from polydraft.core.verdict import Verdict
 from polydraft.modalities.image.families.mar.law import SetSampler
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
@@ -110,7 +110,7 @@ def said(model: MAR, state: State, sets: Tensor, t: Tensor, branches: int) -> Te
     where = standing(canvas.places, length)
     tokens = sets[:, :count].reshape(len(sets), count * widest, -1)
     tokens = torch.where(sane(tokens)[..., None], tokens, 0)
-    picture = tokens.gather(1, where[..., None].expand(-1, -1, tokens.shape[2]))  # [B, T, C]
+    picture = take(tokens, where)  # [B, T, C]
     known = where[:, None] // widest < t[..., None]  # [B, K, T]
     lines = t.shape[1] * branches
     labels = canvas.labels[:, None, None].expand(-1, t.shape[1], branches).clone()
