@@ -15,7 +15,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.law.noise import Noise, Places
 from polydraft.core.law.sampling import Law
-from polydraft.core.rows import following, places
+from polydraft.core.rows import following
 from polydraft.core.tokens import same, take
 from polydraft.core.verdict import Verdict, follow
 from polydraft.core.verify.rules import Match, at, may_stand
@@ -118,6 +118,4 @@ def walk(draft: Draft, choices: Tensor, agrees: Tensor) -> Verdict:
 
 def at_depth(noise: Tensor, draft: Draft) -> Tensor:
     """Noise `[B, D+1, …]` of depths at every column."""
-    if draft.chain:
-        return noise
-    return noise[places(len(noise), noise.device)[:, None], draft.depth]
+    return noise if draft.chain else take(noise, draft.depth)
