@@ -129,8 +129,8 @@ class TreeDrafter(ABC):
             sampler, drawn = sampler.over(ids), None if drawn is None else drawn.index_select(2, ids)
         law_of = sampler.proposal if noise.on_tape else sampler
         tree, laws = Tree(len(state), own.tokens.device), []
-        places = positions.split(1, 1), by_level(slots, plan.depth), by_level(drawn, plan.depth)
-        for t, known, g in zip(*places, strict=True):
+        levels = positions.split(1, 1), by_level(slots, plan.depth), by_level(drawn, plan.depth)
+        for t, known, g in zip(*levels, strict=True):
             if tree.levels:
                 said = self.onward(said, own, tree)
                 paths = None if paths is None else stem.further(paths, tree)
