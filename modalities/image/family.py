@@ -235,11 +235,6 @@ class PictureFamily(ABC):
         return CodeTarget(self, guided=guided)
 
 
-def guided_from(start: int, guidance_scale: Tensor, t: Tensor) -> Tensor:
-    """`[B, 1, N]`: guidance that begins at position `start`, as `PictureFamily.scales`."""
-    return torch.where(t < start, 1.0, guidance_scale[:, None])[:, None]
-
-
 def rows_of(whole: nn.Linear, first: int, count: int) -> nn.Linear:
     """The rows of a projection that score ids from `first` on; the others may be let go of."""
     made = nn.Linear(whole.in_features, count, bias=False, device="meta")

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 
+from polydraft.core.decode import start, step
 from polydraft.core.drafters.heads.above import AboveDrafter, AboveHeads
 from polydraft.core.drafters.heads.block import BlockNetwork
 from polydraft.core.drafters.heads.hydra import HydraDrafter, HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads, MultiTokenDrafter
-from polydraft.core.drafters.network import base
-from polydraft.core.drafters.network.eagle import AtOnce, EagleReader, LookingUp, reader_of
+from polydraft.core.drafters.network import base, eagle
+from polydraft.core.drafters.network.eagle import AtOnce, EagleDrafter, EagleReader, LookingUp, reader_of
 from polydraft.core.drafters.tree.candidates import Level, Tree
-from polydraft.core.drafters.tree.plans import Rank, Static, tree_places
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static, tree_places
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.fit import best_shares
@@ -141,6 +142,30 @@ def test_eagle_reads_what_it_looks_up(lab, monkeypatch, scaled, words):
         logits = looked_up.head(said.features)
         assert torch.allclose(logits, asked.head(features).flatten(0, 1), atol=1e-5)
         assert logits.shape[-1] == (len(words) if words else target.vocab)
+
+
+@pytest.mark.parametrize("guidance", [1.0, 1.5])
+def test_eagle_drafts_the_same_whoever_reads(lab, monkeypatch, guidance):
+    """Trees of rows of several lengths, pass for pass, on real features: float64 has no near ties."""
+    made, guided = lab(torch.float64), guidance != 1
+    for parameter in made.eagle.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    drafts: dict[type, list[Any]] = {}
+    without = {EagleReader: (base, "TABLES", 0), LookingUp: (eagle, "linear", lambda *_: None)}
+    for kind in (EagleReader, LookingUp, AtOnce):
+        with monkeypatch.context() as patch:
+            if kind in without:
+                patch.setattr(*without[kind])
+            method = made.method(lambda target: EagleDrafter(made.eagle, target, Dynamic(4, 3, 9), Rank()), guided)
+        drafter, drafts[kind] = method.drafter, []
+        assert type(drafter.reader) is kind
+        batch = start(method, chosen(made.prompts, Sampling(), guidance))
+        while len(batch):
+            with torch.inference_mode():
+                draft = drafter.draft(batch.state, batch.drafts, method.sampler, batch.noise)
+            drafts[kind].append((draft.tokens.tolist(), draft.parents.tolist()))
+            step(method, batch)
+    assert len(drafts[AtOnce]) > 5 and drafts[AtOnce] == drafts[LookingUp] == drafts[EagleReader]
 
 
 @pytest.mark.parametrize("tables", [0, base.TABLES])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from polydraft.modalities.image.families.janus import Janus
-from polydraft.modalities.image.family import Branches, Parts, guided_from
+from polydraft.modalities.image.family import Branches, Parts
 from polydraft.modalities.image.pipeline import ImagePipeline
 
 from .conftest import Loaded
@@ -57,7 +57,7 @@ class Late(Janus):
     """Guidance for all but the first codes."""
 
     def scales(self, guidance_scale: Tensor, t: Tensor) -> Tensor:
-        return guided_from(5, guidance_scale, t)
+        return torch.where(t < 5, 1.0, guidance_scale[:, None])[:, None]
 
 
 def of(kind: type[Janus], pipe: ImagePipeline) -> ImagePipeline:
