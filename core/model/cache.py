@@ -191,9 +191,7 @@ class SlotCache(Cache):
     def places(self, heads: int) -> Tensor:
         """The aimed slots of all heads as places of flat storage."""
         if heads not in self.found_places:
-            first = lines(self.rows, heads, self.slots, self.aimed_slots.device)
-            if len(first) > len(self.aimed_slots):
-                first = first[self.aimed_rows]
+            first = lines(self.rows, heads, self.slots, self.aimed_slots.device)[self.aimed_rows]
             self.found_places[heads] = (first + self.aimed_slots[:, None]).flatten()
         return self.found_places[heads]
 

@@ -129,7 +129,7 @@ class NetworkReader(ABC):
     def onward(self, said: Said, own: ReadState, newest: Tensor, above: Tensor) -> Said:
         """What is said behind `newest` `[B, W, …]`, children of the nodes `above` `[B, W]` of what was said before."""
         branches = own.cached.shape[1]
-        above = above.repeat_interleave(branches, 0) if branches > 1 else above
+        above = of_all(above, branches)
         begins = said.begins
         if begins.shape[1] > 1:
             begins = take(begins, above)
@@ -142,8 +142,13 @@ class NetworkReader(ABC):
 
 def in_branches(features: Tensor, columns: Tensor) -> Tensor:
     """`[B, R, C, D]` at columns `[B, K]` → `[B, R, K, D]`."""
-    columns = columns.repeat_interleave(features.shape[1], 0)
-    return take(features.flatten(0, 1), columns).unflatten(0, (-1, features.shape[1]))
+    branches = features.shape[1]
+    return take(features.flatten(0, 1), of_all(columns, branches)).unflatten(0, (-1, branches))
+
+
+def of_all(columns: Tensor, branches: int) -> Tensor:
+    """Columns `[B, K]` of rows for all their branches, `[B*R, K]`."""
+    return columns.repeat_interleave(branches, 0) if branches > 1 else columns
 
 
 def embeddings(target: CausalTarget, seen: Prefill) -> Tensor:
