@@ -31,6 +31,11 @@ def serve(
     image: Annotated[str | None, typer.Option(help="A model that draws.")] = None,
     speech: Annotated[str | None, typer.Option(help="A model that speaks.")] = None,
     vlm: Annotated[str | None, typer.Option(help="A model that answers about pictures.")] = None,
+    alias: Annotated[
+        list[str] | None, typer.Option(help="Other names of models: tts-1=tiny-speech,gpt-4o=tiny-vlm.")
+    ] = None,
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or hub repository, of the one model.")] = None,
+    codec: Annotated[str | None, typer.Option(help="Codec of a speech model that has none of its own.")] = None,
     method: Annotated[str | None, typer.Option(help="Every model's default method, as in `polydraft methods`.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
@@ -72,8 +77,8 @@ def serve(
     from polydraft.apps.server.settings import settings
 
     given = {
-        "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm, "method": method,
-        "device": device, "dtype": dtype, "threads": threads, "api_key": api_key, "open": unguarded,
+        "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm, "alias": alias,
+        "drafter": drafter, "codec": codec, "method": method, "device": device, "dtype": dtype, "threads": threads, "api_key": api_key, "open": unguarded,
         "hosts": allow_host, "rows": rows, "max_queue": max_queue, "draft_rows": draft_rows, "deadline": deadline,
         "drain": drain, "log_level": log_level, "ui": ui, "ray": ray, "ray_address": ray_address,
         "replicas": replicas, "max_replicas": max_replicas, "replica_cpus": replica_cpus,

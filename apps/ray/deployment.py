@@ -32,7 +32,8 @@ class Replica:
     async def __init__(self, given: dict[str, Any]) -> None:  # type: ignore[misc]
         settings = Settings(**given)
         logs.configure(settings.log_level)
-        self.engine = Engine(Limits(settings.rows, NEVER_FULL, settings.deadline, settings.draft_rows))
+        limits = Limits(settings.rows, NEVER_FULL, settings.deadline, settings.draft_rows)
+        self.engine = Engine(limits, aliases=settings.alias)
         threads = settings.threads or max(1, math.floor(settings.replica_cpus))
         await self.engine.start(choices(settings), log.info, threads)
 
@@ -40,7 +41,8 @@ class Replica:
         """What the front has to know of every model."""
         return [
             {
-                "name": served.name, "created": served.created, "modality": served.modality,
+                "name": served.name, "created": served.created, "repository": served.repository,
+                "modality": served.modality,
                 "summary": served.summary, "methods": served.methods, "default_method": served.default_method,
                 "voices": served.voices, "size": served.size,
                 "sample_rate": served.pipe.sample_rate if served.modality == "speech" else 0,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -82,14 +82,18 @@ class FarModel(Served):
 
 
 def far_model(said: dict[str, Any]) -> FarModel:
-    return FarModel(said["name"], FarPipe(said["sample_rate"], Family(said["silent"])), said["created"], said)
+    pipe = FarPipe(said["sample_rate"], Family(said["silent"]))
+    return FarModel(said["name"], pipe, said["created"], said["repository"], said)
 
 
 class RemoteEngine(Engine):
     """replicas: how many there may be; every one decodes `limits.rows` prompts of a model together."""
 
-    def __init__(self, handle: Any, limits: Limits, meter: Meter | None = None, replicas: int = 1) -> None:
-        super().__init__(limits, meter)
+    def __init__(
+        self, handle: Any, limits: Limits, meter: Meter | None = None, replicas: int = 1,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(limits, meter, aliases)
         self.admission = Admission(limits.rows * replicas, limits.queue)
         self.worker = Dispatch(handle, self)  # type: ignore[assignment]
 

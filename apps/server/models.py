@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polydraft.core.errors import InvalidArgument, PolydraftError
+from polydraft.modalities.hub import is_repository
 from polydraft.modalities.loading import ModelCard, load
 from polydraft.modalities.run import Driver
 
@@ -34,6 +35,7 @@ class Served:
     name: str
     pipe: Any = field(repr=False)
     created: int = 0
+    repository: str = ""  # "organisation/name" where it was chosen so; requests may call it that, too
 
     @property
     def card(self) -> ModelCard:
@@ -65,10 +67,16 @@ class Served:
         """ "128x128", of pictures it draws unless asked for others; empty for other models."""
         return str(self.pipe.dimensions) if self.modality == "image" else ""
 
+    def answers_to(self, name: str) -> bool:
+        """Return whether requests may call it `name`."""
+        return name == self.name or (name != "" and name == self.repository)
+
     def prompts(self, arguments: dict[str, Any]) -> int:
         """As how many prompts a request counts."""
-        if self.modality != "image":
+        if self.modality == "speech":
             return 1
+        if self.modality == "vlm":
+            return max(1, sum(isinstance(turns, list) for turns in arguments.get("messages") or ()))
         texts, n = arguments.get("prompt"), arguments.get("n", 1)
         if not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n={n!r:.20} is not possible; it must be a whole number from 1.")
@@ -81,7 +89,7 @@ def read(choice: ModelChoice) -> Served:
         choice.model, codec=choice.codec, drafter=choice.drafter, method=choice.method, device=choice.device,
         dtype=choice.dtype, modality=choice.modality,
     )  # fmt: skip
-    return Served(pipe.card.name, pipe, int(time.time()))
+    return Served(pipe.card.name, pipe, int(time.time()), choice.model if is_repository(choice.model) else "")
 
 
 def warm_up(served: Served) -> None:

@@ -14,8 +14,14 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from polydraft.core.errors import InvalidArgument
 
@@ -24,9 +30,23 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MEGABYTE = 2**20
 
 
+def aliases(given: Any) -> Any:
+    """Return the mapping of "alias=model,…", of a list of such texts, or of a mapping itself."""
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        return given
+    pairs = [pair.strip() for text in given for pair in str(text).split(",") if pair.strip()]
+    found = {alias.strip(): model.strip() for alias, _, model in (pair.partition("=") for pair in pairs)}
+    if not all(found) or not all(found.values()):
+        raise ValueError("an alias is written as alias=model, such as tts-1=tiny-speech,gpt-4o=tiny-vlm")
+    return found
+
+
 class Settings(BaseSettings):
     """models: what is served; image, speech, vlm: the same by modality; none of them given, the embedded ones.
 
+    alias: other names of models that are served, such as {"gpt-4o": "tiny-vlm"}.
     rows, max_queue, deadline, draft_rows: see `engine.Limits`. drain: seconds that accepted requests get at the end.
     hosts: names besides the loopback's that requests may be sent to. open: whether an address that others reach may
     go without a key. ray, ray_address, replicas, max_replicas, replica_cpus, replica_gpus: engines on a Ray cluster, so
@@ -41,6 +61,7 @@ class Settings(BaseSettings):
     image: str | None = None
     speech: str | None = None
     vlm: str | None = None
+    alias: Annotated[dict[str, str], NoDecode, BeforeValidator(aliases)] = {}
     method: str | None = None
     drafter: str | None = None
     codec: str | None = None

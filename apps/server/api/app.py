@@ -26,7 +26,7 @@ def create_engine(settings: Settings) -> Engine:
     """An engine with the settings' limits, whose numbers can be scraped."""
     meter = PrometheusMeter()
     limits = Limits(settings.rows, settings.max_queue, settings.deadline, settings.draft_rows)
-    engine = Engine(limits, meter)
+    engine = Engine(limits, meter, settings.alias)
     meter.watch(engine)
     return engine
 

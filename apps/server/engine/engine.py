@@ -38,7 +38,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -69,10 +69,15 @@ class Limits:
 
 
 class Engine:
-    """Models that are loaded, and the requests for them. meter: numbers for whoever watches; see `meter.py`."""
+    """Models that are loaded, and the requests for them. meter: numbers for whoever watches; see `meter.py`.
 
-    def __init__(self, limits: Limits = Limits(), meter: Meter | None = None) -> None:
-        self.limits, self.meter = limits, meter or Meter()
+    aliases: other names of models that are served.
+    """
+
+    def __init__(
+        self, limits: Limits = Limits(), meter: Meter | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.limits, self.meter, self.aliases = limits, meter or Meter(), dict(aliases or {})
         self.admission = Admission(limits.rows, limits.queue)
         self.worker = Worker(limits.rows, limits.draft_rows, self._left)
         self.served: dict[str, Served] = {}
@@ -97,7 +102,17 @@ class Engine:
             self.served[served.name] = served
             await self.compute(warm_up, served)
             told(f"{served.name} is ready after {time.monotonic() - begun:.1f} s")
+        self.check_aliases()
         self.ready = True
+
+    def check_aliases(self) -> None:
+        """Raise InvalidArgument for an alias of a model that is not served, or one that is a model's own name."""
+        for alias, name in self.aliases.items():
+            if alias in self.served:
+                raise InvalidArgument(f"alias {alias!r} is a model's own name; choose another.")
+            if not any(served.answers_to(name) for served in self.models()):
+                known = ", ".join(self.served)
+                raise InvalidArgument(f"alias {alias!r} is of {name!r}, which is not served; served are {known}.")
 
     @property
     def healthy(self) -> bool:
@@ -112,8 +127,9 @@ class Engine:
         if not self.ready:
             raise Loading("the models are still being loaded; ask again when /ready says ok.")
         fitting = [served for served in self.models() if modality in (None, served.modality)]
+        meant = None if name is None else self.aliases.get(name, name)
         for served in fitting:
-            if name in (None, served.name):
+            if meant is None or served.answers_to(meant):
                 return served
         known = ", ".join(served.name for served in fitting) or "none"
         what = f" for {modality}" if modality else ""

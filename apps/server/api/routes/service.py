@@ -51,12 +51,15 @@ async def numbers(engine: TheEngine) -> Response:
 
 @router.get("/v1/models", responses=refusals())
 async def models(engine: TheEngine) -> ModelList:
-    return ModelList(data=[info(served) for served in engine.models()])
+    """Models that are served, and their other names."""
+    own = [info(served, served.name) for served in engine.models()]
+    return ModelList(data=own + [info(engine.model(alias), alias) for alias in engine.aliases])
 
 
-@router.get("/v1/models/{model}", responses=refusals(404))
+@router.get("/v1/models/{model:path}", responses=refusals(404))
 async def model(model: Annotated[str, Path(min_length=1, max_length=200)], engine: TheEngine) -> ModelInfo:
-    return info(engine.model(model))
+    """One model, by its name, an alias, or organisation/name where the operator chose it so."""
+    return info(engine.model(model), model)
 
 
 @router.get("/v1/requests/{id}", responses=refusals(404))
@@ -68,9 +71,10 @@ async def one_request(id: Annotated[str, Path(min_length=1, max_length=64)], req
     return recent.records[id]
 
 
-def info(served: Served) -> ModelInfo:
+def info(served: Served, name: str) -> ModelInfo:
+    """Return what is told of a model under one of its names."""
     return ModelInfo(
-        id=served.name, created=served.created, modality=served.modality, summary=served.summary,
+        id=name, root=served.name, created=served.created, modality=served.modality, summary=served.summary,
         methods=served.methods, default_method=served.default_method, voices=served.voices,
         sizes=[served.size] if served.size else [],
     )  # fmt: skip

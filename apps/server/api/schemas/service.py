@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from polydraft.apps.server.api.schemas.common import Metrics, Told
 
@@ -11,6 +13,7 @@ class ModelInfo(Told):
     """modality: image, speech or vlm; methods: what its `method` may be; voices, sizes: what else it can."""
 
     id: str
+    root: Annotated[str, Field(description="The model's own name; differs from `id` where that is an alias.")]
     object: Literal["model"] = "model"
     created: int
     owned_by: Literal["polydraft"] = "polydraft"

@@ -1,0 +1,80 @@
+"""Other names of models: aliases of the operator, and organisation/name as it was given at the start."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.models import Served
+from polydraft.apps.server.settings import settings
+from polydraft.core.errors import InvalidArgument, UnknownModel
+
+ALIASES = {"tts-1": "tiny-speech", "gpt-4o": "tiny-vlm"}
+
+
+@dataclass(frozen=True)
+class Named(Served):
+    """A served model that is a name alone."""
+
+    kind: str = "vlm"
+
+    @property
+    def modality(self) -> str:
+        return self.kind
+
+
+def engine_of(aliases: dict[str, str], *served: Named) -> Engine:
+    async def made() -> Engine:
+        engine = Engine(aliases=aliases)
+        engine.served = {each.name: each for each in served}
+        engine.check_aliases()
+        engine.ready = True
+        return engine
+
+    return asyncio.run(made())
+
+
+SPEECH = Named("tiny-speech", None, kind="speech")
+VLM = Named("SmolVLM", None, repository="HuggingFaceTB/SmolVLM")
+
+
+@pytest.mark.parametrize(
+    "given", ["tts-1=tiny-speech,gpt-4o=tiny-vlm", ["tts-1=tiny-speech", " gpt-4o = tiny-vlm"], ALIASES]
+)
+def test_alias_setting_any_form_is_mapping(given: Any) -> None:
+    assert settings({"alias": given}).alias == ALIASES
+
+
+def test_alias_setting_environment_and_file_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('[alias]\ntts-1 = "tiny-speech"\ngpt-4o = "tiny-vlm"\n')
+    assert settings({}, file).alias == ALIASES
+    monkeypatch.setenv("POLYDRAFT_ALIAS", "gpt-4o=tiny-vlm")
+    assert settings({}, file).alias == {"gpt-4o": "tiny-vlm"}
+
+
+@pytest.mark.parametrize("given", ["gpt-4o", "=tiny-vlm", "gpt-4o="])
+def test_alias_setting_without_model_is_refused(given: str) -> None:
+    with pytest.raises(InvalidArgument, match="alias=model"):
+        settings({"alias": given})
+
+
+def test_model_alias_and_repository_name_are_found() -> None:
+    engine = engine_of({"gpt-4o": "SmolVLM", "gpt-4": VLM.repository, "tts-1": "tiny-speech"}, SPEECH, VLM)
+    for name in ("SmolVLM", "HuggingFaceTB/SmolVLM", "gpt-4o", "gpt-4"):
+        assert engine.model(name, "vlm") is VLM
+    assert engine.model("tts-1", "speech") is SPEECH
+    for name, modality in (("gpt-4o", "speech"), ("", "vlm"), ("Other/SmolVLM", "vlm")):
+        with pytest.raises(UnknownModel, match="served are"):
+            engine.model(name, modality)
+
+
+@pytest.mark.parametrize(("aliases", "word"), [({"gpt-4o": "tiny-vlm"}, "not served"), ({"SmolVLM": "SmolVLM"}, "own")])
+def test_alias_of_nothing_or_own_name_is_refused(aliases: dict[str, str], word: str) -> None:
+    with pytest.raises(InvalidArgument, match=word):
+        engine_of(aliases, VLM)
