@@ -5,8 +5,8 @@ polydraft serve --speech ./my-speech-model --port 9000   # what is named, and no
 POLYDRAFT_API_KEY=… polydraft serve --host 0.0.0.0 --config server.toml
 polydraft serve --ray --replicas 2 --max-replicas 8      # engines on a Ray cluster
 
-Options may also come from the environment (POLYDRAFT_PORT) and a TOML file (port = 9000), in this order. Notes and logs
-go to standard error. SIGTERM and Ctrl-C finish what was accepted.
+Options may also come from the environment (--allow-host as POLYDRAFT_ALLOW_HOST=a,b) and a TOML file (allow-host =
+["a", "b"]), in this order. Notes and logs go to standard error. SIGTERM and Ctrl-C finish what was accepted.
 """
 
 from __future__ import annotations
@@ -49,6 +49,13 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name that requests may be sent to; may be given several times.")
     ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="An origin whose pages may call the API; may be given several times. Default: none."),
+    ] = None,
+    root_path: Annotated[
+        str | None, typer.Option(help="Prefix under which a reverse proxy shows the service, such as /polydraft.")
+    ] = None,
     rows: Annotated[int | None, typer.Option(help="Prompts decoded together. Default: 8.")] = None,
     max_queue: Annotated[int | None, typer.Option("--max-queue", "--queue", help="Prompts that may wait.")] = None,
     draft_rows: Annotated[
@@ -56,6 +63,9 @@ def serve(
     ] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds a request may take. Default: 300.")] = None,
     drain: Annotated[float | None, typer.Option(help="Seconds accepted requests get at the end. Default: 30.")] = None,
+    keep_alive: Annotated[
+        int | None, typer.Option(help="Seconds that an idle connection is kept open. Default: 120.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     ui: Annotated[bool | None, typer.Option(help="The page at /ui, where the extra ui is installed.")] = None,
     ray: Annotated[bool | None, typer.Option("--ray", help="Engines as replicas on a Ray cluster; no page.")] = None,
@@ -64,7 +74,7 @@ def serve(
     max_replicas: Annotated[int | None, typer.Option(help="So many when the queue grows. Default: no more.")] = None,
     replica_cpus: Annotated[float | None, typer.Option(help="Cores of a replica. Default: 1.")] = None,
     replica_gpus: Annotated[float | None, typer.Option(help="GPUs of a replica. Default: 0.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with the same names.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file whose keys are the names of these options.")] = None,
 ) -> None:
     """Serve models until stopped."""
     from polydraft.core.errors import InvalidArgument
@@ -80,9 +90,9 @@ def serve(
         "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm, "alias": alias,
         "drafter": drafter, "codec": codec, "method": method, "device": device, "dtype": dtype, "threads": threads, "api_key": api_key, "open": unguarded,
         "hosts": allow_host, "rows": rows, "max_queue": max_queue, "draft_rows": draft_rows, "deadline": deadline,
-        "drain": drain, "log_level": log_level, "ui": ui, "ray": ray, "ray_address": ray_address,
-        "replicas": replicas, "max_replicas": max_replicas, "replica_cpus": replica_cpus,
-        "replica_gpus": replica_gpus,
+        "drain": drain, "keep_alive": keep_alive, "cors_origins": cors_origin, "root_path": root_path,
+        "log_level": log_level, "ui": ui, "ray": ray, "ray_address": ray_address, "replicas": replicas,
+        "max_replicas": max_replicas, "replica_cpus": replica_cpus, "replica_gpus": replica_gpus,
     }  # fmt: skip
     chosen = settings({name: value for name, value in given.items() if value not in (None, [])}, config)
     logs.configure(chosen.log_level)

@@ -1,22 +1,28 @@
 """How the server is set up: by arguments, by the environment (`POLYDRAFT_…`) and by a TOML file, in this order.
 
-POLYDRAFT_PORT=9000 polydraft serve --config server.toml
+POLYDRAFT_PORT=9000 POLYDRAFT_MODEL=tiny-image,tiny-speech polydraft serve --config server.toml
 
 # server.toml
 port = 8000
-models = ["tiny-image", "tiny-speech"]
-max_queue = 64
+model = ["tiny-image", "tiny-speech"]
+max-queue = 64
+
+Every option has the same name in all three places (`--max-queue`, `POLYDRAFT_MAX_QUEUE`, `max-queue` or `max_queue`).
 """
 
 from __future__ import annotations
 
 import ipaddress
+import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -28,6 +34,23 @@ from polydraft.core.errors import InvalidArgument
 EMBEDDED = ("tiny-image", "tiny-speech", "tiny-vlm")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MEGABYTE = 2**20
+OPTIONS = {"model": "models", "allow_host": "hosts", "queue": "max_queue", "cors_origin": "cors_origins"}
+"""Fields whose option has another name, by that name."""
+
+
+def split_names(value: Any) -> Any:
+    """Return a list of names from `a,b` or from a JSON list; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"{value:.80} is not a JSON list; give names as a,b or as a JSON list") from error
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+Names = Annotated[list[str], NoDecode, BeforeValidator(split_names)]
 
 
 def aliases(given: Any) -> Any:
@@ -51,13 +74,15 @@ class Settings(BaseSettings):
     hosts: names besides the loopback's that requests may be sent to. open: whether an address that others reach may
     go without a key. ray, ray_address, replicas, max_replicas, replica_cpus, replica_gpus: engines on a Ray cluster, so
     many processes (up to so many as the queue grows) of so many cores and GPUs each; see `apps/ray`.
+    root_path: prefix under which a reverse proxy shows the service. keep_alive: seconds that an idle connection is
+    kept. cors_origins: origins whose pages may call the API from a browser.
     """
 
     model_config = SettingsConfigDict(env_prefix="POLYDRAFT_", extra="forbid")
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    models: list[str] = []
+    models: Names = []
     image: str | None = None
     speech: str | None = None
     vlm: str | None = None
@@ -70,12 +95,15 @@ class Settings(BaseSettings):
     threads: Annotated[int | None, Field(ge=1, le=1024)] = None
     api_key: SecretStr = SecretStr("")
     open: bool = False
-    hosts: list[str] = []
+    hosts: Names = []
+    cors_origins: Names = []
+    root_path: str = ""
     rows: Annotated[int, Field(ge=1, le=1024)] = 8
     max_queue: Annotated[int, Field(ge=0, le=100_000)] = 32
     draft_rows: Annotated[int | None, Field(ge=1)] = None
     deadline: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     drain: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    keep_alive: Annotated[int, Field(ge=1, le=86_400)] = 120  # longer than Go's 90 s and load balancers' 60 s
     max_body: Annotated[int, Field(ge=1024, description="Bytes.")] = 32 * MEGABYTE
     max_pixels: Annotated[int, Field(ge=64)] = 16_000_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -86,6 +114,41 @@ class Settings(BaseSettings):
     max_replicas: Annotated[int | None, Field(ge=1, le=10_000)] = None
     replica_cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
     replica_gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
+
+    @field_validator("host")
+    @classmethod
+    def bare_host(cls, host: str) -> str:
+        """Return the host without the brackets that an IPv6 address has in a URL."""
+        return host.strip().strip("[]").lower()
+
+    @field_validator("api_key")
+    @classmethod
+    def sendable_key(cls, key: SecretStr) -> SecretStr:
+        """Refuse a key that no HTTP header carries unchanged."""
+        if re.fullmatch(r"([!-~]([ -~]*[!-~])?)?", key.get_secret_value()) is None:
+            raise ValueError(
+                "a key is sent in an HTTP header, so it may have only printable ASCII characters and no space or line "
+                "break at its ends; choose another one"
+            )
+        return key
+
+    @field_validator("root_path")
+    @classmethod
+    def plain_prefix(cls, prefix: str) -> str:
+        """Return the prefix with a slash before it and none after it; empty stays empty."""
+        prefix = f"/{prefix.strip('/')}" if prefix.strip("/") else ""
+        if re.fullmatch(r"(/[\w.~-]+)*", prefix, re.ASCII) is None:
+            raise ValueError(f"{prefix:.80} is not a path; give one such as /polydraft")
+        return prefix
+
+    @field_validator("cors_origins")
+    @classmethod
+    def whole_origins(cls, origins: list[str]) -> list[str]:
+        """Refuse what no browser sends as `Origin`."""
+        for origin in origins:
+            if origin != "*" and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+", origin) is None:
+                raise ValueError(f"{origin:.80} is not an origin; give one such as https://example.org, or *")
+        return origins
 
     @model_validator(mode="after")
     def safe(self) -> Self:
@@ -112,7 +175,13 @@ class Settings(BaseSettings):
         """Hosts that requests may be sent to; any where others reach the server and nobody said which."""
         if not self.loopback and not self.hosts:
             return ()
-        return (*LOOPBACK, *(name.lower() for name in self.hosts))
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return (*LOOPBACK, *(() if self.any_address else (own,)), *(name.lower() for name in self.hosts))
+
+    @property
+    def any_address(self) -> bool:
+        """Whether the server listens on every address of the machine."""
+        return self.host in ("", "0.0.0.0", "::")
 
     @property
     def chosen(self) -> list[tuple[str, str | None]]:
@@ -127,8 +196,33 @@ class Settings(BaseSettings):
         env_settings: PydanticBaseSettingsSource, dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:  # fmt: skip
-        sources = (init_settings, env_settings)
-        return (*sources, TomlConfigSettingsSource(settings_cls, FILE)) if FILE is not None else sources
+        sources = (init_settings, OptionEnvironment(settings_cls))
+        return (*sources, OptionFile(settings_cls, FILE)) if FILE is not None else sources
+
+
+class OptionEnvironment(EnvSettingsSource):
+    """Environment variables named as a field or as its option."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        value, key, is_complex = super().get_field_value(field, field_name)
+        for option, name in OPTIONS.items():
+            if value is None and name == field_name:
+                value = self.env_vars.get(f"{self.env_prefix}{option}".lower())
+        return value, key, is_complex
+
+
+class OptionFile(TomlConfigSettingsSource):
+    """A TOML file whose keys are named as a field or as its option, with dashes or underscores."""
+
+    def __call__(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in super().__call__().items():
+            name = key.replace("-", "_")
+            name = OPTIONS.get(name, name)
+            if name in found:
+                raise InvalidArgument(f"{key}: this setting is in the file twice, under two names; leave one out.")
+            found[name] = value
+        return found
 
 
 FILE: Path | None = None  # read by `settings`, which alone sets it
@@ -145,6 +239,8 @@ def settings(given: dict[str, Any], file: Path | None = None) -> Settings:
     FILE = file
     try:
         return Settings(**given)
+    except InvalidArgument:
+        raise
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))

@@ -10,16 +10,23 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 import polydraft
 from polydraft.apps.server.api import envelope
 from polydraft.apps.server.api.guards import OPEN, Guards
 from polydraft.apps.server.api.metrics import PrometheusMeter
 from polydraft.apps.server.api.page import mount_page
+from polydraft.apps.server.api.paths import HeadAsGet, RootPath
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.routes import chat, images, service, speech
 from polydraft.apps.server.engine.engine import Engine, Limits
 from polydraft.apps.server.settings import Settings
+
+EXPOSED = [  # response headers that pages of other origins may read
+    "retry-after", "x-request-id", "x-polydraft-seed", "x-polydraft-method", "x-polydraft-model", "x-polydraft-metrics",
+]  # fmt: skip
 
 
 def create_engine(settings: Settings) -> Engine:
@@ -38,21 +45,30 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
     for part in (images, speech, chat, service):
         app.include_router(part.router)
     envelope.install(app)
-    app.openapi = lambda: documented(app, bool(settings.key))  # type: ignore[method-assign]
-    if settings.ui:
-        mount_page(app, engine)
+    app.openapi = lambda: documented(app, settings)  # type: ignore[method-assign]
+    app.state.page = settings.ui and mount_page(app, engine)
     return app
 
 
-def guarded(app: FastAPI, settings: Settings) -> Guards:
+def guarded(app: FastAPI, settings: Settings) -> ASGIApp:
     """What is to be served: `app` behind its guards."""
-    return Guards(app, settings.key, settings.names, settings.max_body)
+    served: ASGIApp = Guards(HeadAsGet(app), settings.key, settings.names, settings.max_body)
+    if settings.root_path:
+        served = RootPath(served, settings.root_path)
+    if settings.cors_origins:
+        served = CORSMiddleware(
+            served, allow_origins=settings.cors_origins, allow_methods=["GET", "POST"], allow_headers=["*"],
+            expose_headers=EXPOSED,
+        )  # fmt: skip
+    return served
 
 
-def documented(app: FastAPI, key: bool) -> dict[str, Any]:
+def documented(app: FastAPI, settings: Settings) -> dict[str, Any]:
     """The OpenAPI document, with refusals as they are and, where a key is needed, that."""
     if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        key, prefix = bool(settings.key), settings.root_path
+        servers = [{"url": prefix}] if prefix else None
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes, servers=servers)
         for path, operations in schema["paths"].items():
             for operation in operations.values():
                 operation["responses"].pop("422", None)  # bad requests are 400 here

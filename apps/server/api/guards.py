@@ -20,10 +20,12 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polydraft.apps.server.api import envelope
+from polydraft.apps.server.api.paths import route_path
 
 log = logging.getLogger("polydraft.access")
 
 OPEN = frozenset({"/health", "/ready"})  # paths that need no key
+PROBES = OPEN | {"/metrics"}  # paths that are asked by address, under whatever name
 COOKIE = "polydraft_key"
 PAGE = "/ui"
 
@@ -71,13 +73,13 @@ class Guards:
             await send(message)
 
         try:
-            if not self.at_home(headers):
+            if not (route_path(scope) in PROBES or self.at_home(headers)):
                 await envelope.answer(403, "this server is not known by that name.", "unknown_host")(
                     scope, receive, marked
                 )
             elif self.key and (page := self.entered(scope)):
                 await self.let_in(page)(scope, receive, marked)
-            elif self.key and scope["path"] not in OPEN and not self.known(headers):
+            elif self.key and route_path(scope) not in OPEN and not self.known(headers):
                 await envelope.answer(
                     401, "the key is missing or wrong; send it as Authorization: Bearer KEY.", "invalid_api_key",
                     headers={"www-authenticate": "Bearer"},
@@ -102,7 +104,7 @@ class Guards:
     def entered(self, scope: Scope) -> str:
         """The page that is opened with the key in its address, as browsers must, without it; empty where none is."""
         asked = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        if not scope["path"].startswith(PAGE) or not same(asked.pop("key", [""])[0], self.key):
+        if not route_path(scope).startswith(PAGE) or not same(asked.pop("key", [""])[0], self.key):
             return ""
         return scope["path"] + ("?" + urlencode(asked, doseq=True) if asked else "")
 

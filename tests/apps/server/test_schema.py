@@ -41,7 +41,7 @@ def operations(live: Live) -> dict[str, Any]:
 LABELS = [
     "POST /v1/images/generations", "POST /v1/audio/speech", "POST /v1/chat/completions", "GET /v1/audio/voices",
     "GET /v1/models", "GET /v1/models/{model}", "GET /v1/requests/{id}", "GET /health", "GET /ready", "GET /metrics",
-    "GET /version",
+    "GET /version", "GET /",
 ]  # fmt: skip
 
 

@@ -1,24 +1,34 @@
-"""Models, health and numbers: `/v1/models`, `/v1/requests`, `/health`, `/ready`, `/metrics`, `/version`."""
+"""Index, models, health and numbers: `/`, `/v1/models`, `/v1/requests`, `/health`, `/ready`, `/metrics`, `/version`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 import polydraft
 from polydraft.apps.server.api.metrics import PrometheusMeter
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.routes.documented import TheEngine, refusals
-from polydraft.apps.server.api.schemas.service import ModelInfo, ModelList, RequestInfo, Status, Version
+from polydraft.apps.server.api.schemas.service import Index, ModelInfo, ModelList, RequestInfo, Status, Version
 from polydraft.apps.server.engine.engine import Served
 from polydraft.core.errors import UnknownModel
 
 router = APIRouter(tags=["service"])
 DOWN: dict[int | str, dict[str, Any]] = {503: {"model": Status, "description": "Not now; status says why."}}
 TEXT: dict[str, Any] = {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+@router.get("/", responses=refusals() | {307: {"description": "To the page, for browsers where there is one."}})
+async def index(request: Request) -> Index:
+    """What is served here; a browser is sent to the page where there is one."""
+    root = request.scope.get("root_path", "")
+    if request.app.state.page and "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(f"{root}/ui/")  # type: ignore[return-value]
+    paths = [*sorted(request.app.openapi()["paths"]), "/openapi.json", *(["/ui/"] if request.app.state.page else [])]
+    return Index(version=polydraft.__version__, paths=[f"{root}{path}" for path in paths])
 
 
 @router.get("/health", responses=refusals() | DOWN)

@@ -41,6 +41,12 @@ class Version(Told):
     version: str
 
 
+class Index(Version):
+    """paths: what there is; /openapi.json says more."""
+
+    paths: list[str]
+
+
 class RequestInfo(Told):
     """A request that has ended; id: its answer's x-request-id. metrics: none where nothing was computed."""
 
