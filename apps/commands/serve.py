@@ -88,7 +88,8 @@ def serve(
 
     given = {
         "host": host, "port": port, "models": model, "image": image, "speech": speech, "vlm": vlm, "alias": alias,
-        "drafter": drafter, "codec": codec, "method": method, "device": device, "dtype": dtype, "threads": threads, "api_key": api_key, "open": unguarded,
+        "drafter": drafter, "codec": codec, "method": method, "device": device, "dtype": dtype, "threads": threads,
+        "api_key": api_key, "open": unguarded,
         "hosts": allow_host, "rows": rows, "max_queue": max_queue, "draft_rows": draft_rows, "deadline": deadline,
         "drain": drain, "keep_alive": keep_alive, "cors_origins": cors_origin, "root_path": root_path,
         "log_level": log_level, "ui": ui, "ray": ray, "ray_address": ray_address, "replicas": replicas,
