@@ -18,7 +18,6 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 import polydraft
 from polydraft.apps.commands import (
@@ -35,12 +34,13 @@ from polydraft.apps.commands import (
     ui,
 )
 from polydraft.apps.commands.bench import models as bench
+from polydraft.apps.commands.shared.application import Application, Group
 from polydraft.core.errors import PolydraftError
 
 STOPPED = 130
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """Turns errors meant for users, and Ctrl-C, into one line and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -54,8 +54,8 @@ class Commands(TyperGroup):
             raise typer.Exit(STOPPED) from error
 
 
-app = typer.Typer(
-    name="polydraft", cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+app = Application(
+    name="polydraft", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ from typing import Any
 from polydraft.apps.journal import Journal
 from polydraft.core.errors import InvalidArgument, PolydraftError
 from polydraft.core.methods.kinds import parse
+from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.loading import card
 from polydraft.modalities.output import write_text
 
@@ -114,7 +115,8 @@ def read_job(line: str) -> Job:
             raise InvalidArgument(f"there is neither modality nor model; give a modality: {', '.join(available())}.")
         modality = card(str(value["model"])).modality
     if modality not in available():
-        raise InvalidArgument(f"modality {modality!r} is unknown; use {', '.join(available())}.")
+        meant = did_you_mean(str(modality), available())
+        raise InvalidArgument(f"modality {modality!r} is unknown{meant}; use {', '.join(available())}.")
     check_arguments(modality, value)
     return Job(name, modality, value)
 
@@ -126,7 +128,10 @@ def check_arguments(modality: str, arguments: dict[str, Any]) -> None:
     known = [name for name in inspect.signature(function).parameters if name not in OURS]
     unknown = [name for name in arguments if name not in known]
     if unknown:
-        raise InvalidArgument(f"{unknown[0]!r} is no argument of {modality} jobs; they take {', '.join(known)}.")
+        meant = did_you_mean(unknown[0], known)
+        raise InvalidArgument(
+            f"{unknown[0]!r} is no argument of {modality} jobs{meant}; they take {', '.join(known)}."
+        )
     if KINDS[modality].needs not in arguments:
         raise InvalidArgument(f"{KINDS[modality].needs!r} is missing; {modality} jobs need it.")
     if isinstance(arguments.get("method"), str):

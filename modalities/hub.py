@@ -18,6 +18,7 @@ from typing import Any
 from safetensors import safe_open
 
 from polydraft.core.errors import UnknownModel, WeightsError
+from polydraft.core.suggestions import did_you_mean
 
 RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUBLISHED
     "polydraft.modalities.speech.recognise",
@@ -123,6 +124,11 @@ class Published:
     licence: str
 
 
+def published_names() -> list[str]:
+    """Return the names of repositories that are known without fetching them."""
+    return [name for module in RECOGNISERS for name in getattr(import_module(module), "PUBLISHED", {})]
+
+
 def published(name: str) -> Published | None:
     """What is known of a repository without fetching it."""
     known = (getattr(import_module(module), "PUBLISHED", {}).get(name) for module in RECOGNISERS)
@@ -139,7 +145,11 @@ def fetch(name: str, files: list[str], about: Published | None = None, parts: bo
         return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=None if parts else ["*/*"]))
     except (OSError, HfHubHTTPError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-        told = "" if about is None else f" ({about.family}, {about.size:g} GB, licence: {about.licence})"
+        told = (
+            did_you_mean(name, published_names())
+            if about is None
+            else f" ({about.family}, {about.size:g} GB, licence: {about.licence})"
+        )
         way = (
             "check the name and the connection, or give a folder."
             if about is None

@@ -29,6 +29,7 @@ from polydraft.core.errors import (
     WeightsError,
 )
 from polydraft.core.model.precision import fast_dtype
+from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.hub import refuse_pickles, said
 
 if TYPE_CHECKING:
@@ -196,9 +197,10 @@ def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, 
         hub.refuse_pickles(Path(name))
     if name and Path(name).is_dir():
         raise UnknownModel(f"{name} has no config.json, so it is no model's folder; give the one that holds it.")
-    known = ", ".join(model.name for model in models())
+    known = [model.name for model in models()]
     raise UnknownModel(
-        f"model {name!r} is unknown; embedded models are {known}, or give a model's folder or its name on the hub."
+        f"model {name!r} is unknown{did_you_mean(name, [*known, *hub.published_names()])}; embedded models are "
+        f"{', '.join(known)}, or give a model's folder or its name on the hub."
     )
 
 
@@ -295,7 +297,8 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
         return fast_dtype(device)
     name = ALIASES.get(name, name)
     if name not in DTYPES:
-        raise DeviceUnavailable(f"dtype {name!r} is unknown; use auto, {', '.join(DTYPES)}.")
+        meant = did_you_mean(name, [*DTYPES, *ALIASES])
+        raise DeviceUnavailable(f"dtype {name!r} is unknown{meant}; use auto, {', '.join(DTYPES)}.")
     return DTYPES[name]
 
 

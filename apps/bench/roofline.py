@@ -42,6 +42,7 @@ from polydraft.core.law.sampling import Law, Sampler, Sampling
 from polydraft.core.model.kernels import prepare
 from polydraft.core.model.network import context
 from polydraft.core.stats import DecodeStats
+from polydraft.core.suggestions import did_you_mean
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verdict import Verdict, follow, in_place
 from polydraft.core.verify.tape import TapeVerifier
@@ -110,7 +111,8 @@ def run(
     plan = Dynamic(depth, width, total)
     for name in shapes:
         if name not in known:
-            raise InvalidArgument(f"shape {name!r} is unknown; use one of {', '.join(known)}.")
+            meant = did_you_mean(name, known)
+            raise InvalidArgument(f"shape {name!r} is unknown{meant}; use one of {', '.join(known)}.")
         check_tau(known[name].tau if tau is None else tau, plan)
         check_room(name, known[name], prompt, tokens)
     taken_on = timed_on(where, precision)

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
+from polydraft.apps.commands.shared.application import Application
 from polydraft.apps.commands.shared.options import Device, Dtype, Results
 
-app = typer.Typer(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
+app = Application(no_args_is_help=True, help="Run files of jobs, and question sets; resumable.")
 
 FAILED = 1  # exit status
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of results; what is done there is not done again.")]

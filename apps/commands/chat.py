@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polydraft.apps.commands.shared import request
+from polydraft.apps.commands.shared.completion import method_names
 from polydraft.apps.commands.shared.options import (
     AnyModel,
     Compare,
@@ -51,7 +52,9 @@ def chat(
     turns: Annotated[bool, typer.Option("--turns", help="Keep asking; all arguments are pictures.")] = False,
     model: AnyModel = "tiny-vlm",
     drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
-    method: Annotated[str | None, typer.Option(help="As in `polydraft methods`, e.g. 'eagle2'.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="As in `polydraft methods`, e.g. 'eagle2'.", autocompletion=method_names)
+    ] = None,
     speculative: Annotated[bool, typer.Option(help="Draft, or decode plainly: same answer, slower.")] = True,
     seed: Annotated[int, typer.Option(help="Another number, another answer, above temperature 0.")] = 0,
     temperature: Temperature = None,

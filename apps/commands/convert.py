@@ -14,7 +14,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Convert published checkpoints to safetensors.")
+from polydraft.apps.commands.shared.application import Application
+
+app = Application(no_args_is_help=True, help="Convert published checkpoints to safetensors.")
 
 Checkpoint = Annotated[Path, typer.Argument(help="The downloaded file.")]
 Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]

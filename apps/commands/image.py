@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polydraft.apps.commands.shared import request
+from polydraft.apps.commands.shared.completion import method_names
 from polydraft.apps.commands.shared.options import (
     Compare,
     Device,
@@ -41,7 +42,10 @@ def image(
     prompts: Annotated[list[str], typer.Argument(metavar="PROMPT...", help="What to draw; several become one batch.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .jpg or .webp file.")] = Path("out.png"),
     model: Model = "tiny-image",
-    method: Annotated[str | None, typer.Option(help="As in `polydraft methods`, e.g. 'jacobi(window=16)'.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="As in `polydraft methods`, e.g. 'jacobi(window=16)'.", autocompletion=method_names),
+    ] = None,
     speculative: Annotated[bool, typer.Option(help="Draft, or decode plainly: same picture, slower.")] = True,
     n: Annotated[int, typer.Option("--n", "-n", help="Pictures a prompt.")] = 1,
     seed: Annotated[

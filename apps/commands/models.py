@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polydraft.apps.commands.shared.options import Json
+from polydraft.apps.commands.shared.completion import model_names
+from polydraft.apps.commands.shared.options import NAMED, Json
 from polydraft.apps.commands.shared.terminal import print_json, print_table
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ EXAMPLES: dict[str, Callable[[ModelCard], str]] = {
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="Embedded model or a model folder.")] = None,
+    name: Annotated[str | None, typer.Argument(help=NAMED, autocompletion=model_names)] = None,
     as_json: Json = False,
 ) -> None:
     """List the models, or show what NAME can do."""

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from polydraft.apps.commands.shared.completion import method_names, model_names
 from polydraft.apps.commands.shared.terminal import note
 
 NEEDED = ("fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
@@ -26,7 +27,10 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Default: 8000; 0 takes a free one.")] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="Embedded model, folder or hub repository; may be given several times.")
+        list[str] | None,
+        typer.Option(
+            help="Embedded model, folder or hub repository; may be given several times.", autocompletion=model_names
+        ),
     ] = None,
     image: Annotated[str | None, typer.Option(help="A model that draws.")] = None,
     speech: Annotated[str | None, typer.Option(help="A model that speaks.")] = None,
@@ -36,7 +40,10 @@ def serve(
     ] = None,
     drafter: Annotated[str | None, typer.Option(help="A drafter's folder or hub repository, of the one model.")] = None,
     codec: Annotated[str | None, typer.Option(help="Codec of a speech model that has none of its own.")] = None,
-    method: Annotated[str | None, typer.Option(help="Every model's default method, as in `polydraft methods`.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Every model's default method, as in `polydraft methods`.", autocompletion=method_names),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of torch. Default: its own choice.")] = None,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polydraft.apps.commands.shared import request
+from polydraft.apps.commands.shared.completion import method_names, voice_names
 from polydraft.apps.commands.shared.options import (
     AnyModel,
     Compare,
@@ -35,6 +36,7 @@ from polydraft.apps.commands.shared.options import (
 )
 from polydraft.apps.commands.shared.outcome import report, summary, tell
 from polydraft.apps.commands.shared.terminal import note, progress
+from polydraft.core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from polydraft.core.decode import Step
@@ -54,11 +56,15 @@ def speech(
     file_format: Annotated[str, typer.Option("--format", help="Without --output: out.FORMAT.")] = "wav",
     model: AnyModel = "tiny-speech",
     codec: Annotated[str | None, typer.Option(help="Folder or repository, where the model's folder has none.")] = None,
-    voice: Annotated[str | None, typer.Option(help="As in `polydraft models tiny-speech`.")] = None,
+    voice: Annotated[
+        str | None, typer.Option(help="As in `polydraft models tiny-speech`.", autocompletion=voice_names)
+    ] = None,
     reference: Annotated[Path | None, typer.Option(help="A recording whose voice is imitated, at most 30 s.")] = None,
     reference_text: Annotated[str | None, typer.Option(help="What is said in --reference.")] = None,
     speed: Annotated[float, typer.Option(help="From 0.25 to 4, at the same pitch.")] = 1.0,
-    method: Annotated[str | None, typer.Option(help="As in `polydraft methods`, e.g. 'vadusa'.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="As in `polydraft methods`, e.g. 'vadusa'.", autocompletion=method_names)
+    ] = None,
     speculative: Annotated[bool, typer.Option(help="Draft, or decode plainly: same speech, slower.")] = True,
     seed: Annotated[int, typer.Option(help="Another number, another reading.")] = 0,
     temperature: Temperature = None,
@@ -124,8 +130,9 @@ def check_sound(path: Path, file_format: str, stream: str | None, more: bool) ->
     from polydraft.modalities.speech.result import FORMATS, check_output
 
     if f".{file_format}" not in FORMATS:
-        known = ", ".join(name[1:] for name in FORMATS)
-        raise InvalidArgument(f"format {file_format!r} is unknown; use one of {known}.")
+        known = [name[1:] for name in FORMATS]
+        meant = did_you_mean(file_format, known)
+        raise InvalidArgument(f"format {file_format!r} is unknown{meant}; use one of {', '.join(known)}.")
     if stream is not None:
         if stream != "-":
             raise InvalidArgument(f"--stream {stream} is not possible; it must be -, or use --output for a file.")

@@ -15,11 +15,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from polydraft.apps.commands.shared.application import Application
 from polydraft.apps.commands.shared.options import AnyModel, Results
 from polydraft.apps.commands.shared.outcome import BROKEN
 from polydraft.apps.commands.shared.terminal import note, print_json
 
-app = typer.Typer(no_args_is_help=True, help="Train models and drafters.")
+app = Application(no_args_is_help=True, help="Train models and drafters.")
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints and the finished model.")]
 Minutes = Annotated[float, typer.Option(min=0.01, help="Wall time to train for.")]

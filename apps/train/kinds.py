@@ -22,6 +22,7 @@ from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.methods.fit import best_shares, best_spread
+from polydraft.core.suggestions import did_you_mean
 from polydraft.core.target import CausalTarget
 from polydraft.core.training import distill, eagle, local, parallel
 from polydraft.core.training import exit as early
@@ -95,7 +96,8 @@ KINDS = {
 def checked(kind: str, settings: dict[str, Any]) -> tuple[Recipe, dict[str, Any]]:
     """How `kind` is made, and those of `settings` that were given; raises UnsupportedMethod where they do not fit."""
     if kind not in KINDS:
-        raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained; use one of {', '.join(KINDS)}.")
+        meant = did_you_mean(kind, KINDS)
+        raise UnsupportedMethod(f"drafters of kind {kind!r} cannot be trained{meant}; use one of {', '.join(KINDS)}.")
     given = {name: value for name, value in settings.items() if value is not None}
     for name in given.keys() - set(KINDS[kind].settings):
         fitting = ", ".join(other for other, its in KINDS.items() if name in its.settings)

@@ -11,6 +11,7 @@ from torch import Tensor
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import InvalidArgument, UnknownMethod
 from polydraft.core.methods.fit import ByRows
+from polydraft.core.suggestions import did_you_mean
 from polydraft.core.target import CausalTarget
 from polydraft.core.verify.base import Verifier
 
@@ -75,7 +76,8 @@ class Parameter:
         except ValueError:
             value = None
         if value is None or not (value in self.choices if self.choices else self.least <= value <= self.most):
-            raise InvalidArgument(f"{name}={text} is not possible; it must be {allowed}.")
+            meant = did_you_mean(text, self.choices)
+            raise InvalidArgument(f"{name}={text} is not possible{meant}; it must be {allowed}.")
         return value
 
 
@@ -185,7 +187,8 @@ def read(part: DraftPart | JudgePart, text: str) -> dict[str, Any]:
         key, _, value = (side.strip() for side in piece.partition("="))
         if key not in part.parameters:
             known = ", ".join(part.parameters) or "none"
-            raise UnknownMethod(f"method {part.name!r} has no parameter {key!r}; its parameters are {known}.")
+            meant = did_you_mean(key, part.parameters)
+            raise UnknownMethod(f"method {part.name!r} has no parameter {key!r}{meant}; its parameters are {known}.")
         given[key] = part.parameters[key].read(key, value)
     return given
 

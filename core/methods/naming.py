@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import UnknownMethod, UnsupportedMethod
 from polydraft.core.methods.method import CODES, Choice, DraftPart, JudgePart, MethodContext, defaults, fits, read
+from polydraft.core.suggestions import did_you_mean
 from polydraft.core.verify.base import Verifier
 
 
@@ -68,8 +69,15 @@ class Registry:
             drafter, judge = self.drafters[names[0]], self.judges[names[1]]
             return self.paired(Choice(drafter, judge, read(drafter, parts[0][1]), read(judge, parts[1][1])))
         raise UnknownMethod(
-            f"method {text!r} is unknown; use one of {listed(self.names)}, or drafter+rule, see `polydraft methods`."
+            f"method {text!r} is unknown{self.meant(text)}; use one of {listed(self.names)}, or drafter+rule, see "
+            "`polydraft methods`."
         )
+
+    def meant(self, text: str) -> str:
+        """Return what the first unknown part of a method was probably meant to be, see `did_you_mean`."""
+        known = [*self.drafters, *self.judges]
+        parts = (piece.partition("(")[0].strip() for piece in pieces(text))
+        return next((did_you_mean(part, known) for part in parts if part not in known), "")
 
     def knows(self, text: str) -> bool:
         """Whether `text` names a method of this table, whatever it asks of it."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.loading import ModelCard
 from polydraft.modalities.speech.reference import Recording
 
@@ -146,5 +147,6 @@ class SpeechFamily(ABC):
             return Voice(self.voices[0] if self.voices else "")
         if name not in self.voices:
             known = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
-            raise InvalidArgument(f"voice {name!r} is unknown; {self.parts.card.name} {known}.")
+            meant = did_you_mean(name, self.voices)
+            raise InvalidArgument(f"voice {name!r} is unknown{meant}; {self.parts.card.name} {known}.")
         return Voice(name)

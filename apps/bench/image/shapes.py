@@ -16,6 +16,7 @@ from polydraft.apps.bench import roofline
 from polydraft.apps.bench.measure.shapes import PICTURES, divided
 from polydraft.apps.bench.roofline import Shape
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.suggestions import did_you_mean
 
 TAU = 4.0
 # guidance, ids of a prompt, and what the loop commits for a picture of the usual size
@@ -29,6 +30,7 @@ SHAPES = {name: Shape(PICTURES[name], TAU, None, *drawn) for name, drawn in DRAW
 def run(*, shapes: list[str], scale: int, **asked: Any) -> None:
     """See `roofline.run`; scale: what sizes are divided by."""
     if unknown := [name for name in shapes if name not in SHAPES]:
-        raise InvalidArgument(f"shape {unknown[0]!r} is unknown; use one of {', '.join(SHAPES)}.")
+        meant = did_you_mean(unknown[0], SHAPES)
+        raise InvalidArgument(f"shape {unknown[0]!r} is unknown{meant}; use one of {', '.join(SHAPES)}.")
     known = {name: replace(SHAPES[name], config=divided(name, scale)) for name in shapes}
     roofline.run(shapes=shapes, known=known, called="image-shapes", **asked)

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, Glm4Config, LlamaConfig, MistralC
 
 from polydraft.apps.bench.measure.peers.generate import untouched
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.suggestions import did_you_mean
 from polydraft.core.target import CausalTarget
 from polydraft.modalities.loading import DTYPES, load, models
 
@@ -88,7 +89,10 @@ def divided(name: str, divisor: int) -> Any:
 def check(shape: str) -> None:
     """Refuse a name that is neither a shape nor an embedded model."""
     if config_of(shape) is None and shape not in (names := [model.name for model in models()]):
-        raise InvalidArgument(f"shape {shape!r} is unknown; use one of {', '.join([*CONFIGS, *names])}.")
+        known = [*CONFIGS, *names]
+        raise InvalidArgument(
+            f"shape {shape!r} is unknown{did_you_mean(shape, known)}; use one of {', '.join(known)}."
+        )
 
 
 def target_of(shape: str, device: torch.device, dtype: torch.dtype) -> CausalTarget:

@@ -22,6 +22,7 @@ from polydraft.apps.bench.speech.torchaudio_judges import Squim, Wav2Vec2
 from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
 from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.text.reading import read
 
@@ -112,7 +113,8 @@ def recogniser(name: str) -> Ears:
         return ears
     if name == "wav2vec2":
         return Wav2Vec2()
-    raise InvalidArgument(f"recogniser {name!r} is unknown; use pocketsphinx or wav2vec2.")
+    meant = did_you_mean(name, ("pocketsphinx", "wav2vec2"))
+    raise InvalidArgument(f"recogniser {name!r} is unknown{meant}; use pocketsphinx or wav2vec2.")
 
 
 def others(ears: Ears, squim: bool) -> More:

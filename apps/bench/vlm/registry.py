@@ -16,6 +16,7 @@ from polydraft.apps.bench.vlm.tasks import (
     seed_bench_2,
 )
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.suggestions import did_you_mean
 
 TASKS = {
     module.TASK.name: module.TASK
@@ -29,7 +30,10 @@ def wanted(tasks: str) -> list[tuple[Task, int | None]]:
     for part in filter(None, (part.strip() for part in tasks.split(","))):
         name, colon, count = part.partition(":")
         if name not in TASKS:
-            raise InvalidArgument(f"task {name!r} is unknown; use some of {', '.join(TASKS)}, as in chartqa:200.")
+            meant = did_you_mean(name, TASKS)
+            raise InvalidArgument(
+                f"task {name!r} is unknown{meant}; use some of {', '.join(TASKS)}, as in chartqa:200."
+            )
         if colon and not (count.isascii() and count.isdigit() and int(count) > 0):
             raise InvalidArgument(f"task {part!r} asks for {count!r} questions; give a whole number from 1.")
         if name in found:

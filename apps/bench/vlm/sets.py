@@ -31,6 +31,7 @@ from polydraft.apps.bench.vlm.task import Row, Sample, Task, pictures
 from polydraft.apps.commands.shared.terminal import note, print_json, print_table, progress
 from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError, PromptError
 from polydraft.core.stats import DecodeStats
+from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.loading import load
 
 MODES = ("accuracy", "latency")
@@ -132,7 +133,7 @@ def run(
     elsewhere: who answers, if not this process; its model is then loaded to refuse what it cannot do, and no more.
     """
     if mode not in MODES:
-        raise InvalidArgument(f"mode {mode!r} is unknown; use {' or '.join(MODES)}.")
+        raise InvalidArgument(f"mode {mode!r} is unknown{did_you_mean(mode, MODES)}; use {' or '.join(MODES)}.")
     latency = mode == "latency"
     most = max_new_tokens if max_new_tokens is not None else LONG if latency else None
     least = min_new_tokens if min_new_tokens is not None else SHORT if latency else 1

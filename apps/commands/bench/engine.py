@@ -18,9 +18,10 @@ from typing import Annotated
 
 import typer
 
+from polydraft.apps.commands.shared.application import Application
 from polydraft.apps.commands.shared.options import Device, Dtype, Model, Results
 
-app = typer.Typer()
+app = Application()
 
 Repeats = Annotated[int, typer.Option(min=1, help="Rounds; medians are reported.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results and pictures.")]

@@ -29,6 +29,7 @@ import typer
 
 from polydraft.apps.commands.bench import engine
 from polydraft.apps.commands.bench.engine import Output, Repeats
+from polydraft.apps.commands.shared.application import Application
 from polydraft.apps.commands.shared.options import (
     Device,
     Dtype,
@@ -41,7 +42,7 @@ from polydraft.apps.commands.shared.options import (
     TopP,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
+app = Application(no_args_is_help=True, help="Measure speed, fidelity, understanding and costs.")
 app.add_typer(engine.app)
 
 DEPTH = 5  # of the chains that are drafted at a published shape

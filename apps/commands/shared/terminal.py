@@ -37,7 +37,7 @@ def print_table(headers: list[str], rows: list[list[str]]) -> None:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for header in headers:
-        table.add_column(header, overflow="fold")
+        table.add_column(Text(header), overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     Console(width=None if sys.stdout.isatty() else 140).print(table)
@@ -50,8 +50,9 @@ def busy(text: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status(text):
+    with Console(stderr=True).status(Text(text)):
         yield
 
 
@@ -65,8 +66,8 @@ def progress(label: str, unit: str = "tokens") -> Iterator[Advance]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description}"), BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}{task.fields[passes]}"),
+        TextColumn("{task.description}", markup=False), BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[unit]}{task.fields[passes]}", markup=False),
         TimeElapsedColumn(),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:

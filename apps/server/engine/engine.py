@@ -52,6 +52,7 @@ from polydraft.apps.server.limits import Admission
 from polydraft.apps.server.models import ModelChoice, Served, read, warm_up
 from polydraft.core.errors import InvalidArgument, UnknownModel
 from polydraft.core.stats import DecodeStats
+from polydraft.core.suggestions import did_you_mean
 
 log = logging.getLogger("polydraft.server")
 T = TypeVar("T")
@@ -131,11 +132,14 @@ class Engine:
         for served in fitting:
             if meant is None or served.answers_to(meant):
                 return served
-        known = ", ".join(served.name for served in fitting) or "none"
+        known = [served.name for served in fitting]
         what = f" for {modality}" if modality else ""
         if name is None:
             raise UnknownModel(f"no model{what} is served here; start the server with one.")
-        raise UnknownModel(f"model {name!r:.80} is not served here{what}; served are {known}.")
+        meant = did_you_mean(name, known)
+        raise UnknownModel(
+            f"model {name!r:.80} is not served here{what}{meant}; served are {', '.join(known) or 'none'}."
+        )
 
     def submit(
         self, model: str | None, modality: str, arguments: dict[str, Any], *, news: bool = True,

@@ -25,6 +25,7 @@ from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Rows
 from polydraft.core.state import State
+from polydraft.core.suggestions import did_you_mean
 from polydraft.core.target import Prefill
 
 FILLS = ("above", "left")
@@ -62,7 +63,8 @@ class RowDrafter:
 
     def __post_init__(self) -> None:
         if self.init not in FILLS:
-            raise InvalidArgument(f"init={self.init!r} is unknown; it must be one of {', '.join(FILLS)}.")
+            meant = did_you_mean(self.init, FILLS)
+            raise InvalidArgument(f"init={self.init!r} is unknown{meant}; it must be one of {', '.join(FILLS)}.")
         self.lead = min(self.lead, self.row)
         longest = 2 + (self.row - 1 - self.lead) // (self.lead - 1) if self.lead > 1 else self.rows
         self.rows, self.window = min(self.rows, longest), min(self.window, self.row)

@@ -20,6 +20,7 @@ from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Rows
 from polydraft.core.state import State
+from polydraft.core.suggestions import did_you_mean
 from polydraft.core.target import Prefill
 from polydraft.core.tokens import take
 from polydraft.core.verify.rules import Rule, at, emitted, residual
@@ -51,7 +52,10 @@ class SJDDrafter(WindowDrafter[Initial]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.refresh not in REFRESHES:
-            raise InvalidArgument(f"refresh={self.refresh!r} is unknown; it must be one of {', '.join(REFRESHES)}.")
+            meant = did_you_mean(self.refresh, REFRESHES)
+            raise InvalidArgument(
+                f"refresh={self.refresh!r} is unknown{meant}; it must be one of {', '.join(REFRESHES)}."
+            )
 
     def begin(self, own: Guesses | None, seen: Prefill) -> Guesses:
         rows = len(seen.lengths)

@@ -25,6 +25,7 @@ from polydraft.core.law.noise import Noise, uniform
 from polydraft.core.law.sampling import Sampler
 from polydraft.core.rows import Rows, following
 from polydraft.core.state import State
+from polydraft.core.suggestions import did_you_mean
 from polydraft.core.target import Prefill
 from polydraft.core.tokens import among, either, same, take
 
@@ -46,7 +47,10 @@ class Initial:
 
     def __post_init__(self) -> None:
         if self.name not in (*INITIALISATIONS, PREVIEW):
-            raise InvalidArgument(f"init={self.name!r} is unknown; it must be one of {', '.join(INITIALISATIONS)}.")
+            meant = did_you_mean(self.name, INITIALISATIONS)
+            raise InvalidArgument(
+                f"init={self.name!r} is unknown{meant}; it must be one of {', '.join(INITIALISATIONS)}."
+            )
         if self.name == PREVIEW and self.origins is None:
             raise InvalidArgument(
                 "init=preview is for models that draw a preview before the picture; use one of "

@@ -1,0 +1,168 @@
+"""Help as users read it: examples that parse, brackets that stay, and what the shell offers behind a TAB."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from polydraft.apps.cli import app
+from polydraft.apps.commands.shared import completion, terminal
+from polydraft.apps.commands.shared.application import Application, examples
+from polydraft.core.methods.kinds import REGISTRIES
+
+from .. import shell
+from .command_line import ENVIRONMENT, run
+
+
+def paths(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every command and group, with the words that call it."""
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from paths(child, f"{path} {name}")
+
+
+COMMANDS = dict(paths(shell.tree(), "polydraft"))
+
+
+def help_of(path: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What --help prints."""
+    context, called = None, ""
+    for word in path.split():
+        called = f"{called} {word}".strip()
+        context = COMMANDS[called].make_context(word, [], parent=context, resilient_parsing=True)
+    assert context is not None
+    print(context.get_help())
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_help_ends_with_examples_that_parse(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = examples(COMMANDS[path], path)
+    assert lines, f"the docstring of the module of `{path}` has no line that calls it"
+    assert help_of(path, capsys).endswith("".join(f"  {line}\n" for line in lines))
+    called = [words for words in shell.commands("\n".join(lines)) if "polydraft" in words]
+    assert len(called) == len(lines)
+    for words in called:
+        arguments = words[words.index("polydraft") + 1 :]
+        if arguments != ["--help"]:
+            shell.parse(arguments)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_help_shows_every_text_in_full(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 4000)
+    shown, command = help_of(path, capsys), COMMANDS[path]
+    for text in [command.help, *(parameter.help for parameter in command.params)]:
+        for word in (text or "").replace("\\[", "[").split():
+            assert word in shown, word
+
+
+def test_help_keeps_square_brackets() -> None:
+    texts = Application()
+
+    @texts.command("one")
+    def one(path: str = typer.Option("", help='First pip install "polydraft[ui]", see [red]this[/red].')) -> None:
+        """Needs polydraft[serve]."""
+
+    shown = " ".join(CliRunner().invoke(texts, ["--help"]).stdout.replace("│", "").split())
+    assert '"polydraft[ui]", see [red]this[/red].' in shown and "Needs polydraft[serve]." in shown
+
+
+def test_tables_and_signs_keep_square_brackets(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    terminal.print_table(["[red]name"], [["[red]x"], ["models/[/bold]"]])
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("[red]name", "[red]x", "models/[/bold]"))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with terminal.busy("loading models/[/bold]"), terminal.progress("reading [red]x") as advance:
+        advance(1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["imgae", "a cat"], "image"),
+        (["bench", "speach"], "speech"),
+        (["image", "a cat", "--metod", "ar"], "--method"),
+        (["image", "a cat", "--model", "tiny-imge"], "tiny-image"),
+        (["image", "a cat", "--model", "deepseek-community/Janus-Pro-1b"], "deepseek-community/Janus-Pro-1B"),
+        (["image", "a cat", "--method", "jacoby"], "jacobi"),
+        (["image", "a cat", "--method", "Jacobi(window=4)"], "jacobi"),
+        (["image", "a cat", "--method", "eagle+lanter"], "lantern"),
+        (["image", "a cat", "--method", "jacobi(windoow=4)"], "window"),
+        (["image", "a cat", "--method", "jacobi(init=left-lav)"], "left-law"),
+        (["image", "a cat", "--dtype", "bf8"], "bf16"),
+        (["speech", "Yes.", "--voice", "rns"], "rms"),
+        (["speech", "Yes.", "--format", "wave"], "wav"),
+        (["batch", "vlm", "--tasks", "chartqua", "--out", "runs"], "chartqa"),
+        (["train", "drafter", "--kind", "eagel", "--out", "runs"], "eagle"),
+    ],
+)
+def test_misspelt_name_is_answered_with_the_closest(
+    arguments: list[str], meant: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = run(*arguments)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert meant in " ".join(done.stderr.replace("│", " ").split()), done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+# --- completion
+
+
+def completed(line: str) -> list[str]:
+    """What bash would offer for the last word of `line`."""
+    words = line.split(" ")
+    environment = {"_POLYDRAFT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+    return CliRunner().invoke(app, [], env=environment, prog_name="polydraft").stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("polydraft sp", ["speech"]),
+        ("polydraft bench --he", ["--help"]),
+        ("polydraft image cat --model tiny-", ["tiny-image", "tiny-latent"]),
+        ("polydraft models tiny-s", ["tiny-speech"]),
+        ("polydraft chat a.png --model tiny", ["tiny-vlm"]),
+        ("polydraft serve --model tiny-v", ["tiny-vlm"]),
+        ("polydraft speech Yes. --voice k", ["kal16"]),
+        ("polydraft image cat --method hy", ["hydra"]),
+        ("polydraft image cat --method eagle+rec", ["eagle+recursive"]),
+        ("polydraft image cat --dtype b", ["bfloat16"]),
+    ],
+)
+def test_completion_offers_names_that_fit(line: str, offered: list[str]) -> None:
+    assert completed(line) == offered
+
+
+def test_completion_knows_every_method() -> None:
+    assert set(completion.METHODS) == {name for registry in REGISTRIES for name in registry.names}
+
+
+def test_completion_loads_no_torch() -> None:
+    program = (
+        "import sys\nfrom polydraft.apps.cli import app\n"
+        "try:\n    app(prog_name='polydraft')\nexcept SystemExit:\n    assert 'torch' not in sys.modules\n"
+    )
+    line = "polydraft image cat --method ja"
+    environment = ENVIRONMENT | {"_POLYDRAFT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": "4"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "jacobi\n", "")
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_show_completion_prints_a_script(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: (name, f"/bin/{name}"))
+    done = run("--show-completion")
+    assert done.exit_code == 0 and "_POLYDRAFT_COMPLETE" in done.stdout
