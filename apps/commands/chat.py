@@ -12,7 +12,6 @@ The answer goes to standard output as it is found, everything else to standard e
 
 from __future__ import annotations
 
-import io
 import sys
 from dataclasses import replace
 from functools import partial
@@ -143,10 +142,11 @@ def ask() -> str:
 
 def shown(files: list[str], question: str | None) -> list[Image]:
     """The pictures, read before a model is loaded; raises PromptError where they or the question cannot be used."""
-    from polydraft.modalities.vlm.conversation import conversation, opened, read
+    from polydraft.modalities.image_io import open_image
+    from polydraft.modalities.vlm.conversation import conversation, opened
 
     pictures = [
-        read(io.BytesIO(sys.stdin.buffer.read()), "standard input") if file == "-" else opened(file) for file in files
+        open_image(sys.stdin.buffer.read(), "standard input") if file == "-" else opened(file) for file in files
     ]
     if question is not None:
         conversation(pictures, question, ())

@@ -10,8 +10,9 @@ from gradio.exceptions import InvalidPathError
 from gradio.utils import get_upload_folder
 from PIL import Image
 
-from polydraft.apps.server.api.pictures import from_data_url, read
+from polydraft.apps.server.api.pictures import MOST_PIXELS, from_data_url
 from polydraft.core.errors import PromptError
+from polydraft.modalities.image_io import WEB_FORMATS, open_image
 
 
 def upload(value: Image.Image, label: str, name: str, **options: Any) -> gr.Image:
@@ -57,7 +58,6 @@ def opened(where: str | None) -> Image.Image | None:
         return None
     if where.startswith("data:"):
         return from_data_url(where)
-    try:
-        return read(Path(where).read_bytes())
-    except OSError as error:
-        raise PromptError("the picture is no longer there; upload it again.") from error
+    if not Path(where).is_file():
+        raise PromptError("the picture is no longer there; upload it again.")
+    return open_image(where, "the picture", formats=WEB_FORMATS, max_pixels=MOST_PIXELS)

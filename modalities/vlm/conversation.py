@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
 from polydraft.core.errors import PromptError
+from polydraft.modalities.image_io import open_image, upright_rgb
 
 Picture: TypeAlias = "str | Path | Image.Image"
 Message: TypeAlias = dict[str, Any]
@@ -124,32 +125,9 @@ def parts(content: Any) -> list[dict[str, Any]]:
 def opened(picture: Any) -> Image.Image:
     """An RGB picture, upright."""
     if isinstance(picture, Image.Image):
-        return upright(picture, "the picture")
+        return upright_rgb(picture, "the picture")
     if not isinstance(picture, (str, Path)):
         raise PromptError(f"a picture is a {type(picture).__name__}; give a file's path or a PIL image.")
     if str(picture).startswith(REMOTE):
         raise PromptError(f"{picture!s:.80} is an address, and nothing is fetched; save the picture and give its file.")
-    return read(picture, str(picture))
-
-
-def read(file: str | Path | IO[bytes], name: str) -> Image.Image:
-    """The picture in a file, RGB and upright; raises PromptError, which calls it `name`."""
-    try:
-        with Image.open(file) as image:
-            return upright(image, name)
-    except PromptError:
-        raise
-    except Image.DecompressionBombError as error:
-        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise PromptError(f"{name} has more than {most:,} pixels; make it smaller.") from error
-    except (OSError, ValueError) as error:
-        reason = "no picture PIL knows" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise PromptError(f"{name} cannot be read ({reason:.120}); give a whole PNG, JPEG or WEBP file.") from error
-
-
-def upright(image: Image.Image, name: str) -> Image.Image:
-    """Turned as its EXIF says; raises PromptError where pixels are missing."""
-    try:
-        return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, SyntaxError) as error:
-        raise PromptError(f"{name} cannot be decoded ({error!s:.120}); give a whole PNG, JPEG or WEBP file.") from error
+    return open_image(picture, str(picture))

@@ -35,7 +35,8 @@ COLUMNS = 11
 def sheet(size: str) -> dict[str, NDArray[np.float32]]:
     """Every kind's RGBA raster `[S, S, 4]` in 0..1 at `size` ("large" or "small"), straight alpha."""
     side = SIZES[size]
-    with as_file(files("polydraft.assets") / "world" / f"glyphs-{size}.png") as path, Image.open(path) as image:
+    resource = files("polydraft.assets") / "world" / f"glyphs-{size}.png"
+    with as_file(resource) as path, Image.open(path, formats=("PNG",)) as image:
         pixels = np.asarray(image.convert("RGBA"), np.float32) / 255.0
     cells = {}
     for index, kind in enumerate(KINDS):

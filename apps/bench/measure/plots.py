@@ -51,4 +51,4 @@ def rendered(figure: Figure) -> Image.Image:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     buffer.seek(0)
-    return Image.open(buffer).convert("RGB")
+    return Image.open(buffer, formats=("PNG",)).convert("RGB")

@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 
 from polydraft.core.errors import DataUnavailable, PromptError
-from polydraft.modalities.vlm.conversation import read
+from polydraft.modalities.image_io import open_image
 
 Row = dict[str, Any]
 DIRECTLY = "Answer with the option's letter from the given choices directly."
@@ -94,7 +94,7 @@ def pictures(value: Any, folder: Path | None = None) -> list[Image.Image]:
         return pictures(value.get("bytes") or value.get("path"), folder)
     said = f"a row's picture ({value[:40] if isinstance(value, str) else 'bytes'})"
     try:
-        return [read(io.BytesIO(value) if isinstance(value, bytes) else found(str(value), folder), said)]
+        return [open_image(value if isinstance(value, bytes) else found(str(value), folder), said)]
     except PromptError as error:
         raise DataUnavailable(str(error)) from error
     except ValueError as error:

@@ -41,7 +41,7 @@ MEANT = {
     ("", "extra_forbidden"): "this field is unknown here; leave it out",
     ("", "missing"): "this field is missing; give it",
     ("url", "string_pattern_mismatch"): (
-        "pictures are sent as data:image/png;base64,… (png, jpeg or webp); none is fetched from elsewhere"
+        "pictures are sent as data:image/png;base64,… (png, jpeg, webp or gif); none is fetched from elsewhere"
     ),
     ("size", "string_pattern_mismatch"): "a size is auto or, for example, 128x128",
 }  # fmt: skip

@@ -10,15 +10,12 @@ data has are read as history only: what a drafter learns is what its target says
 
 from __future__ import annotations
 
-import base64
-import binascii
-import io
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from PIL import Image, UnidentifiedImageError
-
 from polydraft.apps.train.own.rows import Later, Row
+from polydraft.core.errors import PromptError
+from polydraft.modalities.image_io import decode_data_url, header_size
 
 Message: TypeAlias = dict[str, Any]
 Source: TypeAlias = Path | bytes | Later
@@ -134,13 +131,11 @@ def source(row: Row, given: Any) -> Source:
     if isinstance(found, Path) and not found.is_file():
         raise row.wrong(f"names {name}, which is not there", "paths start from the folder of the file they stand in")
     try:
-        with Image.open(found if isinstance(found, Path) else io.BytesIO(found)):
-            return given if isinstance(given, Later) else found
-    except UnidentifiedImageError as error:
-        said = "is" if str(found) == row.place else f"has {name}, which is"
-        raise row.wrong(f"{said} no picture", "replace or remove it") from error
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise row.wrong(f"has a picture that cannot be read ({error!s:.100})", "replace or remove it") from error
+        header_size(found, name)
+    except PromptError as error:
+        what, _, do = str(error).removeprefix(f"{name} ").rstrip(".").rpartition("; ")
+        raise row.wrong(what if str(found) == row.place else f"has {name}, which {what}", do) from error
+    return given if isinstance(given, Later) else found
 
 
 def located(row: Row, given: Any) -> Path | bytes:
@@ -149,12 +144,12 @@ def located(row: Row, given: Any) -> Path | bytes:
         given = given.read()
     if isinstance(given, dict):  # as sets of the hub store it
         given = given.get("bytes") or given.get("path")
-    if isinstance(given, str) and given.startswith("data:"):
+    if isinstance(given, str) and given.lstrip()[:5].lower() == "data:":
         try:
-            given = base64.b64decode(given.partition(",")[2], validate=True)
-        except binascii.Error as error:
-            do = "write it as data:image/png;base64,…"
-            raise row.wrong(f"has a picture that is no base64 ({error})", do) from error
+            given = decode_data_url(given)
+        except PromptError as error:
+            what, _, do = str(error).rstrip(".").rpartition("; ")
+            raise row.wrong(f"has a data: URL that cannot be used ({what})", do) from error
     elif isinstance(given, str) and "://" in given:
         raise row.wrong(f"has its picture at {given:.80}", "nothing is fetched here, give a file's path")
     elif isinstance(given, str):

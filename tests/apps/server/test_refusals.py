@@ -36,10 +36,10 @@ def bomb(wide: int, high: int) -> str:
     return "data:image/png;base64," + base64.b64encode(file).decode()
 
 
-def gif() -> str:
+def tiff() -> str:
     """A picture of a kind that is not read, under the name of one that is."""
     file = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(file, "GIF")
+    Image.new("RGB", (8, 8)).save(file, "TIFF")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
@@ -75,9 +75,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": asked(None, "y" * 19_000)}, "positions"),
     (CHAT, shown("https://example.org/cat.png"), "data:"), (CHAT, shown("file:///etc/passwd"), "data:"),
     (CHAT, shown("http://127.0.0.1:22/"), "data:"), (CHAT, shown("/etc/passwd"), "data:"),
-    (CHAT, shown("data:text/html;base64,AAAA"), "data:"), (CHAT, shown(WHOLE[:-400]), "whole PNG"),
+    (CHAT, shown("data:text/html;base64,AAAA"), "no image"), (CHAT, shown(WHOLE[:-400]), "whole PNG"),
     (CHAT, shown("data:image/png;base64,A"), "picture"), (CHAT, shown("data:image/png;base64,AAAA"), "whole PNG"),
-    (CHAT, shown(gif()), "whole PNG"), (CHAT, shown(bomb(10_000, 10_000)), "16,000,000"),
+    (CHAT, shown(tiff()), "is TIFF"), (CHAT, shown(bomb(10_000, 10_000)), "16,000,000"),
     (CHAT, shown(bomb(2**31 - 1, 2**31 - 1)), "picture"), (CHAT, shown(bomb(0, 0)), "picture"),
     (CHAT, shown(data_url(Image.new("1", (10_000, 10_000)))), "16,000,000"),
 ]  # fmt: skip

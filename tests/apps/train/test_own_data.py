@@ -151,9 +151,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no object": ("[1]", "line 2 of .*data.jsonl is no object"),
     "nothing asked": ({"id": 3}, "line 2 of .*data.jsonl asks nothing"),
     "no file": ({"image": "gone.png"}, "line 2 of .*data.jsonl names the picture .*gone.png, which is not there"),
-    "no picture": ({"image": "data.jsonl"}, "line 2 of .*data.jsonl has the picture .*data.jsonl, which is no pict"),
+    "no picture": ({"image": "data.jsonl"}, "line 2 of .*data.jsonl has the picture .*data.jsonl, which is no image"),
     "remote": ({"image": "https://example.org/a.png"}, "line 2 of .*nothing is fetched"),
-    "no base64": ({"image": "data:image/png;base64,%%"}, "line 2 of .*no base64"),
+    "no base64": ({"image": "data:image/png;base64,%%"}, "line 2 of .*no Base64"),
     "role": ({"messages": [{"role": "judge", "content": "No."}]}, "line 2 of .*a turn of 'judge'"),
     "no role": ({"messages": [{"content": "No."}]}, "line 2 of .*a turn without role"),
     "no list": ({"conversations": "What?"}, "line 2 of .*conversations that are no list"),
@@ -180,7 +180,7 @@ def test_folders_and_files_that_teach_nothing_are_told(photos: Path, tmp_path: P
     with pytest.raises(DataUnavailable, match="there is no data at"):
         asks(str(tmp_path / "nowhere" / "at" / "all"), "vlm")
     (empty / "a.png").write_bytes(b"no picture at all")
-    with pytest.raises(DataUnavailable, match="a.png is no picture"):
+    with pytest.raises(DataUnavailable, match="a.png is no image"):
         asks(str(empty), "vlm")
     (empty / "a.png").write_bytes(png("red"))
     with pytest.raises(DataUnavailable, match="give two at least"):

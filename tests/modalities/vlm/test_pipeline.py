@@ -209,7 +209,7 @@ def test_unreadable_pictures(pipe_of, tmp_path: Path):
     (tmp_path / "half.png").write_bytes(whole.read_bytes()[:120])
     (tmp_path / "text.png").write_text("no picture")
     Image.new("1", (20_000, 20_000)).save(tmp_path / "huge.png")
-    for name, said in (("half.png", "whole"), ("text.png", "no picture"), ("huge.png", "make it smaller")):
+    for name, said in (("half.png", "whole"), ("text.png", "no image"), ("huge.png", "make it smaller")):
         with pytest.raises(PromptError, match=f"{name}.*{said}") as caught:
             pipe_of("llava")(tmp_path / name, "?")
         assert "\n" not in str(caught.value)

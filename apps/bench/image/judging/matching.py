@@ -34,7 +34,7 @@ def soft(picture: NDArray[np.uint8], index: int) -> NDArray[np.uint8]:
         return np.asarray(image.filter(ImageFilter.GaussianBlur(BLUR)))
     file = io.BytesIO()
     image.save(file, "JPEG", quality=JPEG)
-    return np.asarray(Image.open(file))
+    return np.asarray(Image.open(file, formats=("JPEG",)))
 
 
 def measure(world: World, n: int, seed: int = 0, told: bool = False) -> dict[str, tuple[int, int]]:
