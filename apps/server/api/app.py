@@ -19,6 +19,7 @@ from polydraft.apps.server.api.guards import OPEN, Guards
 from polydraft.apps.server.api.metrics import PrometheusMeter
 from polydraft.apps.server.api.page import mount_page
 from polydraft.apps.server.api.paths import HeadAsGet, RootPath
+from polydraft.apps.server.api.ranges import IgnoreUnusableRanges
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.routes import chat, images, service, speech
 from polydraft.apps.server.engine.engine import Engine, Limits
@@ -45,6 +46,7 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
     for part in (images, speech, chat, service):
         app.include_router(part.router)
     envelope.install(app)
+    app.add_middleware(IgnoreUnusableRanges)
     app.openapi = lambda: documented(app, settings)  # type: ignore[method-assign]
     app.state.page = settings.ui and mount_page(app, engine)
     return app

@@ -36,7 +36,7 @@ OURS: Sequence[tuple[type[Exception], int, str]] = (
     (WeightsError, 500, "weights"), (UnknownModel, 404, "model_not_found"), (UnknownMethod, 400, "unknown_method"),
     (UnsupportedMethod, 400, "unsupported_method"), (PolydraftError, 400, "invalid_value"),
 )  # fmt: skip
-OUTSIDE = ("body", "query", "path", "header", "constrained-str")  # steps of a place that no sender wrote
+SOURCES = ("body", "query", "path", "header", "cookie")  # where a field was sent; the first step of its place
 MEANT = {
     ("", "extra_forbidden"): "this field is unknown here; leave it out",
     ("", "missing"): "this field is missing; give it",
@@ -73,7 +73,7 @@ def invalid(error: RequestValidationError) -> JSONResponse:
     """The first thing that is wrong with a request, without what was sent."""
     # of a union every branch complains; the one that got furthest is the one that was meant
     first = max(error.errors(), key=lambda each: len(each["loc"]))
-    place = [str(step) for step in first["loc"] if step not in OUTSIDE and "[" not in str(step)]
+    place = fields_of(first)
     if first["type"] == "json_invalid":
         return answer(400, "the body is not JSON; send an object, as application/json.", "invalid_json")
     if not place:
@@ -81,6 +81,23 @@ def invalid(error: RequestValidationError) -> JSONResponse:
     name = f"{'.'.join(place):.200}"
     message = MEANT.get((place[-1], first["type"])) or MEANT.get(("", first["type"])) or first["msg"]
     return answer(400, f"{name}: {message:.400}.", first["type"], name)
+
+
+def fields_of(error: dict[str, Any]) -> list[str]:
+    """Return the fields that lead to what is wrong, as the sender wrote them.
+
+    Pydantic's place begins with where the field was sent and has a step for each union that was tried; a field that is
+    called like one of those is still a field, and an unknown field is always the last step.
+    """
+    steps = [str(step) for step in error["loc"]]
+    inner = steps[1:] if steps and steps[0] in SOURCES else steps
+    written = len(inner) - 1 if error["type"] == "extra_forbidden" else len(inner)
+    return [step for index, step in enumerate(inner) if index >= written or not is_union_step(step)]
+
+
+def is_union_step(step: str) -> bool:
+    """Return whether a step of Pydantic's is the kind of value that a union tried."""
+    return step == "constrained-str" or "[" in step
 
 
 def install(app: FastAPI) -> None:
