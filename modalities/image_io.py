@@ -44,6 +44,7 @@ TRANSPOSES = {  # by EXIF orientation
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
+EXIF, NO_EXIF = b"Exif\0\0", b"none\0\0"  # what begins a JPEG's EXIF segment, and what Pillow does not take for it
 URL_SAFE = str.maketrans("-_", "+/")
 NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")
 
@@ -81,7 +82,7 @@ def opened_image(source: ImageFile, name: str, formats: Sequence[str], max_pixel
     """Open a file of one of `formats`, undecoded; whatever goes wrong with it is a PromptError."""
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
-        with Image.open(file, formats=formats) as image:
+        with identified(file, formats) as image:
             width, height = image.size
             if width * height > max_pixels:
                 raise PromptError(
@@ -96,6 +97,21 @@ def opened_image(source: ImageFile, name: str, formats: Sequence[str], max_pixel
         raise PromptError(f"{name} {unidentified(signature_of(file), formats)}; {advice(formats)}.") from error
     except Exception as error:  # parsers of headers fail in whatever way their code does
         raise PromptError(f"{name} {broken(error)}; {advice(formats)}.") from error
+
+
+def identified(file: str | Path | IO[bytes], formats: Sequence[str]) -> Image.Image:
+    """Return `Image.open`, past EXIF whose resolution Pillow's JPEG reader fails on."""
+    try:
+        return Image.open(file, formats=formats)
+    except UnidentifiedImageError:
+        if format_of(signature_of(file)) != "JPEG":
+            raise
+        content = Path(file).read_bytes() if isinstance(file, (str, Path)) else rewound(file).read()
+        if (start := content.find(EXIF)) < 0:
+            raise
+        image = Image.open(io.BytesIO(content.replace(EXIF, NO_EXIF, 1)), formats=formats)
+        image.info["exif"] = content[start:]  # which may still say which way is up
+        return image
 
 
 def upright_rgb(image: Image.Image, name: str) -> Image.Image:
@@ -155,10 +171,14 @@ def signature_of(file: str | Path | IO[bytes]) -> bytes:
         if isinstance(file, (str, Path)):
             with open(file, "rb") as opened:
                 return opened.read(SIGNATURE_LENGTH)
-        file.seek(0)
-        return file.read(SIGNATURE_LENGTH)
+        return rewound(file).read(SIGNATURE_LENGTH)
     except (OSError, ValueError):
         return b""
+
+
+def rewound(file: IO[bytes]) -> IO[bytes]:
+    file.seek(0)
+    return file
 
 
 def format_of(signature: bytes) -> str | None:
