@@ -34,6 +34,7 @@ from polydraft.apps.commands import (
     ui,
 )
 from polydraft.apps.commands.bench import models as bench
+from polydraft.apps.commands.shared import streams
 from polydraft.apps.commands.shared.application import Application, Group
 from polydraft.core.errors import PolydraftError
 
@@ -91,9 +92,9 @@ app.add_typer(convert.app, name="convert")
 
 def main() -> None:
     """Entry point of the console script."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a τ must not break a terminal or pipe that cannot write it
-            stream.reconfigure(errors="replace")
+    streams.protect()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a τ must not break a terminal or pipe that cannot write it
+        sys.stdout.reconfigure(errors="replace")
     # what torch and transformers import stays: to look through it for garbage again and again, and once more at the
     # end, takes two of the seconds to a first picture
     gc.set_threshold(50_000, 20, 20)

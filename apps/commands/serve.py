@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from polydraft.apps.commands.shared import streams
 from polydraft.apps.commands.shared.completion import method_names, model_names
 from polydraft.apps.commands.shared.terminal import note
 
@@ -103,6 +104,8 @@ def serve(
         "max_replicas": max_replicas, "replica_cpus": replica_cpus, "replica_gpus": replica_gpus,
     }  # fmt: skip
     chosen = settings({name: value for name, value in given.items() if value not in (None, [])}, config)
+    streams.protect_results()
+    streams.never_wait()
     logs.configure(chosen.log_level)
     if chosen.ray:
         from polydraft.apps.ray.cluster import needs_ray

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from polydraft.apps.commands.shared import streams
 from polydraft.apps.commands.shared.application import Application
 from polydraft.apps.commands.shared.options import AnyModel, Results
 from polydraft.apps.commands.shared.outcome import BROKEN
@@ -30,6 +31,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of data and initial weights
 @app.callback()
 def train() -> None:
     """Train models and drafters."""
+    streams.protect_results()  # losses are told there for hours
 
 
 @app.command("tiny-image")

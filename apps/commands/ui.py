@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from polydraft.apps.commands.shared import streams
 from polydraft.apps.commands.shared.terminal import note
 
 NEEDED = ("gradio", "fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
@@ -46,6 +47,8 @@ def ui(
     chosen = settings({name: value for name, value in given.items() if value is not None})
     if not (chosen.loopback or unguarded):
         raise InvalidArgument(f"{host} is reached by others and the page has no key; add --open if they may use it.")
+    streams.protect_results()
+    streams.never_wait()
     logs.configure(chosen.log_level)
     listening = bound(chosen)
     from polydraft.apps.server.run import run

@@ -1,63 +1,72 @@
-"""A server process from start to end: load, listen, and on SIGTERM finish what was accepted.
+"""A server process from start to end: listen, load, answer, and on SIGTERM or SIGINT finish what was accepted.
 
-Nobody is answered until the models are loaded and warm.
+While models are loaded /health is answered, /ready says `loading`, and work is refused with 503. The first signal turns
+/ready to 503, refuses new work and finishes what was accepted within `drain` seconds; the second one ends at once. What
+becomes of the notes and the log never matters to either.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import uvicorn
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
 from polydraft.apps.server.api.app import create_app, create_engine, guarded
+from polydraft.apps.server.connections import Server
 from polydraft.apps.server.engine.engine import Engine, ModelChoice
 from polydraft.apps.server.listening import address
 from polydraft.apps.server.settings import Settings
 
-log = logging.getLogger("polydraft.server")
-Told = Callable[[str], None]
-LAST_WORDS = 5  # seconds for answers to leave the sockets, after all work is done
-BACKLOG = 2048
+Publish = Callable[[str], None]
 TURN = 0.0005  # seconds after which the compute thread lets the event loop in; Python's own 0.005 delays every answer
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PATIENCE = 1.0  # seconds that the compute thread gets to end after the last answer
 
 
-class Server(uvicorn.Server):
-    """Signals are handled here, not by uvicorn, which would refuse connections at once."""
+class StopSignals:
+    """What was asked of the process: to finish, by the first signal, or to end at once, by the second."""
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+    def __init__(self) -> None:
+        self.finish, self.end = asyncio.Event(), asyncio.Event()
+        self.name = ""
+
+    def listen(self) -> None:
+        """Take SIGTERM and SIGINT from now on."""
+        loop = asyncio.get_running_loop()
+        for each in SIGNALS:
+            loop.add_signal_handler(each, self.take, each.name)
+
+    def take(self, name: str) -> None:
+        """Note a signal; nothing here can fail."""
+        (self.end if self.finish.is_set() else self.finish).set()
+        self.name = name
 
 
-async def serve(settings: Settings, listening: socket.socket, told: Told) -> None:
-    """Until a signal; told: lines for whoever started it."""
+async def serve(settings: Settings, listening: socket.socket, publish: Publish, signals: StopSignals) -> Engine:
+    """Serve until a signal comes; return the engine, whose compute thread may still be busy after a second one."""
     engine = create_engine(settings)
-    try:
-        await engine.start(choices(settings), told, settings.threads)
-        if not settings.loopback and not settings.key:
-            told(f"warning: {settings.host} is reached by others and no key is needed")
-        app = create_app(settings, engine)
-        config = uvicorn.Config(
-            guarded(app, settings), log_config=None, access_log=False, server_header=False, backlog=BACKLOG,
-            timeout_graceful_shutdown=LAST_WORDS, ws="none" if not settings.ui else "auto",
-        )  # fmt: skip
-        server = Server(config)
-        stopping = asyncio.ensure_future(stopped(engine, server, settings.drain, told))
-        listened = asyncio.ensure_future(announce(server, address(settings, listening), told))
+    bare = guarded(create_app(settings.model_copy(update={"ui": False}), engine), settings)
+    server = Server(bare, listening, keep_alive=settings.keep_alive, websockets=settings.ui)
+    async with server.running():
         try:
-            await server.serve(sockets=[listening])
+            loading = engine.start(choices(settings), publish, settings.threads)
+            if await unless(signals.finish, loading):
+                app = create_app(settings, engine)
+                async with app.router.lifespan_context(app):
+                    server.app = guarded(app, settings)
+                    announce(settings, listening, publish)
+                    await unless(signals.finish, server.failed())
+                    await drain(engine, server, settings.drain, signals, publish)
+            else:
+                publish(f"{signals.name}: stopping before all models were loaded")
         finally:
-            stopping.cancel()
-            listened.cancel()
-    finally:
-        listening.close()
-        await engine.stop()
+            await engine.stop(PATIENCE)
+    return engine
 
 
 def choices(settings: Settings) -> list[ModelChoice]:
@@ -69,30 +78,60 @@ def choices(settings: Settings) -> list[ModelChoice]:
     ]  # fmt: skip
 
 
-async def announce(server: Server, where: str, told: Told) -> None:
-    while not server.started:
-        await asyncio.sleep(0.01)
-    told(f"listening on {where}")
+def announce(settings: Settings, listening: socket.socket, publish: Publish) -> None:
+    if not settings.loopback and not settings.key:
+        publish(f"warning: {settings.host} is reached by others and no key is needed")
+    publish(f"listening on {address(settings, listening)}")
 
 
-async def stopped(engine: Engine, server: Server, drain: float, told: Told) -> None:
-    """Wait for SIGTERM or SIGINT, then for what was accepted; a second signal ends the waiting."""
-    signals: asyncio.Queue[str] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, signals.put_nowait, each.name)
-    name = await signals.get()
-    told(f"{name}: taking nothing new, finishing {len(engine.tickets)} requests")
-    drained, again = asyncio.ensure_future(engine.drain(drain)), asyncio.ensure_future(signals.get())
-    await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
-    again.cancel()
-    if not drained.done():
-        drained.cancel()
-        await engine.drain(0)
-    server.should_exit = True
+async def drain(engine: Engine, server: Server, seconds: float, signals: StopSignals, publish: Publish) -> None:
+    """Finish what was accepted, its way through the sockets included, unless it takes too long or a signal ends it."""
+    publish(f"{signals.name}: taking nothing new, finishing {len(engine.tickets)} requests")
+
+    async def finished() -> None:
+        await engine.drain(seconds)
+        await server.all_sent()
+
+    with suppress(TimeoutError):
+        await asyncio.wait_for(unless(signals.end, finished()), seconds)
+    await engine.drain(0)
+    server.force_exit = signals.end.is_set()
 
 
-def run(settings: Settings, listening: socket.socket, told: Told) -> None:
-    """Serve at `listening`, which is bound, until told to stop."""
+async def unless(event: asyncio.Event, work: Awaitable[Any]) -> bool:
+    """Await `work` until `event`, and cancel it then; return whether it was done. What it raises is raised here."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+        return working.done()
+    finally:
+        waiting.cancel()
+        working.cancel()
+
+
+def unfailing(publish: Publish) -> Publish:
+    """Return `publish` for lines that are worth no answer: where one cannot be written, it is not."""
+
+    def safely(line: str) -> None:
+        with suppress(Exception):
+            publish(line)
+
+    return safely
+
+
+def run(settings: Settings, listening: socket.socket, told: Publish) -> None:
+    """Serve at `listening`, which listens, until a signal; told: takes lines for whoever started it."""
     sys.setswitchinterval(TURN)
-    asyncio.run(serve(settings, listening, told))
+
+    async def served() -> Engine:
+        signals = StopSignals()
+        signals.listen()
+        return await serve(settings, listening, unfailing(told), signals)
+
+    engine = asyncio.run(served())
+    if engine.healthy:  # a pass or a model that was being loaded; nobody waits for it any more
+        with suppress(Exception):
+            sys.stderr.flush()
+        os._exit(0)

@@ -178,11 +178,12 @@ class Engine:
             ticket.fail(Cancelled("the server stopped before the request was finished; ask another one."))
         return not late
 
-    async def stop(self) -> None:
-        """Drop whatever is left and end the compute thread."""
+    async def stop(self, seconds: float = 30.0) -> None:
+        """Drop whatever is left and end the compute thread, which gets so many seconds to end what it is at."""
         await self.drain(0)
         self.worker.compute.stop()
-        await asyncio.to_thread(self.worker.compute.thread.join, 30)
+        if self.healthy:
+            await asyncio.to_thread(self.worker.compute.thread.join, seconds)
 
     def _ended(self, ticket: Ticket) -> None:
         """A ticket has an outcome."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -20,34 +22,57 @@ from .reading import SENTENCES
 TEXT = f"{SENTENCES} {SENTENCES}"
 
 
+IDLE = 80  # sockets that say nothing, more than the process may have files open
+
+
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[str]]:
+    """A server that may have 64 files open."""
     command = [sys.executable, "-m", "polydraft", "serve", "--port", "0", "--speech", "tiny-speech", "--no-ui"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("POLYDRAFT_")}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean) as started:
+    few = ["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh"]
+    with subprocess.Popen([*few, *command], stderr=subprocess.PIPE, text=True, env=clean) as started:
         yield started
         started.kill()
 
 
-def line_with(process: subprocess.Popen[str], words: str) -> str:
+def lines_until(process: subprocess.Popen[str], words: str) -> list[str]:
+    """Return what it says until a line with these words."""
     assert process.stderr is not None
+    lines = []
     for line in process.stderr:
+        lines.append(line)
         if words in line:
-            return line
+            return lines
     raise AssertionError(f"it ended without {words!r}")
 
 
-def test_sigterm_lets_accepted_requests_finish(process: subprocess.Popen[str], live: Live) -> None:
-    url = line_with(process, "listening on ").split()[-1]
+def nobody_reads(process: subprocess.Popen[str]) -> None:
+    """Close the reading end of its standard error, as `2>&1 | head` does."""
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+@pytest.mark.parametrize(("number", "is_read"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
+def test_signal_in_an_answer_drains_read_or_not(
+    process: subprocess.Popen[str], live: Live, number: signal.Signals, is_read: bool
+) -> None:
+    url = lines_until(process, "listening on ")[-1].split()[-1]
     assert url.startswith("http://127.0.0.1:")
+    if not is_read:
+        nobody_reads(process)
     body = {"input": TEXT, "voice": "slt", "response_format": "pcm", "seed": 3, "speculative": False}
-    with httpx.Client(base_url=url, timeout=LONG) as http:
-        assert http.get("/ready").status_code == 200
+    with ExitStack() as opened, httpx.Client(base_url=url, timeout=LONG) as http:
+        where = ("127.0.0.1", int(url.rpartition(":")[2]))
+        for _ in range(IDLE):
+            opened.enter_context(socket.create_connection(where, timeout=LONG))
+        assert http.get("/health").status_code == 200 == http.get("/ready").status_code
         with http.stream("POST", "/v1/audio/speech", json=body) as answer:
             pieces = answer.iter_bytes()
             heard = [next(pieces)]
-            process.send_signal(signal.SIGTERM)
-            line_with(process, "SIGTERM")
+            process.send_signal(number)
+            if is_read:
+                assert len(lines_until(process, number.name)) < IDLE  # the log is not flooded
             end = time.monotonic() + LONG
             while (ready := http.get("/ready")).status_code == 200:
                 assert time.monotonic() < end
