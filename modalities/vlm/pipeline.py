@@ -72,8 +72,8 @@ class VLMPipeline(Pipeline):
         super().__init__(card, method=method, device=device, dtype=dtype)
         config = self.target_model.config
         self.processor = read_weights("processor", card.target, lambda: load_processor(card.target, config.model_type))
-        self.words, self.reader = self.processor.tokenizer, Reader(self.processor, card.name)
         self.context = min(self.context, card.manifest.get("context", self.context))
+        self.words, self.reader = self.processor.tokenizer, Reader(self.processor, card.name, self.context)
         self.eos = self.ends_of(self.target_model.generation_config.eos_token_id)
         if not self.covered:
             self.target()

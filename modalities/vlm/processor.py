@@ -16,6 +16,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.hub import said
+from polydraft.modalities.vlm.image_bounds import bounded
 
 SAID_IN = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 
@@ -73,7 +74,7 @@ def still(name: str, folder: Path) -> Any:
         @classmethod
         def _get_arguments_from_pretrained(cls, folder: Any, processor_dict: Any = None, **others: Any) -> list[Any]:
             parts = {
-                "image_processor": AutoImageProcessor.from_pretrained(folder, backend="pil", **SAFELY),
+                "image_processor": bounded(AutoImageProcessor.from_pretrained(folder, backend="pil", **SAFELY)),
                 "tokenizer": AutoTokenizer.from_pretrained(folder, **SAFELY),
                 "video_processor": None,
             }

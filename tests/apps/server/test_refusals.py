@@ -80,6 +80,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, shown(tiff()), "is TIFF"), (CHAT, shown(bomb(10_000, 10_000)), "16,000,000"),
     (CHAT, shown(bomb(2**31 - 1, 2**31 - 1)), "picture"), (CHAT, shown(bomb(0, 0)), "picture"),
     (CHAT, shown(data_url(Image.new("1", (10_000, 10_000)))), "16,000,000"),
+    (CHAT, shown(data_url(Image.new("1", (1, 20_000)))), "nearer to a square"),
+    (CHAT, shown(data_url(Image.new("1", (20_000, 1)))), "nearer to a square"),
+    (CHAT, shown(data_url(Image.new("1", (1, 200_000)))), "nearer to a square"),
 ]  # fmt: skip
 
 

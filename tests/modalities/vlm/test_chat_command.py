@@ -146,3 +146,8 @@ def test_the_bench_times_transformers_too(model: Path, tmp_path: Path):
 
 def test_temperatures_are_numbers(model: Path):
     assert_refused(run("bench", "vlm", "--model", model, "--temperatures", "hot"), "--temperatures")
+
+
+def test_a_thin_picture_is_refused(tmp_path: Path):
+    Image.new("1", (1, 20_000)).save(tmp_path / "thin.png")
+    assert_refused(run("chat", tmp_path / "thin.png", "Why?", "--model", "tiny-vlm"), "nearer to a square")
