@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ class Stopwatch:
 class DecodeStats:
     """Statistics of one row, or of a whole run (`sum` over rows for counts).
 
-    tokens: committed; target_passes: scored passes the rows took part in (prefill apart); drafted and accepted: nodes.
+    tokens: committed; target_passes: scored passes the rows took part in (prefill apart); drafted and accepted: nodes;
+    most_drafted: nodes of the largest draft.
     accepted_at: how often depth i (from 1) was accepted. Seconds are wall time of the batch the row was in; where steps
     are replayed (`core.replay`) all of a step counts as scoring.
     """
@@ -52,6 +54,7 @@ class DecodeStats:
     drafter_passes: int = 0
     drafted: int = 0
     accepted: int = 0
+    most_drafted: int = 0
     accepted_at: Counter[int] = field(default_factory=Counter)
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
@@ -75,6 +78,12 @@ class DecodeStats:
         return [self.accepted_at[i] / self.target_passes for i in range(1, deepest + 1)]
 
     @property
+    def passes_by_accepted(self) -> list[int]:
+        """Passes that accepted exactly i drafted tokens, i from 0 to the size of the largest draft."""
+        reached = [self.target_passes, *(self.accepted_at[i] for i in range(1, self.most_drafted + 2))]
+        return [least - more for least, more in pairwise(reached)]
+
+    @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.decode_seconds if self.decode_seconds else 0.0
 
@@ -92,6 +101,7 @@ class DecodeStats:
         self.target_passes += 1
         self.drafter_passes += drafter_passes
         self.drafted += drafted
+        self.most_drafted = max(self.most_drafted, drafted)
         self.accepted += accepted
         self.tokens += tokens
         if accepted:
@@ -110,6 +120,7 @@ class DecodeStats:
         total = replace(rows[0], accepted_at=Counter())
         for name in ("tokens", "target_passes", "drafter_passes", "drafted", "accepted"):
             setattr(total, name, sum(getattr(row, name) for row in rows))
+        total.most_drafted = max(row.most_drafted for row in rows)
         for row in rows:
             total.accepted_at.update(row.accepted_at)
         return total

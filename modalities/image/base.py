@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
+from itertools import product
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +28,7 @@ from polydraft.modalities.pipeline import Pipeline, guided, seeds
 
 LONGEST_TEXT = 2000  # characters
 TOGETHER = 8  # pictures made of tokens at a time
+SCALES = [1 - step / 32 for step in range(31)]  # of a size that is to be drawn as nearly as possible
 SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")  # width and height
 
 
@@ -97,9 +100,23 @@ class PicturePipeline(Pipeline):
         return f"{self.grid[1] * self.token_side}x{self.grid[0] * self.token_side}"
 
     def sized(self, size: str | None) -> Self:
-        """The same model, drawing pictures of `size`: "512x256" is wide; None or "auto" its own."""
+        """The same model, drawing pictures of `size`: "512x256" is wide; None or "auto" its own. `run` also knows
+        "~512x256", the nearest that it draws."""
         if size not in (None, "auto", self.dimensions):
             raise InvalidArgument(f"size={size} is not possible; {self.card.name} draws {self.dimensions}.")
+        return self
+
+    def nearest(self, size: str) -> Self:
+        """Return the same model, drawing pictures of the largest size up to `size`, in its proportions as far as tokens
+        allow; its own size where it draws no such."""
+        found = SIZE.fullmatch(size)
+        if found is None:
+            return self.sized(size)  # which says what a size is
+        wide, high = map(int, found.groups())
+        for scale, unit in product(SCALES, (self.token_side, 2 * self.token_side)):
+            width, height = (max(unit, round(side * scale / unit) * unit) for side in (wide, high))
+            with suppress(InvalidArgument):
+                return self.sized(f"{width}x{height}")
         return self
 
     def drawn_in(self, iterations: int | None) -> Self:
@@ -156,7 +173,8 @@ class PicturePipeline(Pipeline):
         prime: Image.Image | None = None, partial_images: int = 0,
     ) -> ImageRun:  # fmt: skip
         """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
-        pipe, choice = self.sized(size).drawn_in(iterations), self.chosen(speculative, method)
+        pipe = self.nearest(size[1:]) if size is not None and size.startswith("~") else self.sized(size)
+        pipe, choice = pipe.drawn_in(iterations), self.chosen(speculative, method)
         pipe = pipe.led_from(negative_prompt).begun(prime)
         if not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 import polydraft
 from polydraft.apps.server.api import envelope
 from polydraft.apps.server.api.guards import OPEN, Guards
+from polydraft.apps.server.api.ignored import IgnoredFields
 from polydraft.apps.server.api.metrics import PrometheusMeter
 from polydraft.apps.server.api.page import mount_page
 from polydraft.apps.server.api.paths import HeadAsGet, RootPath
@@ -43,6 +44,7 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
     """The API of `engine`. Documentation pages would load scripts of other hosts; /openapi.json is there."""
     app = FastAPI(title="polydraft", version=polydraft.__version__, docs_url=None, redoc_url=None)
     app.state.engine, app.state.settings, app.state.recent = engine, settings, Recent()
+    app.state.ignored = IgnoredFields()
     for part in (images, speech, chat, service):
         app.include_router(part.router)
     envelope.install(app)

@@ -36,7 +36,6 @@ OURS: Sequence[tuple[type[Exception], int, str]] = (
     (WeightsError, 500, "weights"), (UnknownModel, 404, "model_not_found"), (UnknownMethod, 400, "unknown_method"),
     (UnsupportedMethod, 400, "unsupported_method"), (PolydraftError, 400, "invalid_value"),
 )  # fmt: skip
-SOURCES = ("body", "query", "path", "header", "cookie")  # where a field was sent; the first step of its place
 MEANT = {
     ("", "extra_forbidden"): "this field is unknown here; leave it out",
     ("", "missing"): "this field is missing; give it",
@@ -44,6 +43,8 @@ MEANT = {
         "pictures are sent as data:image/png;base64,… (png, jpeg, webp or gif); none is fetched from elsewhere"
     ),
     ("size", "string_pattern_mismatch"): "a size is auto or, for example, 128x128",
+    ("prime", "string_pattern_mismatch"): "a picture is sent as data:image/png;base64,…",
+    ("messages", "union_tag_invalid"): "a role is system, developer, user or assistant; no other is known here",
 }  # fmt: skip
 PARAMS = {"unknown_method": "method", "unsupported_method": "method", "model_not_found": "model"}
 
@@ -73,31 +74,32 @@ def invalid(error: RequestValidationError) -> JSONResponse:
     """The first thing that is wrong with a request, without what was sent."""
     # of a union every branch complains; the one that got furthest is the one that was meant
     first = max(error.errors(), key=lambda each: len(each["loc"]))
-    place = fields_of(first)
+    where, *steps = first["loc"]
+    place = place_of(steps, error.body, first["type"] == "missing") if where == "body" else list(map(str, steps))
     if first["type"] == "json_invalid":
         return answer(400, "the body is not JSON; send an object, as application/json.", "invalid_json")
     if not place:
         return answer(400, "the body is not a JSON object; send one, as application/json.", "invalid_json")
     name = f"{'.'.join(place):.200}"
-    message = MEANT.get((place[-1], first["type"])) or MEANT.get(("", first["type"])) or first["msg"]
+    field = next((step for step in reversed(place) if not step.isdecimal()), "")
+    message = MEANT.get((field, first["type"])) or MEANT.get(("", first["type"])) or first["msg"]
     return answer(400, f"{name}: {message:.400}.", first["type"], name)
 
 
-def fields_of(error: dict[str, Any]) -> list[str]:
-    """Return the fields that lead to what is wrong, as the sender wrote them.
+def place_of(steps: Sequence[str | int], sent: Any, missing: bool) -> list[str]:
+    """Return the steps that lead to a place in what was sent; those that name a kind of message or part lead nowhere.
 
-    Pydantic's place begins with where the field was sent and has a step for each union that was tried; a field that is
-    called like one of those is still a field, and an unknown field is always the last step.
+    missing: whether the last step is a field that is not there.
     """
-    steps = [str(step) for step in error["loc"]]
-    inner = steps[1:] if steps and steps[0] in SOURCES else steps
-    written = len(inner) - 1 if error["type"] == "extra_forbidden" else len(inner)
-    return [step for index, step in enumerate(inner) if index >= written or not is_union_step(step)]
-
-
-def is_union_step(step: str) -> bool:
-    """Return whether a step of Pydantic's is the kind of value that a union tried."""
-    return step == "constrained-str" or "[" in step
+    place = []
+    for number, step in enumerate(steps, 1):
+        there = isinstance(sent, dict) and step in sent
+        if there or (isinstance(sent, list) and isinstance(step, int) and 0 <= step < len(sent)):
+            sent = sent[step]
+        elif not (missing and number == len(steps)):
+            continue
+        place.append(str(step))
+    return place
 
 
 def install(app: FastAPI) -> None:

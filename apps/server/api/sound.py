@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import struct
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.result import ENDIAN, FORMATS, pcm, wav_header
 
 MEDIA = {
-    "mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm",
+    "mp3": "audio/mpeg", "opus": "audio/ogg", "aac": "audio/aac", "flac": "audio/flac", "wav": "audio/wav",
+    "pcm": "audio/pcm",
 }  # fmt: skip
 GROWING = ("wav", "pcm")  # formats that are sent while they are made
 INFO = {"title": b"INAM", "artist": b"IART", "comment": b"ICMT", "software": b"ISFT"}
@@ -40,6 +43,8 @@ def file_of(audio: NDArray[np.float32], sample_rate: int, kind: str, notes: dict
     """A whole file."""
     if kind == "pcm":
         return pcm(audio)
+    if kind == "aac":
+        return aac(audio, sample_rate)
     import soundfile
 
     form, subtype = FORMATS[f".{kind}"]
@@ -48,6 +53,27 @@ def file_of(audio: NDArray[np.float32], sample_rate: int, kind: str, notes: dict
         for name, text in written(notes).items():
             setattr(sound, name, text)
         sound.write(audio)
+    return file.getvalue()
+
+
+def check_format(kind: str) -> None:
+    """Raise InvalidArgument for a format that nothing installed here can write."""
+    if kind == "aac" and find_spec("av") is None:
+        raise InvalidArgument("response_format=aac needs the package av; install it, or use mp3, opus, flac or wav.")
+
+
+def aac(audio: NDArray[np.float32], sample_rate: int) -> bytes:
+    """Return AAC in ADTS frames, which hold no notes."""
+    import av
+
+    samples = audio if len(audio) else np.zeros(1, np.float32)  # the encoder takes no empty frame
+    file = io.BytesIO()
+    with av.open(file, "w", format="adts") as container:
+        stream = container.add_stream("aac", rate=sample_rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
+        frame.sample_rate, frame.pts = sample_rate, 0
+        for part in (frame, None):  # None flushes the encoder
+            container.mux(stream.encode(part))
     return file.getvalue()
 
 

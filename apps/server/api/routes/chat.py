@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 
 from polydraft.apps.server.api import pictures, sse
+from polydraft.apps.server.api.ignored import NamingRoute, note_ignored
 from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, TheSettings, noted
 from polydraft.apps.server.api.schemas.chat import (
     AnswerMessage,
@@ -23,16 +24,18 @@ from polydraft.apps.server.api.schemas.chat import (
     Delta,
     ImagePart,
     Message,
+    TextPart,
 )
-from polydraft.apps.server.api.schemas.common import metrics
+from polydraft.apps.server.api.schemas.common import ignored, metrics
 from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.run import ChatNews
 
-router = APIRouter(tags=["chat"])
+router = APIRouter(tags=["chat"], route_class=NamingRoute)
 USUAL_TOKENS = 256
-MOST_PICTURES = 8
+MOST_PICTURES, MOST_READ = 8, 16  # of a conversation, and read for all its choices
+MOST_TEXT = 2_000_000  # characters of all messages
 ANSWER = {"content": {"text/event-stream": EVENTS}, "description": "An answer, or its events: ChatChunk."}
 
 
@@ -43,12 +46,12 @@ async def complete(asked: ChatRequest, request: Request, engine: TheEngine, sett
     most = asked.max_completion_tokens or asked.max_tokens or USUAL_TOKENS
     if asked.min_tokens > most:
         raise InvalidArgument(f"min_tokens={asked.min_tokens} is more than max_tokens={most}; change one.")
-    if asked.stream_options is not None and not asked.stream:
-        raise InvalidArgument("stream_options comes with stream=true; set both, or neither.")
+    unused = ["stream_options"] if asked.stream_options is not None and not asked.stream else []
+    note_ignored(request, ignored(asked) + unused)
+    conversation = await asyncio.to_thread(turns, asked.messages, settings.max_pixels, asked.n)
     arguments = asked.drawing() | {
-        "image": None, "messages": await asyncio.to_thread(turns, asked.messages, settings.max_pixels),
-        "max_new_tokens": most, "min_new_tokens": asked.min_tokens, "repetition_penalty": asked.repetition_penalty,
-        "stop": asked.stop or (),
+        "image": None, "messages": [conversation] * asked.n, "max_new_tokens": most,
+        "min_new_tokens": asked.min_tokens, "repetition_penalty": asked.repetition_penalty, "stop": asked.stop or (),
     }  # fmt: skip
     seed = arguments["seed"]
     ticket = noted(request, engine.submit(served.name, "vlm", arguments, news=asked.stream), seed)
@@ -58,55 +61,74 @@ async def complete(asked: ChatRequest, request: Request, engine: TheEngine, sett
     if asked.stream:
         wants_usage = asked.stream_options is not None and asked.stream_options.include_usage
         head = await sse.first(ticket, request)
-        return sse.stream(chunks(ticket, head, shared, wants_usage))
+        return sse.stream(chunks(ticket, head, shared, asked.n, wants_usage))
     result: ChatResult = await sse.whole(ticket, request)
-    choice = Choice(message=AnswerMessage(content=result.text), finish_reason=reason(result))
-    return ChatAnswer(choices=[choice], usage=usage(ticket, result), metrics=metrics(result.stats), **shared)
+    choices = [
+        Choice(index=index, message=AnswerMessage(content=text), finish_reason=reason(finish))
+        for index, (text, finish) in enumerate(zip(result.texts, result.finish_reasons, strict=True))
+    ]
+    return ChatAnswer(choices=choices, usage=usage(ticket, result), metrics=metrics(result.stats), **shared)
 
 
 async def chunks(
-    ticket: Ticket, head: ChatNews | None, shared: dict[str, Any], wants_usage: bool
+    ticket: Ticket, head: ChatNews | None, shared: dict[str, Any], n: int, wants_usage: bool
 ) -> AsyncIterator[bytes]:
-    """The answer piece by piece, why it ended with what drafting did, and what it cost where that is wanted."""
+    """Yield every choice piece by piece, why each ended, what drafting did, and what it cost where that is wanted."""
+
+    def piece(index: int, delta: Delta) -> bytes:
+        return sse.event(ChatChunk(choices=[ChunkChoice(index=index, delta=delta)], **shared))
+
     async with ticket:
-        yield sse.event(ChatChunk(choices=[ChunkChoice(delta=Delta(role="assistant", content=""))], **shared))
+        for index in range(n):
+            yield piece(index, Delta(role="assistant", content=""))
         news = head
         while news is not None:
-            if news.text:
-                yield sse.event(ChatChunk(choices=[ChunkChoice(delta=Delta(content=news.text))], **shared))
+            for index, text in enumerate(news.pieces):
+                if text:
+                    yield piece(index, Delta(content=text))
             news = await anext(ticket, None)
         result: ChatResult = await ticket.result()
         told = metrics(result.stats)
-        last = ChunkChoice(delta=Delta(), finish_reason=reason(result))
-        yield sse.event(ChatChunk(choices=[last], metrics=told, **shared))
+        for index, finish in enumerate(result.finish_reasons):
+            last = ChunkChoice(index=index, delta=Delta(), finish_reason=reason(finish))
+            yield sse.event(ChatChunk(choices=[last], metrics=told, **shared))
         if wants_usage:
             yield sse.event(ChatChunk(choices=[], usage=usage(ticket, result), metrics=told, **shared))
         yield b"data: [DONE]\n\n"
 
 
-def turns(messages: list[Message], most_pixels: int) -> list[dict[str, Any]]:
-    """Messages as pipelines take them, with their pictures decoded."""
-    made, count = [], 0
+def turns(messages: list[Message], most_pixels: int, n: int = 1) -> list[dict[str, Any]]:
+    """Return messages as pipelines take them, with their pictures decoded; each of `n` choices reads them."""
+    made, count, length = [], 0, 0
     for message in messages:
-        content: Any = message.content
-        if not isinstance(message.content, str):
-            content = []
-            for part in message.content:
-                if not isinstance(part, ImagePart):
-                    content.append({"type": "text", "text": part.text})
-                    continue
+        content = []
+        for part in parts_of(message.content):
+            if isinstance(part, ImagePart):
                 count += 1
-                if count > MOST_PICTURES:
-                    raise InvalidArgument(f"there are more than {MOST_PICTURES} pictures; send fewer.")
+                if count > MOST_PICTURES or count * n > MOST_READ:
+                    raise InvalidArgument(
+                        f"there are more than {min(MOST_PICTURES, MOST_READ // n)} pictures (with n={n}); send fewer."
+                    )
                 content.append({"type": "image", "image": pictures.from_data_url(part.image_url.url, most_pixels)})
+                continue
+            length += len(part.text)
+            if length > MOST_TEXT:
+                raise InvalidArgument(f"the messages have more than {MOST_TEXT:,} characters; send less.")
+            content.append({"type": "text", "text": part.text})
         made.append({"role": "system" if message.role == "developer" else message.role, "content": content})
     return made
 
 
-def reason(result: ChatResult) -> Literal["stop", "length"]:
-    return "length" if result.finish_reason == "length" else "stop"
+def parts_of(content: str | list[TextPart | ImagePart] | None) -> list[TextPart | ImagePart]:
+    """Return content as parts; of an answer that is null, none of them says anything."""
+    return content if isinstance(content, list) else [TextPart(type="text", text=content or "")]
+
+
+def reason(finish: str) -> Literal["stop", "length"]:
+    return "length" if finish == "length" else "stop"
 
 
 def usage(ticket: Ticket, result: ChatResult) -> ChatUsage:
-    read, made = ticket.prompt_tokens, sum(map(len, result.all_tokens))
+    """Return what all choices cost; their prompt counts once."""
+    read, made = ticket.prompt_tokens // len(result.texts), sum(map(len, result.all_tokens))
     return ChatUsage(prompt_tokens=read, completion_tokens=made, total_tokens=read + made)

@@ -11,9 +11,11 @@ from fastapi import APIRouter, Request
 from PIL import Image
 
 from polydraft.apps.server.api import pictures, sse
-from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, noted
-from polydraft.apps.server.api.schemas.common import metrics
+from polydraft.apps.server.api.ignored import NamingRoute, note_ignored
+from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, TheSettings, noted
+from polydraft.apps.server.api.schemas.common import ignored, metrics
 from polydraft.apps.server.api.schemas.images import (
+    USUAL_SIZES,
     CompletedImage,
     ImageRequest,
     ImagesAnswer,
@@ -23,11 +25,10 @@ from polydraft.apps.server.api.schemas.images import (
     Picture,
 )
 from polydraft.apps.server.engine.ticket import Ticket
-from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import ImageNews
 
-router = APIRouter(tags=["images"])
+router = APIRouter(tags=["images"], route_class=NamingRoute)
 PICTURES = {
     "content": {"text/event-stream": EVENTS},
     "description": "Pictures, or their events: PartialImage and CompletedImage.",
@@ -35,14 +36,19 @@ PICTURES = {
 
 
 @router.post("/v1/images/generations", response_model=ImagesAnswer, responses=WORK | {200: PICTURES})
-async def generate(asked: ImageRequest, request: Request, engine: TheEngine) -> Any:
+async def generate(asked: ImageRequest, request: Request, engine: TheEngine, settings: TheSettings) -> Any:
     """Draw a prompt; with `stream` unfinished pictures come first, as server-sent events."""
     served = engine.model(asked.model, "image")
-    if asked.partial_images and not asked.stream:
-        raise InvalidArgument("partial_images comes with stream=true; set both, or neither.")
+    unused = ["partial_images"] if asked.partial_images and not asked.stream else []
+    note_ignored(request, ignored(asked) + unused)
+    prime = None
+    if asked.prime is not None:
+        prime = await asyncio.to_thread(pictures.from_data_url, asked.prime, settings.max_pixels)
     arguments = asked.drawing() | {
         "prompt": asked.prompt, "n": asked.n, "guidance_scale": asked.guidance_scale, "min_p": asked.min_p,
-        "size": asked.size, "partial_images": asked.partial_images,
+        "size": f"~{asked.size}" if asked.size in USUAL_SIZES else asked.size, "iterations": asked.iterations,
+        "negative_prompt": asked.negative_prompt, "prime": prime,
+        "partial_images": asked.partial_images if asked.stream else 0,
     }  # fmt: skip
     ticket = noted(request, engine.submit(served.name, "image", arguments, news=asked.stream), arguments["seed"])
     if asked.stream:
@@ -52,7 +58,7 @@ async def generate(asked: ImageRequest, request: Request, engine: TheEngine) -> 
     files = await asyncio.to_thread(all_files, result, asked)
     return ImagesAnswer(
         created=int(time.time()), model=served.name, size=size_of(result.image), output_format=asked.output_format,
-        data=[Picture(b64_json=file, seed=seed) for file, seed in zip(files, result.seeds, strict=True)],
+        data=[as_asked(file, seed, asked) for file, seed in zip(files, result.seeds, strict=True)],
         usage=usage(ticket, result), ignored_words=list(result.ignored_words), metrics=metrics(result.stats),
     )  # fmt: skip
 
@@ -93,6 +99,13 @@ def all_files(result: ImageResult, asked: ImageRequest) -> list[str]:
         file_of(picture, asked, {"model": result.model, "method": result.method, "seed": str(seed)})
         for picture, seed in zip(result.images, result.seeds, strict=True)
     ]
+
+
+def as_asked(file: str, seed: int, asked: ImageRequest) -> Picture:
+    """Return a picture as Base64, or as a URL that holds it."""
+    if asked.response_format == "url":
+        return Picture(url=f"data:image/{asked.output_format};base64,{file}", seed=seed)
+    return Picture(b64_json=file, seed=seed)
 
 
 def size_of(picture: Image.Image) -> str:

@@ -10,9 +10,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from polydraft.apps.server.api import sound, sse
+from polydraft.apps.server.api.ignored import NamingRoute, note_ignored
 from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, noted, refusals, said
-from polydraft.apps.server.api.schemas.common import metrics
+from polydraft.apps.server.api.schemas.common import ignored, metrics
 from polydraft.apps.server.api.schemas.speech import (
+    OPENAI_VOICES,
     AudioDelta,
     AudioDone,
     SpeechRequest,
@@ -26,7 +28,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.result import SpeechResult, pcm
 from polydraft.modalities.speech.run import SpeechNews
 
-router = APIRouter(tags=["speech"])
+router = APIRouter(tags=["speech"], route_class=NamingRoute)
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 SOUND = {
     "description": "Sound, or its events: AudioDelta and AudioDone.",
@@ -40,9 +42,12 @@ async def speak(asked: SpeechRequest, request: Request, engine: TheEngine) -> Re
     served = engine.model(asked.model, "speech")
     if served.pipe.family.silent:
         raise InvalidArgument(served.pipe.family.silent)
+    sound.check_format(asked.response_format)
+    voice = voice_of(served, asked.voice)
+    note_ignored(request, ignored(asked) + (["voice"] if asked.voice and voice is None else []))
     growing = asked.response_format in sound.GROWING
     arguments = asked.drawing() | {
-        "text": asked.input, "voice": asked.voice, "speed": asked.speed,
+        "text": asked.input, "voice": voice, "speed": asked.speed,
         "repetition_penalty": asked.repetition_penalty,
     }  # fmt: skip
     seed = arguments["seed"]
@@ -52,14 +57,14 @@ async def speak(asked: SpeechRequest, request: Request, engine: TheEngine) -> Re
     if not growing:
         result: SpeechResult = await sse.whole(ticket, request)
         file = await asyncio.to_thread(
-            sound.file_of, result.audio, rate, asked.response_format, notes(served, asked, ticket, seed)
+            sound.file_of, result.audio, rate, asked.response_format, notes(served, asked, voice, ticket, seed)
         )
         if asked.stream_format == "sse":
             return sse.stream(events(ticket, one(file), seed, rate))
         told = said(seed, ticket) | {"x-polydraft-metrics": metrics(result.stats).model_dump_json()}
         return Response(file, media_type=kind, headers=told)
     head: SpeechNews | None = await sse.first(ticket, request)
-    pieces = made(ticket, head, sound.opening(asked.response_format, rate, notes(served, asked, ticket, seed)))
+    pieces = made(ticket, head, sound.opening(asked.response_format, rate, notes(served, asked, voice, ticket, seed)))
     if asked.stream_format == "sse":
         return sse.stream(events(ticket, pieces, seed, rate))
     return StreamingResponse(pieces, media_type=kind, headers=said(seed, ticket))
@@ -70,9 +75,23 @@ async def voices(engine: TheEngine) -> Voices:
     """Voices of all speech models that are served."""
     return Voices(
         voices=[
-            VoiceInfo(id=voice, name=voice, model=served.name) for served in engine.models() for voice in served.voices
+            VoiceInfo(id=voice, name=voice, model=served.name, aliases=aliases_of(voice, served.voices))
+            for served in engine.models() for voice in served.voices
         ]
-    )
+    )  # fmt: skip
+
+
+def voice_of(served: Served, asked: str | None) -> str | None:
+    """Return the model's own voice for one of OpenAI's; any other name as it is."""
+    if asked not in OPENAI_VOICES or asked in served.voices:
+        return asked
+    return next((voice for voice in served.voices if asked in aliases_of(voice, served.voices)), None)
+
+
+def aliases_of(voice: str, voices: list[str]) -> list[str]:
+    """Return those of OpenAI's names that mean `voice`: they are dealt out over a model's voices in turn."""
+    free = [name for name in OPENAI_VOICES if name not in voices]
+    return free[voices.index(voice) :: len(voices)]
 
 
 async def made(ticket: Ticket, head: SpeechNews | None, opening: bytes) -> AsyncIterator[bytes]:
@@ -105,10 +124,10 @@ async def events(ticket: Ticket, pieces: AsyncIterator[bytes], seed: int, rate: 
     yield sse.event(done, done.type)
 
 
-def notes(served: Served, asked: SpeechRequest, ticket: Ticket, seed: int) -> dict[str, str]:
+def notes(served: Served, asked: SpeechRequest, voice: str | None, ticket: Ticket, seed: int) -> dict[str, str]:
     """What the file says made it."""
-    voice = asked.voice or next(iter(served.voices), "")
+    speaker = voice or next(iter(served.voices), "")
     return {
-        "title": asked.input[:200], "artist": f"polydraft {served.name}, {voice}", "software": "polydraft",
+        "title": asked.input[:200], "artist": f"polydraft {served.name}, {speaker}", "software": "polydraft",
         "comment": f"AI-generated speech; model {served.name}, method {ticket.method}, seed {seed}",
     }  # fmt: skip

@@ -2,47 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from polydraft.apps.server.api.schemas.common import Asked, Drawn, Metrics, Text, Told
+from polydraft.apps.server.api.schemas.common import Asked, Drawn, Ignored, Metrics, Only, Text, Told
 
 MOST_MESSAGES, MOST_PARTS, LONGEST_TEXT = 64, 32, 20_000
-MOST_TOKENS = 4096
+MOST_TOKENS, MOST_CHOICES = 4096, 8
 MOST_STOPS, LONGEST_STOP = 4, 256
 DATA_URL = r"^\s*[dD][aA][tT][aA]:[^,]*,"  # what it holds is judged by its content (`image_io`)
+NO_TOOLS = "tools are not called here; leave them out"
+NO_PENALTY = "only 0 is possible here; repetition_penalty is what makes tokens less likely that were there"
 
 
-class TextPart(Asked):
+class Part(Asked):
+    """A part of a message; what else clients write into one, such as `cache_control`, changes nothing."""
+
+    model_config = Asked.model_config | {"extra": "allow", "json_schema_extra": {"additionalProperties": True}}
+
+
+class TextPart(Part):
     type: Literal["text"]
     text: Annotated[str, Field(max_length=LONGEST_TEXT)]
 
 
-class ImageUrl(Asked):
+class ImageUrl(Part):
     url: Annotated[str, Field(pattern=DATA_URL, description="Pictures travel in the request; none is fetched.")]
-    detail: Literal["auto", "low", "high"] = "auto"
+    detail: Annotated[Literal["auto", "low", "high", "original"], Ignored(unless=("auto",))] = "auto"
 
 
-class ImagePart(Asked):
+class ImagePart(Part):
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Parts = Annotated[
+    list[Annotated[TextPart | ImagePart, Field(discriminator="type")]], Field(min_length=1, max_length=MOST_PARTS)
+]
+Content = Annotated[str, Field(max_length=LONGEST_TEXT)] | Parts
 
 
-class Message(Asked):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: (
-        Annotated[str, Field(max_length=LONGEST_TEXT)]
-        | Annotated[list[Part], Field(min_length=1, max_length=MOST_PARTS)]
-    )
-    name: Annotated[str | None, Field(max_length=64)] = None
+class AnswerMessage(Told):
+    """What the model said. Whatever is added here is taken of requests, too; see `AssistantMessage`."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class SystemMessage(Asked):
+    role: Literal["system", "developer"]
+    content: Content
+    name: Annotated[str | None, Field(max_length=64), Ignored()] = None
+
+
+class UserMessage(Asked):
+    role: Literal["user"]
+    content: Content
+    name: Annotated[str | None, Field(max_length=64), Ignored()] = None
+
+
+class AssistantMessage(Asked, AnswerMessage):
+    """An earlier answer, as it was given here or as clients write it down: they add fields of their own, as null."""
+
+    model_config = Asked.model_config
+
+    role: Literal["assistant"]
+    content: str | Parts | None = None  # type: ignore[assignment]  # wider than what is answered
+    name: Annotated[str | None, Field(max_length=64), Ignored()] = None
+    annotations: Annotated[list[Any] | None, Ignored(unless=([],))] = None
+    audio: Annotated[None, Only("no sound is answered here; leave audio out")] = None
+    function_call: Annotated[None, Only("functions are not called here; leave function_call out")] = None
+    tool_calls: Annotated[list[Any] | None, Field(max_length=0), Only(NO_TOOLS)] = None
+
+
+Message = Annotated[SystemMessage | UserMessage | AssistantMessage, Field(discriminator="role")]
 
 
 class StreamOptions(Asked):
     include_usage: bool = False
+    include_obfuscation: Annotated[bool, Ignored(unless=(False,))] = False
+
+
+class ResponseFormat(Asked):
+    type: Literal["text"]
 
 
 class ChatRequest(Drawn):
@@ -61,14 +105,40 @@ class ChatRequest(Drawn):
     ) = Field(None, description="Strings that end the answer, which is left without them.")
     stream: bool = False
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=1)] = 1
-    user: Annotated[str | None, Field(max_length=256)] = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES, description="Choice i has seed + i.")] = 1
 
+    # What OpenAI's clients send that asks for what is done anyway.
+    frequency_penalty: Annotated[float, Field(ge=0, le=0), Only(NO_PENALTY)] = 0
+    presence_penalty: Annotated[float, Field(ge=0, le=0), Only(NO_PENALTY)] = 0
+    logit_bias: Annotated[
+        dict[str, Any], Field(max_length=0), Only("tokens cannot be made likelier here; leave logit_bias out")
+    ] = {}
+    logprobs: Annotated[Literal[False], Only("probabilities of tokens are not told here; leave logprobs out")] = False
+    top_logprobs: Annotated[
+        int, Field(ge=0, le=0), Only("probabilities of tokens are not told here; leave top_logprobs out")
+    ] = 0
+    tools: Annotated[list[Any], Field(max_length=0), Only(NO_TOOLS)] = []
+    tool_choice: Annotated[Literal["none", "auto"], Only(NO_TOOLS)] = "auto"
+    functions: Annotated[list[Any], Field(max_length=0), Only(NO_TOOLS)] = []
+    function_call: Annotated[Literal["none", "auto"], Only(NO_TOOLS)] = "auto"
+    response_format: Annotated[
+        ResponseFormat | None, Only('answers are free text here; leave response_format out, or use {"type": "text"}')
+    ] = None
+    modalities: Annotated[
+        list[Literal["text"]], Field(min_length=1, max_length=1), Only('answers are text here; use ["text"]')
+    ] = ["text"]
+    audio: Annotated[None, Only("no sound is answered here; leave audio out, or ask /v1/audio/speech")] = None
 
-class AnswerMessage(Told):
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
+    # What changes nothing here.
+    metadata: Annotated[dict[str, Any] | None, Ignored(unless=({},))] = None
+    store: Annotated[bool, Ignored(unless=(False,))] = False
+    service_tier: Annotated[Text | None, Ignored(unless=("auto", "default"))] = None
+    parallel_tool_calls: Annotated[bool | None, Ignored()] = None
+    prompt_cache_key: Annotated[Text | None, Ignored()] = None
+    prompt_cache_retention: Annotated[Text | None, Ignored()] = None
+    prediction: Annotated[dict[str, Any] | None, Ignored()] = None
+    reasoning_effort: Annotated[Text | None, Ignored(unless=("none",))] = None
+    verbosity: Annotated[Text | None, Ignored()] = None
 
 
 class Choice(Told):

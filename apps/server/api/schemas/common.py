@@ -3,22 +3,107 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from polydraft.core.stats import DecodeStats
 
 LARGEST_SEED = 2**53 - 1  # exact in every JSON reader
 RANDOM_BITS = 31
 
+NULL: JsonSchemaValue = {"type": "null"}
+LONGEST_USER = 256
+
 Text = Annotated[str, Field(max_length=200)]
 
 
 class Asked(BaseModel):
-    """A request: nothing unknown, nothing of another type, no number that is none."""
+    """A request: nothing unknown, nothing of another type, no number that is none.
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    A null asks for nothing: a field that need not be there counts as left out where it is null, known or not.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, json_schema_extra={"additionalProperties": NULL}
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def without_nulls(cls, given: Any) -> Any:
+        """Return what was sent without nulls, but for those of required fields."""
+        if not isinstance(given, dict):
+            return given
+        required = {name for name, field in cls.model_fields.items() if field.is_required()}
+        return {name: value for name, value in given.items() if value is not None or name in required}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema, in which every optional field may be null."""
+        schema = handler(core_schema)
+        found = handler.resolve_ref_schema(schema)
+        parts = found.get("properties", {})
+        for name in parts.keys() - set(found.get("required", ())):
+            parts[name] = nullable(parts[name])
+        return schema
+
+
+def nullable(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """Return a schema that null fits, too."""
+    if NULL in schema.get("anyOf", ()) or schema.get("type") == "null":
+        return schema
+    told = {name: schema[name] for name in ("title", "description", "default") if name in schema}
+    return {"anyOf": [{name: part for name, part in schema.items() if name not in told}, NULL]} | told
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Marks a field that changes nothing here. unless: values that ask for what is done anyway."""
+
+    unless: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Only:
+    """Marks a field whose other values would change the answer and cannot be had; sentence: what is said of those."""
+
+    sentence: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(self.check, handler(source))
+
+    def check(self, value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
+        """Return the value, or raise the sentence."""
+        try:
+            return inner(value)
+        except ValidationError as error:
+            raise PydanticCustomError("unsupported_value", "{sentence}", {"sentence": self.sentence}) from error
+
+
+def ignored(asked: BaseModel, path: str = "") -> list[str]:
+    """Return the fields of a request that were set and change nothing, each once, as a path without numbers."""
+    found: dict[str, None] = {}
+    for name, field in type(asked).model_fields.items():
+        value = getattr(asked, name)
+        mark = next((each for each in field.metadata if isinstance(each, Ignored)), None)
+        if mark is not None:
+            found |= {path + name: None} if name in asked.model_fields_set and value not in mark.unless else {}
+            continue
+        for part in value if isinstance(value, list) else [value]:
+            found |= dict.fromkeys(ignored(part, f"{path}{name}.") if isinstance(part, BaseModel) else ())
+    return [*found, *(path + name for name in asked.model_extra or ())]
 
 
 class Told(BaseModel):
@@ -28,7 +113,10 @@ class Told(BaseModel):
 
 
 class Drawn(Asked):
-    """How tokens are drawn: what every request may choose beyond OpenAI's fields."""
+    """How tokens are drawn: what every request may choose beyond OpenAI's fields.
+
+    user: what OpenAI's clients send of whoever asks; nothing is done with it.
+    """
 
     seed: Annotated[
         int | None,
@@ -41,6 +129,8 @@ class Drawn(Asked):
     temperature: Annotated[float | None, Field(ge=0, le=2, description="0 is greedy.")] = None
     top_k: Annotated[int | None, Field(ge=0, le=1_000_000, description="0 is off.")] = None
     top_p: Annotated[float | None, Field(ge=0, le=1, description="0 keeps the likeliest token alone.")] = None
+    user: Annotated[str | None, Field(max_length=LONGEST_USER), Ignored()] = None
+    safety_identifier: Annotated[str | None, Field(max_length=LONGEST_USER), Ignored()] = None
 
     def drawing(self) -> dict[str, Any]:
         """The same as arguments of a pipeline, with a seed."""
@@ -58,7 +148,9 @@ class SpeculativeDecoding(Told):
     """What drafting did for an answer.
 
     mean_accepted_length: tokens a target pass, its own token included; accepted_per_position: share of passes that
-    accepted at least so many drafted tokens.
+    accepted at least so many drafted tokens. The fields after it have the names and the meaning that vLLM gives them:
+    num_spec_steps are target passes, num_spec_tokens is the size of the largest draft, and acceptance_histogram holds
+    how many passes accepted exactly 0, 1, … drafted tokens.
     """
 
     method: str
@@ -70,6 +162,13 @@ class SpeculativeDecoding(Told):
     mean_accepted_length: Annotated[float, Field(ge=0)]
     acceptance_rate: Annotated[float, Field(ge=0, le=1)]
     accepted_per_position: list[float]
+    mean_acceptance_length: Annotated[float, Field(ge=0)]
+    draft_acceptance_rate: Annotated[float, Field(ge=0, le=1)]
+    acceptance_histogram: list[Annotated[int, Field(ge=0)]]
+    num_spec_steps: Annotated[int, Field(ge=0)]
+    num_draft_tokens: Annotated[int, Field(ge=0)]
+    num_accepted_draft_tokens: Annotated[int, Field(ge=0)]
+    num_spec_tokens: Annotated[int, Field(ge=0)]
 
 
 class Metrics(Told):
@@ -89,6 +188,13 @@ def metrics(stats: DecodeStats) -> Metrics:
             mean_accepted_length=round(stats.mean_accepted_length, 4),
             acceptance_rate=round(stats.acceptance_rate, 4),
             accepted_per_position=[round(share, 4) for share in stats.accepted_per_position],
+            mean_acceptance_length=round(1 + stats.accepted / stats.target_passes, 4) if stats.target_passes else 0.0,
+            draft_acceptance_rate=round(stats.acceptance_rate, 4),
+            acceptance_histogram=stats.passes_by_accepted,
+            num_spec_steps=stats.target_passes,
+            num_draft_tokens=stats.drafted,
+            num_accepted_draft_tokens=stats.accepted,
+            num_spec_tokens=stats.most_drafted,
         )
     )
 

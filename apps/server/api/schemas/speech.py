@@ -6,10 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from polydraft.apps.server.api.schemas.common import Drawn, Metrics, Text, Told
+from polydraft.apps.server.api.schemas.common import Drawn, Ignored, Metrics, Text, Told
 
 LONGEST_INPUT = 4096
-Format = Literal["mp3", "opus", "flac", "wav", "pcm"]
+Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+OPENAI_VOICES = (  # names that OpenAI's clients send, whatever is served
+    "alloy", "ash", "ballad", "coral", "echo", "fable", "nova", "onyx", "sage", "shimmer", "verse", "marin", "cedar",
+)  # fmt: skip
 
 
 class SpeechRequest(Drawn):
@@ -17,11 +20,14 @@ class SpeechRequest(Drawn):
 
     input: Annotated[str, Field(min_length=1, max_length=LONGEST_INPUT)]
     model: Text | None = None
-    voice: Annotated[Text | None, Field(description="As in `/v1/audio/voices`; the model's first if left out.")] = None
+    voice: Annotated[
+        Text | None, Field(description="As in `/v1/audio/voices`, or an alias there; the model's first if left out.")
+    ] = None
     response_format: Format = "mp3"
     speed: Annotated[float, Field(ge=0.25, le=4)] = 1.0
     stream_format: Literal["audio", "sse"] = "audio"
     repetition_penalty: Annotated[float | None, Field(ge=0.1, le=10, description="1 is off.")] = None
+    instructions: Annotated[str | None, Field(max_length=LONGEST_INPUT), Ignored()] = None
 
 
 class SpeechUsage(Told):
@@ -47,9 +53,12 @@ class AudioDone(Told):
 
 
 class VoiceInfo(Told):
+    """aliases: names of OpenAI's voices that this one answers to."""
+
     id: str
     name: str
     model: str
+    aliases: list[str]
 
 
 class Voices(Told):
