@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from polydraft.core.errors import (
     DeviceUnavailable,
@@ -28,6 +29,7 @@ from polydraft.core.errors import (
     UnsupportedMethod,
     WeightsError,
 )
+from polydraft.core.model.mapped import copy_mapped
 from polydraft.core.model.precision import fast_dtype
 from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.hub import refuse_pickles, said
@@ -303,9 +305,15 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:
-    """Run `read`; whatever is wrong with a weight file becomes one typed sentence."""
+    """Run `read`; whatever is wrong with a weight file becomes one typed sentence.
+
+    A model that it returns, or a pipeline of diffusers, holds nothing of the file afterwards.
+    """
     try:
-        return read()
+        made = read()
+        parts = getattr(made, "components", {}).values() if not isinstance(made, nn.Module) else [made]
+        copy_mapped(*(part for part in parts if isinstance(part, nn.Module)))
+        return made
     except PolydraftError:
         raise
     except UNREADABLE as error:

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
+from polydraft.core.model.mapped import copy_mapped
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.families.nextstep.config import NextStepConfig
 from polydraft.modalities.image.families.nextstep.head import NextStepHead
@@ -74,5 +75,6 @@ class NextStep:
                     found[name in head][own] = tensor.to(device, dtype)
             self.head.load_state_dict(found[True], strict=False, assign=True)
             self.backbone.load_state_dict(found[False], strict=False, assign=True)
+        copy_mapped(self.head, self.backbone)
         if wanted:
             raise ValueError(f"{len(wanted)} tensors are missing, the first is {min(wanted)}")

@@ -13,6 +13,7 @@ from polydraft.modalities.image.families.glm_image import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
+from ....mapped import mapped_files
 from .folders import FOLDERS, LIQUID_SIDE, SIZES
 
 Loaded = Callable[..., ImagePipeline]
@@ -55,6 +56,8 @@ def loaded(folder_of: Callable[[str], Path]) -> Loaded:
 
     @lru_cache
     def made(family: str, dtype: str = "float32") -> ImagePipeline:
-        return load(str(folder_of(family)), dtype=dtype, modality="image").sized(SIZES.get(family))
+        pipe = load(str(folder_of(family)), dtype=dtype, modality="image")
+        assert not mapped_files(folder_of(family))
+        return pipe.sized(SIZES.get(family))
 
     return made

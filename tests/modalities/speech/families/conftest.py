@@ -28,6 +28,8 @@ from polydraft.modalities.loading import load
 from polydraft.modalities.speech.families import neutts, tokens
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
+from ....mapped import mapped_files
+
 RATE = 16_000
 neutts_phonemes = neutts.phonemes  # before `brief` replaces it
 SNAC = {
@@ -158,7 +160,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def pipes(folders: dict[str, Path]) -> dict[str, SpeechPipeline]:
-    return {name: load(str(folder), dtype="float32") for name, folder in folders.items()}
+    loaded = {name: load(str(folder), dtype="float32") for name, folder in folders.items()}
+    assert not any(mapped_files(folder) for folder in folders.values())
+    return loaded
 
 
 @pytest.fixture(autouse=True)
