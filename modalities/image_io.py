@@ -50,7 +50,7 @@ NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")
 
 
 def open_image(
-    source: ImageFile, name: str, *, formats: Sequence[str] = FORMATS, max_pixels: int = MAX_PIXELS
+    source: ImageFile, name: str, *, formats: tuple[str, ...] = FORMATS, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
     """Return the image in a file as upright RGB, of an animation the first frame.
 
@@ -67,7 +67,7 @@ def open_image(
         return upright_rgb(image, name)
 
 
-def header_size(source: ImageFile, name: str, formats: Sequence[str] = FORMATS) -> tuple[int, int]:
+def header_size(source: ImageFile, name: str, formats: tuple[str, ...] = FORMATS) -> tuple[int, int]:
     """Return width and height of an image as its header says them, decoding nothing.
 
     Raises:
@@ -78,7 +78,7 @@ def header_size(source: ImageFile, name: str, formats: Sequence[str] = FORMATS) 
 
 
 @contextmanager
-def opened_image(source: ImageFile, name: str, formats: Sequence[str], max_pixels: int) -> Iterator[Image.Image]:
+def opened_image(source: ImageFile, name: str, formats: tuple[str, ...], max_pixels: int) -> Iterator[Image.Image]:
     """Open a file of one of `formats`, undecoded; whatever goes wrong with it is a PromptError."""
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
@@ -99,7 +99,7 @@ def opened_image(source: ImageFile, name: str, formats: Sequence[str], max_pixel
         raise PromptError(f"{name} {broken(error)}; {advice(formats)}.") from error
 
 
-def identified(file: str | Path | IO[bytes], formats: Sequence[str]) -> Image.Image:
+def identified(file: str | Path | IO[bytes], formats: tuple[str, ...]) -> Image.Image:
     """Return `Image.open`, past EXIF whose resolution Pillow's JPEG reader fails on."""
     try:
         return Image.open(file, formats=formats)
@@ -186,7 +186,7 @@ def format_of(signature: bytes) -> str | None:
     return next((name for name, pattern in SIGNATURES if pattern.match(signature)), None)
 
 
-def unidentified(signature: bytes, formats: Sequence[str]) -> str:
+def unidentified(signature: bytes, formats: tuple[str, ...]) -> str:
     """Say why Pillow found no image of `formats` in a file that begins with `signature`."""
     found = format_of(signature)
     if not signature:
@@ -204,7 +204,7 @@ def broken(error: Exception) -> str:
     return f"is cut off ({said})" if "truncated" in said.lower() else f"cannot be read ({said})"
 
 
-def advice(formats: Sequence[str]) -> str:
+def advice(formats: tuple[str, ...]) -> str:
     """Say which files are read."""
     *first, last = formats
     return f"give a whole {', '.join(first)} or {last} file"

@@ -93,7 +93,7 @@ def test_turns_remember_what_was_said(scene: Path, model: Path, monkeypatch: pyt
         (("{scene}", "--turns", "--json"), "--turns"),
         (("{scene}", "--turns", "--map", "runs.png"), "--map"),
         (("{scene}", "Why?", "--map", "runs.txt"), "runs.txt"),
-        (("{text}", "Why?"), "picture"),
+        (("{text}", "Why?"), "no image"),
     ],
 )
 def test_mistakes_are_one_sentence(scene: Path, model: Path, tmp_path: Path, words: tuple[str, ...], says: str):
