@@ -26,6 +26,8 @@ from polydraft.core.law.forced import told
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
+from polydraft.core.methods.fit import PassTimes
+from polydraft.core.model.threads import ThreadTuner
 from polydraft.core.replay import Lap, Recording, Replays, recorder_of
 from polydraft.core.rows import Departure
 from polydraft.core.state import State
@@ -50,6 +52,8 @@ class Method:
     verifier: Verifier
     sampler: Any = Sampler()
     guarantee: str = ""
+    threads: ThreadTuner = field(default_factory=ThreadTuner, repr=False, compare=False)  # of its passes on CPUs
+    pass_times: PassTimes | None = field(default=None, repr=False, compare=False)  # that drafts were sized by
     recordings: list[Recording] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -152,8 +156,9 @@ def join(method: Method, batch: Batch, prompts: list[Prompt], ids: list[int]) ->
         return
     batch.watch.lap("idle")
     batch.replays.forget()
-    seen = method.target.prefill(batch.state, prompts)
-    batch.drafts = method.drafter.begin(batch.drafts, seen)
+    with method.threads.apply():
+        seen = method.target.prefill(batch.state, prompts)
+        batch.drafts = method.drafter.begin(batch.drafts, seen)
     batch.noise.extend(method.noise(prompts))
     for request in ids:
         batch.requests[request] = Request(request, DecodeStats(method.name, method.label))
@@ -189,6 +194,7 @@ class Learnt:
     numbers: Tensor
     shape: torch.Size
     passes: int
+    positions: int  # scored by the target, of all rows
 
 
 @torch.inference_mode()
@@ -196,7 +202,13 @@ def step(method: Method, batch: Batch) -> Step:
     """One target pass over every row of `batch`; rows that end leave it."""
     batch.watch.lap("idle")  # whoever reads the steps
     work = partial(advance, method, batch)
-    made = record(batch, batch.replays.run(work, batch.watch.lap, batch.state, [batch.noise, batch.drafts]))
+    scored = batch.watch.seconds["score"]
+    with method.threads.measure() as measured:
+        learnt = batch.replays.run(work, batch.watch.lap, batch.state, [batch.noise, batch.drafts])
+        made = record(batch, learnt)
+        measured.size = learnt.positions
+    if method.pass_times is not None:
+        method.pass_times.observe(learnt.positions - 1, measured.own_seconds(batch.watch.seconds["score"] - scored))
     leave(batch, {request: batch.requests[request].finish for request in made.ended})
     batch.watch.lap("rest")
     return made
@@ -225,7 +237,7 @@ def advance(method: Method, batch: Batch, lap: Lap) -> Learnt:
     assert verdict.finish is not None
     numbers = torch.stack([verdict.counts, verdict.accepted, verdict.finish, drafted], 1)
     numbers = torch.cat([numbers.to(verdict.tokens.dtype), verdict.tokens.flatten(1)], 1)
-    return Learnt(numbers, verdict.tokens.shape, draft.passes)
+    return Learnt(numbers, verdict.tokens.shape, draft.passes, len(numbers) * (draft.size + 1))
 
 
 def decode(method: Method, batch: Batch) -> Iterator[Step]:

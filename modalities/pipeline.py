@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import fields
 from functools import cached_property, partial
@@ -27,11 +29,12 @@ from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.drafters.network.lm import IndependentLM
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
-from polydraft.core.methods.fit import ByRows, expected, pass_seconds
+from polydraft.core.methods.fit import CHECKED, ByRows, PassTimes, Timing, expected, time_passes
 from polydraft.core.methods.method import Choice, MethodContext, defaults
 from polydraft.core.methods.naming import Registry
 from polydraft.core.model.network import context as positions
-from polydraft.core.model.proof import COVERED, check, label
+from polydraft.core.model.proof import COVERED, alike_counts, check, label
+from polydraft.core.model.threads import ThreadTuner, limited, starting_level, thread_counts, undisturbed
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.generation import constraints, unheeded
 from polydraft.modalities.loading import ModelCard, causal_lm, read_weights, with_drafter
@@ -66,7 +69,9 @@ class Pipeline(ABC):
         self._drafters: dict[str, Any] = {}
         self._targets: dict[bool, CausalTarget] = {}
         self._methods: dict[tuple[str, bool], Method] = {}
-        self._sizes: dict[str, ByRows] = {}
+        self._sizes: dict[str, tuple[PassTimes, ByRows]] = {}
+        self._tuners: dict[bool, ThreadTuner] = {}
+        self._pass_times: dict[int, PassTimes] = {}
 
     def positions(self) -> int:
         """Positions that the target knows."""
@@ -152,14 +157,40 @@ class Pipeline(ABC):
         return Sampling(**own | {name: value for name, value in asked.items() if value is not None})
 
     def method(self, choice: Choice, guided: bool = False) -> Method:
-        """Everything `decode` needs but prompts; guided: whether any of them is."""
-        if (choice.name, guided) not in self._methods:
-            target = self.target(guided)
-            drafter, verifier = self.registry.build(choice, self.method_context(target))
-            self._methods[choice.name, guided] = Method(
-                choice.name, target, drafter, verifier, self.sampler, self.label(verifier.guarantee, target)
-            )
-        return self._methods[choice.name, guided]
+        """Everything `decode` needs but prompts; guided: whether any of them is.
+
+        Made again where passes were timed anew, by which drafts are sized.
+        """
+        key = choice.name, guided
+        known = self._methods.get(key)
+        if known is None or (known.pass_times is not None and known.pass_times is not self.pass_times()):
+            with self.threads(guided).apply():
+                self._methods[key] = self.built(choice, guided)
+        return self._methods[key]
+
+    def built(self, choice: Choice, guided: bool) -> Method:
+        """Build the method on the model's target."""
+        target = self.target(guided)
+        drafter, verifier = self.registry.build(choice, self.method_context(target))
+        times, _ = self._sizes.get(choice.drafter.name, (None, None))
+        sized_by = times if times is not None and times.measured else None
+        guarantee = self.label(verifier.guarantee, target)
+        threads = self.threads(guided)
+        return Method(choice.name, target, drafter, verifier, self.sampler, guarantee, threads, sized_by)
+
+    def threads(self, guided: bool = False) -> ThreadTuner:
+        """Return what chooses the number of threads of the target's passes; on accelerators nothing does."""
+        if guided not in self._tuners:
+            counts = thread_counts() if self.device.type == "cpu" else ()
+            level = starting_level(counts)
+            with limited(counts[level]) if counts else nullcontext():
+                counts = self.counts_alike(self.target(guided), counts) if len(counts) > 1 else counts
+            self._tuners[guided] = ThreadTuner(counts, min(level, max(0, len(counts) - 1)))
+        return self._tuners[guided]
+
+    def counts_alike(self, target: CausalTarget, counts: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers of threads that rows may change between and keep their bits."""
+        return alike_counts(target, counts)
 
     def label(self, guarantee: str, target: CausalTarget) -> str:
         """`guarantee` as results of this target may carry it here."""
@@ -245,24 +276,31 @@ class Pipeline(ABC):
 
     def size(self, method: str, committed: dict[int, float]) -> ByRows:
         """How much drafted a pass commits most tokens a second here: the model's τ(N) over this machine's t(N)."""
-        if method not in self._sizes:
-            self._sizes[method] = ByRows(committed, lambda: self.near, lambda: self.far)
-        return self._sizes[method]
+        times = self.pass_times()
+        if method not in self._sizes or self._sizes[method][0] is not times:
+            self._sizes[method] = times, ByRows(committed, times.near, times.far)
+        return self._sizes[method][1]
 
-    @cached_property
-    def near(self) -> dict[int, float]:
-        """t(N) of one row."""
-        return self.timed(NEAR)
+    def pass_times(self) -> PassTimes:
+        """Return t(N) with the present number of threads.
 
-    @cached_property
-    def far(self) -> dict[int, float]:
-        """t(N) as far as many rows of few nodes go; measured when rows first share a pass."""
-        return self.near | self.timed(FAR)
-
-    def timed(self, nodes: Sequence[int]) -> dict[int, float]:
-        """t(N) here."""
+        Measured anew where passes long turned out otherwise, and where repeats did not agree while others were at work
+        which no longer are.
+        """
         prompts = self.sample_prompts()[:1]
-        return pass_seconds(self.target(guided(prompts)), prompts, nodes)
+        threads = self.threads(guided(prompts))
+        count = threads.count if threads.counts else 0
+        known = self._pass_times.get(count)
+        patience = 2 * known.patience if known is not None and known.contradicted else CHECKED
+        if known is None or known.contradicted or (not known.steady and undisturbed(max(1, count))):
+            self._pass_times[count] = PassTimes(partial(self.timed, prompts, count), NEAR, FAR, patience)
+        return self._pass_times[count]
+
+    def timed(self, prompts: list[Prompt], threads: int, nodes: Sequence[int]) -> Timing:
+        """Measure t(N) with so many threads, 0 being no choice of ours."""
+        clock = time.thread_time if threads == 1 else time.perf_counter  # one thread's own time no neighbour changes
+        with limited(threads) if threads else nullcontext():
+            return time_passes(self.target(guided(prompts)), prompts, nodes, clock)
 
 
 def guided(prompts: list[Prompt]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from bisect import bisect
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,22 +20,135 @@ from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import side_by_side
 
 
-@torch.inference_mode()
+Clock = Callable[[], float]
+
+AGREEMENT = 1.25  # repeats agree where the second fastest takes at most so many times as long as the fastest
+ROUNDS, MOST_ROUNDS = 3, 8  # repeats of a measurement, and of one whose repeats do not agree
+CHECKED = 32  # passes that are compared with what was measured
+OTHERWISE = 1.6  # a pass that takes so many times as long, or as short, as measured is another kind of pass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall time of target passes by number of draft nodes."""
+
+    seconds: dict[int, float]  # of the fastest repeat: others can only slow a pass down
+    steady: bool  # whether repeats agreed
+
+    @classmethod
+    def of_repeats(cls, repeats: Mapping[int, Sequence[float]]) -> Timing:
+        """Return what `repeats`, seconds by number of nodes, come to."""
+        fastest = {count: sorted(times)[:2] for count, times in repeats.items()}
+        steady = all(times[-1] <= AGREEMENT * times[0] for times in fastest.values())
+        return cls({count: times[0] for count, times in fastest.items()}, steady)
+
+    def joined(self, other: Timing) -> Timing:
+        """Return both measurements as one."""
+        return Timing(self.seconds | other.seconds, self.steady and other.steady)
+
+
+def time_passes(
+    target: CausalTarget, prompts: list[Prompt], nodes: Sequence[int], clock: Clock = time.perf_counter
+) -> Timing:
+    """Measure t(N), again and again until repeats agree, `MOST_ROUNDS` times at most.
+
+    Args:
+        target (CausalTarget): Whose passes are timed.
+        prompts (list[Prompt]): Sequences that share the passes.
+        nodes (Sequence[int]): Numbers of draft nodes.
+        clock (Clock): Seconds; of one thread better the processor's, which others do not slow down.
+    """
+    repeats = pass_repeats(target, prompts, nodes, ROUNDS, clock)
+    while not (timing := Timing.of_repeats(repeats)).steady and len(repeats[nodes[0]]) < MOST_ROUNDS:
+        for count, times in pass_repeats(target, prompts, nodes, 1, clock).items():
+            repeats[count] += times
+    return timing
+
+
 def pass_seconds(
     target: CausalTarget, prompts: list[Prompt], nodes: Sequence[int], repeats: int = 3
 ) -> dict[int, float]:
-    """t(N): median wall time of a target pass over root and N drafted nodes, by N."""
+    """Return t(N), the median wall time of a target pass over root and N draft nodes, by N."""
+    measured = pass_repeats(target, prompts, nodes, repeats, time.perf_counter)
+    return {count: statistics.median(times) for count, times in measured.items()}
+
+
+@torch.inference_mode()
+def pass_repeats(
+    target: CausalTarget, prompts: list[Prompt], nodes: Sequence[int], repeats: int, clock: Clock
+) -> dict[int, list[float]]:
+    """Return seconds of `repeats` target passes over root and N draft nodes, by N, in turns."""
     state = target.empty()
     target.prefill(state, prompts)
     seconds: dict[int, list[float]] = {count: [] for count in nodes}
     for repeat in range(repeats + 1):
         for count in nodes:
             draft = Draft.of_chain(side_by_side(target.some(count), len(prompts)))
-            start = time.perf_counter()
+            start = clock()
             target.score(state, draft).outputs.sum().item()  # waits for the device
+            taken = clock() - start
             if repeat:  # the first round warms up
-                seconds[count].append(time.perf_counter() - start)
-    return {count: statistics.median(times) for count, times in seconds.items()}
+                seconds[count].append(taken)
+    return seconds
+
+
+class PassTimes:
+    """Time of a target pass by draft nodes on this machine, checked against the passes that follow.
+
+    Args:
+        measure (Callable[[Sequence[int]], Timing]): Measure passes of so many nodes.
+        near (Sequence[int]): Nodes that passes of one sequence have.
+        far (Sequence[int]): Nodes as far as many sequences of few nodes go; measured when sequences first share a pass.
+        patience (int): Passes that contradict the measurement before it counts as outdated.
+    """
+
+    def __init__(
+        self, measure: Callable[[Sequence[int]], Timing], near: Sequence[int], far: Sequence[int],
+        patience: int = CHECKED,
+    ) -> None:  # fmt: skip
+        self._measure, self._near, self._far, self.patience = measure, near, far, patience
+        self._known: Timing | None = None
+        self._reaches_far = False
+        self._factors: deque[float] = deque(maxlen=CHECKED)  # seconds of recent passes over what was measured
+        self.contradictions = 0  # passes in a row whose recent median contradicts the measurement
+
+    @property
+    def measured(self) -> bool:
+        """Return whether anybody has asked so far."""
+        return self._known is not None
+
+    @property
+    def steady(self) -> bool:
+        """Return whether repeats agreed, so that the measurement may be kept."""
+        return self._known is None or self._known.steady
+
+    @property
+    def contradicted(self) -> bool:
+        """Return whether passes have long turned out otherwise than measured."""
+        return self.contradictions >= self.patience
+
+    def near(self) -> Mapping[int, float]:
+        """Return t(N) of passes of one sequence."""
+        if self._known is None:
+            self._known = self._measure(self._near)
+        return self._known.seconds
+
+    def far(self) -> Mapping[int, float]:
+        """Return t(N) of passes of one sequence and of many."""
+        self.near()
+        assert self._known is not None
+        if not self._reaches_far:
+            self._known, self._reaches_far = self._known.joined(self._measure(self._far)), True
+        return self._known.seconds
+
+    def observe(self, nodes: int, seconds: float) -> None:
+        """Compare a pass over root and `nodes` draft nodes with what was measured."""
+        if self._known is None:
+            return
+        self._factors.append(seconds / interpolated(self._known.seconds, nodes))
+        if len(self._factors) == CHECKED:
+            agrees = 1 / OTHERWISE < statistics.median(self._factors) < OTHERWISE
+            self.contradictions = 0 if agrees else self.contradictions + 1
 
 
 ALIKE = 0.95  # of the best rate: less cannot be told from noise, and of equals the shorter window wastes less

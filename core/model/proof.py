@@ -18,6 +18,7 @@ from torch import Tensor
 from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedModel
 from polydraft.core.model.attention import views_alike
+from polydraft.core.model.threads import limited
 from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import side_by_side
@@ -104,6 +105,18 @@ def keeps_bits(target: CausalTarget) -> bool:
             if not torch.equal(scored[0], whole[row, : nodes + 1]):
                 return False
     return True
+
+
+@torch.inference_mode()
+def alike_counts(target: CausalTarget, counts: Sequence[int]) -> tuple[int, ...]:
+    """Return those of `counts`, numbers of threads, with which logits keep the bits that they have with the first."""
+    scored = []
+    for count in counts:
+        with limited(count):
+            state, prompts = tried(target, range(len(LENGTHS)))
+            scored.append([target.score(state, draft).outputs for draft in drafts(target, len(prompts), 20)])
+    alike = [all(map(torch.equal, logits, scored[0])) for logits in scored]
+    return tuple(count for count, same in zip(counts, alike, strict=True) if same)
 
 
 def wider(target: CausalTarget, state: State, draft: Draft, further: int) -> Tensor:

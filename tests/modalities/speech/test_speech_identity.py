@@ -13,6 +13,7 @@ import torch
 
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.law.sampling import RepetitionAware, Sampling
+from polydraft.core.methods.fit import Timing
 from polydraft.core.methods.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
@@ -50,14 +51,12 @@ def test_trees_are_fitted_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     for cost in (1.0, 0.02, 0.0):  # of a column, passes
         timed: list[int] = []
 
-        def seconds(target, asked, nodes, cost=cost, timed=timed):
+        def seconds(target, asked, nodes, clock, cost=cost, timed=timed):
             timed.append(len(asked))
-            return {count: 1 + cost * count for count in nodes}
+            return Timing({count: 1 + cost * count for count in nodes}, steady=True)
 
-        monkeypatch.setattr("polydraft.modalities.pipeline.pass_seconds", seconds)
-        for known in ("near", "far"):
-            pipe.__dict__.pop(known, None)
-        pipe._sizes.clear()
+        monkeypatch.setattr("polydraft.modalities.pipeline.time_passes", seconds)
+        pipe._pass_times.clear()
         for method in ("vadusa", "medusa", "vadusa"):
             fitted = pipe.fitted(method)
             found.append((fitted["nodes"](1), fitted["nodes"](8)))

@@ -72,6 +72,9 @@ class MARPipeline(LatentTokens):
         """Sums round differently among other rows, and nothing here keeps their order."""
         return TIES_APART if guarantee == "identical" else guarantee
 
+    def counts_alike(self, target: Any, counts: Sequence[int]) -> tuple[int, ...]:
+        return tuple(counts)  # nothing is promised of their bits
+
     def adapted(self, guided: bool) -> Any:
         return MARTarget(self.target_model, self.sampler, guided=guided)
 
@@ -88,6 +91,7 @@ class MARPipeline(LatentTokens):
             other = copy(self)
             other.sets = Sets.of(self.config.length, iterations)
             other._targets, other._methods, other.context = {}, {}, 1 + iterations
+            other._tuners, other._sizes, other._pass_times = {}, {}, {}
             vars(other).pop("sampler", None)
             self._others[iterations] = other
         return self._others[iterations]

@@ -1,0 +1,83 @@
+"""What passes take is measured, kept while it is true, and measured again where it is not; clocks are made up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from polydraft.core.methods.fit import CHECKED, MOST_ROUNDS, PassTimes, Timing, time_passes
+
+NODES = (0, 4)
+
+
+def clock_of(seconds: Iterator[float]) -> Callable[[], float]:
+    """A clock between whose readings, two and two, lie `seconds`."""
+    now = 0.0
+    waits = itertools.chain.from_iterable((0.0, step) for step in seconds)
+
+    def clock() -> float:
+        nonlocal now
+        now += next(waits)
+        return now
+
+    return clock
+
+
+@pytest.mark.parametrize("slow", [set(), {2}, {2, 3, 4, 5}, set(range(2, 200, 3))], ids=len)
+def test_time_passes_keeps_the_fastest_repeat(lab, slow: set[int]) -> None:
+    made = lab()
+    taken = (9.0 if index in slow else 1.0 + index % 2 for index in itertools.count())  # the sizes take turns
+    timing = time_passes(made.target(), made.prompts[:1], NODES, clock_of(taken))
+    assert timing == Timing({0: 1.0, 4: 2.0}, steady=True)
+
+
+def test_time_passes_under_load_is_unsteady_and_ends(lab) -> None:
+    made, passes = lab(), []
+    taken = (passes.append(step) or 2.0**-step for step in itertools.count())  # every pass faster than the last
+    timing = time_passes(made.target(), made.prompts[:1], NODES, clock_of(taken))
+    assert not timing.steady and len(passes) <= 4 * MOST_ROUNDS * len(NODES)
+
+
+def test_timing_needs_agreement_at_every_size() -> None:
+    assert Timing.of_repeats({0: [1.0, 5.0, 1.2], 4: [2.0, 2.1]}).steady
+    assert not Timing.of_repeats({0: [1.0, 1.0], 4: [2.0, 2.9]}).steady
+    assert not Timing({0: 1.0}, True).joined(Timing({64: 9.0}, False)).steady
+
+
+def times_of(measured: list[tuple[int, ...]], patience: int = CHECKED) -> PassTimes:
+    def measure(nodes: Sequence[int]) -> Timing:
+        measured.append(tuple(nodes))
+        return Timing({count: 1.0 + 0.1 * count for count in nodes}, steady=True)
+
+    return PassTimes(measure, (0, 8), (64,), patience)
+
+
+def test_pass_times_measure_once_when_asked() -> None:
+    measured: list[tuple[int, ...]] = []
+    times = times_of(measured)
+    times.observe(4, 99.0)  # nobody has asked: there is nothing to contradict
+    assert not times.measured and not measured and times.steady and not times.contradicted
+    assert times.near() == times.near() == {0: 1.0, 8: 1.8}
+    assert times.far()[64] == pytest.approx(7.4) and times.far().keys() >= {0, 8, 64}
+    assert measured == [(0, 8), (64,)] and times.measured
+
+
+@pytest.mark.parametrize("factor", [0.3, 4.0])
+def test_pass_times_are_contradicted_by_passes_that_last(factor: float) -> None:
+    times = times_of([], patience=10)
+    times.near()
+    for _ in range(CHECKED + 8):
+        times.observe(4, 1.4 * factor)
+    assert not times.contradicted  # patience is not over yet
+    times.observe(4, 1.4 * factor)
+    assert times.contradicted
+
+
+def test_pass_times_survive_single_slow_passes() -> None:
+    times = times_of([], patience=10)
+    times.near()
+    for index in range(1000):
+        times.observe(8, 1.8 * (50.0 if index % 3 == 0 else 1.2))
+    assert not times.contradicted
