@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
+from typing import Any
 
 import typer
 
@@ -97,9 +98,17 @@ def check_device() -> Check:
 
 
 def check_threads() -> Check:
+    """Report how many threads passes may use, and whether others take their cores right now."""
     import torch
 
-    return Check("threads", OK, f"{torch.get_num_threads()} for torch")
+    from polydraft.core.model.threads import cgroup_quota, thread_counts, undisturbed, usable_cores
+
+    most, quota = thread_counts()[0], cgroup_quota()
+    limit = f", control group's quota {quota:g}" if quota < float("inf") else ""
+    detail = f"up to {most} a pass (torch {torch.get_num_threads()}, usable cores {usable_cores()}{limit})"
+    if any(undisturbed(most) for _ in range(3)):
+        return Check("threads", OK, f"{detail}, undisturbed")
+    return Check("threads", WARNING, f"{detail}; other processes take the cores, so passes use fewer while they last")
 
 
 def check_glyphs() -> Check:
@@ -130,13 +139,22 @@ def check_models() -> list[Check]:
             for kind in card.drafters:
                 pipe.drafter(kind)
             earned = ", ".join(f"{dtype} {promise(card.name, dtype)}" for dtype in ("bfloat16", "float32"))
+            steady = sized_steadily(pipe)
         except PolydraftError as error:
             checks.append(Check(card.name, BROKEN, str(error)))
         else:
             drafters = ", ".join(card.drafters) or "none"
             detail = f"{size:.1f} MB, sha256 {digest.hexdigest()[:12]}, {earned}; drafters: {drafters}"
-            checks.append(Check(card.name, OK, detail))
+            if not steady:
+                detail += "; timings of passes disagree, so drafts are sized anew once the machine is quiet"
+            checks.append(Check(card.name, OK if steady else WARNING, detail))
     return checks or [Check("models", BROKEN, "none is embedded; install polydraft again")]
+
+
+def sized_steadily(pipe: Any) -> bool:
+    """Return whether the timings agree that the drafts of the model's default method are sized by, if any are."""
+    times = pipe.method(pipe.default_method).pass_times
+    return times is None or times.steady
 
 
 def promise(name: str, dtype: str) -> str:

@@ -19,7 +19,6 @@ from polydraft.core.law.noise import gumbel, row_keys
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import side_by_side
 
-
 Clock = Callable[[], float]
 
 AGREEMENT = 1.25  # repeats agree where the second fastest takes at most so many times as long as the fastest

@@ -30,9 +30,10 @@ except ImportError:  # Windows counts no preemptions; its passes are judged by t
     resource = None  # type: ignore[assignment]
 
 SHARE = 0.9  # of a pass that the calling thread runs, at least, while its cores are its own
+SLOWER = 3  # times the fastest pass of its size: a host that takes its cores away shows in nothing else
 WINS = 0.95  # a count replaces the present one where its passes take less than this of the present one's
 RECENT = 5  # passes whose median stands for a count
-FIRST_WAIT, LONGEST_WAIT = 8, 512  # passes before a count that lost is tried again
+FIRST_WAIT, LONGEST_WAIT = 8, 128  # passes before a count that lost is tried again
 MOST_TRIES = 4  # passes of a trial, where none has a size that was timed before
 PROBE_SECONDS = 0.01
 PROBE_REGIONS = 200
@@ -78,7 +79,7 @@ class Measured:
     usage: Usage | None = None
 
     def own_seconds(self, seconds: float) -> float:
-        """Return which part of `seconds` of the pass was spent computing: of one thread all but its waiting for a core."""
+        """Return the part of `seconds` that was spent computing, as far as one thread can tell it from waiting."""
         return seconds * min(1.0, self.usage.running) if self.usage and self.threads == 1 else seconds
 
 
@@ -98,6 +99,7 @@ class ThreadTuner:
         self.trial: int | None = None  # index of the count that is being tried
         self.tries = 0
         self.times: dict[tuple[int, int], deque[float]] = {}  # seconds of recent passes, by level and size
+        self.fastest: dict[tuple[int, int], float] = {}  # seconds, by level and size
         self.disturbed: deque[bool] = deque(maxlen=RECENT)  # which recent passes others disturbed
         self.wait = {+1: 0, -1: FIRST_WAIT}  # passes before fewer (+1) and more (-1) threads may be tried
         self.patience = {+1: FIRST_WAIT, -1: FIRST_WAIT}
@@ -143,11 +145,12 @@ class ThreadTuner:
         if self.trial is not None:
             self.judge_trial(size)
         else:
-            self.consider_trial(usage)
+            fastest = self.fastest[level, size] = min(usage.seconds, self.fastest.get((level, size), usage.seconds))
+            self.consider_trial(usage.disturbed or usage.seconds > SLOWER * fastest)
 
-    def consider_trial(self, usage: Usage) -> None:
+    def consider_trial(self, disturbed: bool) -> None:
         """Try fewer threads where passes are disturbed, and more where they no longer are."""
-        self.disturbed.append(usage.disturbed)
+        self.disturbed.append(disturbed)
         self.wait = {step: left - 1 for step, left in self.wait.items()}
         self.settled = self.settled + 1 if self.level == 0 else 0
         if self.settled >= self.patience[-1]:
@@ -155,7 +158,7 @@ class ThreadTuner:
         mostly = 2 * sum(self.disturbed) > len(self.disturbed)  # a single one of many may be chance
         if mostly and self.level + 1 < len(self.counts) and self.wait[+1] <= 0:
             self.begin_trial(self.level + 1)
-        elif not usage.disturbed and self.level > 0 and self.wait[-1] <= 0:
+        elif not disturbed and self.level > 0 and self.wait[-1] <= 0:
             if self.quiet(self.counts[self.level - 1]):
                 self.begin_trial(self.level - 1)
             else:
@@ -221,12 +224,12 @@ def thread_counts() -> tuple[int, ...]:
 
 def starting_level(counts: Sequence[int]) -> int:
     """Return the index of the count to begin with: the highest, or one thread while others are at work."""
-    return 0 if len(counts) < 2 or undisturbed(counts[0]) else len(counts) - 1
+    return 0 if len(counts) < 2 or any(undisturbed(counts[0]) for _ in range(2)) else len(counts) - 1
 
 
 def undisturbed(threads: int) -> bool:
-    """Return whether `threads` have cores of their own right now; one disturbance may be chance, and is asked after."""
-    return any(not probe(threads).disturbed for _ in range(2))
+    """Return whether `threads` have cores of their own right now; takes `PROBE_SECONDS` at most, and one more wait."""
+    return not probe(threads).disturbed
 
 
 def probe(threads: int) -> Usage:
@@ -243,7 +246,7 @@ def probe(threads: int) -> Usage:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may keep busy: its affinity's, or its control group's quota if that is less."""
+    """Return how many cores this process may keep busy, by its affinity and its control group's quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min(affinity, cgroup_quota())))
 

@@ -291,6 +291,14 @@ def test_doctor_names_a_torchaudio_that_cannot_import(monkeypatch: pytest.Monkey
     assert check.status == doctor.WARNING and "broken" in check.detail and "undefined symbol" in check.detail
 
 
+@pytest.mark.parametrize(("quiet", "status", "says"), [(True, "ok", "undisturbed"), (False, "warning", "fewer")])
+def test_doctor_tells_of_neighbours(quiet: bool, status: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polydraft.core.model.threads.undisturbed", lambda threads: quiet)
+    monkeypatch.setattr("polydraft.core.model.threads.cgroup_quota", lambda: 1.5)
+    check = doctor.check_threads()
+    assert check.status == status and says in check.detail and "up to 1 a pass" in check.detail and "1.5" in check.detail
+
+
 def test_doctor_names_what_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "0.1")
     assert doctor.check_package("numpy").status == doctor.BROKEN

@@ -9,6 +9,7 @@ polydraft bench noise --vocab 152000 --columns 16
 polydraft bench levels --model tiny-vlm
 polydraft bench roofline --shape llava-1.6-7b
 polydraft bench against ../before --model ../before/assets/models/tiny-image --methods "jacobi,eagle2"
+polydraft bench neighbours --model tiny-image --methods "ar,local" --loops 0,1,2
 """
 
 from __future__ import annotations
@@ -169,4 +170,24 @@ def against(
     run(
         checkout=checkout, model=model, methods=methods, prompts=prompts, repeats=repeats,
         guidance_scale=guidance_scale, output=output, json=as_json,
+    )  # fmt: skip
+
+
+@app.command("neighbours")
+def neighbours(
+    model: Model = "tiny-image",
+    methods: Annotated[str, typer.Option(help="Beside plain decoding, between commas.")] = "best",
+    loops: Annotated[str, typer.Option(help="Busy loops that run beside it, separated by commas.")] = "0,1,2",
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts a turn.")] = 2,
+    repeats: Repeats = 3,
+    checkout: Annotated[Path | None, typer.Option(help="Another checkout whose engine runs in the same turns.")] = None,
+    output: Output = None,
+    as_json: Results = False,
+) -> None:
+    """Decode alone and beside processes that keep cores busy, in turns."""
+    from polydraft.apps.bench.engine.neighbours import run
+
+    run(
+        model=model, methods=methods, loops=loops, prompts=prompts, repeats=repeats, checkout=checkout,
+        output=output, json=as_json,
     )  # fmt: skip

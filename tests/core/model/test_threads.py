@@ -102,6 +102,16 @@ def test_tuner_reacts_at_once_when_neighbours_come_back() -> None:
         machine.run(tuner, LONGEST_WAIT)
 
 
+def test_tuner_notices_passes_several_times_slower() -> None:
+    """A host that takes cores from a virtual machine shows neither in shares nor in preemptions."""
+    machine = Machine(SMALL)
+    tuner = tuner_on(machine)
+    machine.run(tuner, 50)
+    for _ in range(10):
+        tuner.observe(8, Usage({2: 300.0, 1: 12.0}[tuner.count], 1.0, 0))
+    assert tuner.level == 1
+
+
 def test_tuner_of_large_model_keeps_all_threads() -> None:
     """What barriers lose is little of a long pass, where the second core is worth more."""
     machine = Machine({2: 5000.0, 1: 9500.0}, 1)

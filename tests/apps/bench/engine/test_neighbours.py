@@ -1,0 +1,50 @@
+"""`polydraft bench neighbours`: which engine ran beside how many loops, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polydraft.apps.bench.engine import against, neighbours
+
+from ...command_line import assert_refused, run
+
+# takes as many seconds as there are busy loops beside it, and one
+WORKER = """
+import json, subprocess, sys
+print(json.dumps("ready"), flush=True)
+for line in sys.stdin:
+    method, prompts, settings = json.loads(line)
+    parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(__import__("os").getpid())], capture_output=True, text=True)
+    beside = subprocess.run(["ps", "-o", "args=", "--ppid", parent.stdout.strip()], capture_output=True, text=True)
+    loops = beside.stdout.count("while True: pass")
+    print(json.dumps([20.0 * (1 + loops), 20, 20]), flush=True)
+"""
+
+
+def test_neighbours_runs_loops_beside_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    monkeypatch.setattr(against, "WORKER", worker)
+    out = tmp_path / "out"
+    done = run("bench", "neighbours", "--model", "tiny-vlm", "--loops", "2,1", "--repeats", "1", "--json", "-o", out)
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["method"], row["loops"]) for row in rows] == [
+        (method, loops) for method in ("ar", "hydra") for loops in (0, 1, 2)
+    ]
+    for row in rows:
+        assert row["seconds_a_token"]["median"] == row["factor"]["median"] == 1 + row["loops"]
+    assert {path.name for path in out.iterdir()} == {"neighbours.json", "neighbours.md", "neighbours.png"}
+
+
+def test_neighbours_refuses_what_it_cannot_run(tmp_path: Path) -> None:
+    assert_refused(run("bench", "neighbours", "--loops", "many"), "--loops")
+    assert_refused(run("bench", "neighbours", "--checkout", tmp_path), "no checkout")
+
+
+def test_busy_loops_end_with_their_block() -> None:
+    with pytest.raises(ValueError), neighbours.busy_loops(1):
+        raise ValueError
