@@ -140,14 +140,14 @@ class Server(uvicorn.Server):
     app may be exchanged while it runs. most: connections that may be open.
     """
 
-    def __init__(self, app: ASGIApp, listening: socket.socket, *, keep_alive: int, websockets: bool = False) -> None:
+    def __init__(self, app: ASGIApp, listening: socket.socket, *, keep_alive: int) -> None:
         self.app, self.listening = app, listening
         self.most = most_connections()
         self.told_at = float("-inf")
         self.tasks: set[asyncio.Task[None]] = set()
         super().__init__(
             uvicorn.Config(
-                self.current, interface="asgi3", http=Connection, ws="auto" if websockets else "none", lifespan="off",
+                self.current, interface="asgi3", http=Connection, ws="none", lifespan="off",
                 log_config=None, access_log=False, server_header=False, timeout_keep_alive=keep_alive,
                 timeout_graceful_shutdown=LAST_WORDS, headers=[("keep-alive", f"timeout={keep_alive}")],
             )

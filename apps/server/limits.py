@@ -7,6 +7,8 @@ from collections import Counter
 
 from polydraft.apps.server.errors import TooBusy
 
+LARGEST_PICTURE = 24_000_000  # bytes of a picture's file, sent in Base64 or uploaded
+LARGEST_BODY = 32 * 2**20  # bytes; such a picture in Base64, and the rest of a request
 LONGEST_WAIT = 30  # seconds that a client is told to wait at most
 RECENT = 0.2  # weight of the newest request in how long requests take
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from polydraft.apps.server.api.app import create_app, create_engine, guarded
+from polydraft.apps.server.api.sessions import Sessions
 from polydraft.apps.server.connections import Server
 from polydraft.apps.server.engine.engine import Engine, ModelChoice
 from polydraft.apps.server.listening import address
@@ -50,15 +51,16 @@ class StopSignals:
 async def serve(settings: Settings, listening: socket.socket, publish: Publish, signals: StopSignals) -> Engine:
     """Serve until a signal comes; return the engine, whose compute thread may still be busy after a second one."""
     engine = create_engine(settings)
-    bare = guarded(create_app(settings.model_copy(update={"ui": False}), engine), settings)
-    server = Server(bare, listening, keep_alive=settings.keep_alive, websockets=settings.ui)
+    sessions = Sessions()
+    bare = guarded(create_app(settings.model_copy(update={"ui": False}), engine), settings, sessions)
+    server = Server(bare, listening, keep_alive=settings.keep_alive)
     async with server.running():
         try:
             loading = engine.start(choices(settings), publish, settings.threads)
             if await unless(signals.finish, loading):
                 app = create_app(settings, engine)
                 async with app.router.lifespan_context(app):
-                    server.app = guarded(app, settings)
+                    server.app = guarded(app, settings, sessions)
                     announce(settings, listening, publish)
                     await unless(signals.finish, server.failed())
                     await drain(engine, server, settings.drain, signals, publish)

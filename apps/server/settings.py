@@ -29,11 +29,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from polydraft.apps.server.limits import LARGEST_BODY
 from polydraft.core.errors import InvalidArgument
 
 EMBEDDED = ("tiny-image", "tiny-speech", "tiny-vlm")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-MEGABYTE = 2**20
 OPTIONS = {"model": "models", "allow_host": "hosts", "queue": "max_queue", "cors_origin": "cors_origins"}
 """Fields whose option has another name, by that name."""
 
@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     deadline: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     drain: Annotated[float, Field(ge=0, le=3600)] = 30.0
     keep_alive: Annotated[int, Field(ge=1, le=86_400)] = 120  # longer than Go's 90 s and load balancers' 60 s
-    max_body: Annotated[int, Field(ge=1024, description="Bytes.")] = 32 * MEGABYTE
+    max_body: Annotated[int, Field(ge=1024, description="Bytes.")] = LARGEST_BODY
     max_pixels: Annotated[int, Field(ge=64)] = 16_000_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     ui: bool = True

@@ -23,6 +23,7 @@ from polydraft.apps.server.api.paths import HeadAsGet, RootPath
 from polydraft.apps.server.api.ranges import IgnoreUnusableRanges
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.routes import chat, images, service, speech
+from polydraft.apps.server.api.sessions import Sessions
 from polydraft.apps.server.engine.engine import Engine, Limits
 from polydraft.apps.server.settings import Settings
 
@@ -54,9 +55,11 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
     return app
 
 
-def guarded(app: FastAPI, settings: Settings) -> ASGIApp:
-    """What is to be served: `app` behind its guards."""
-    served: ASGIApp = Guards(HeadAsGet(app), settings.key, settings.names, settings.max_body)
+def guarded(app: FastAPI, settings: Settings, sessions: Sessions | None = None) -> ASGIApp:
+    """What is to be served: `app` behind its guards. sessions: of browsers; where several applications share them."""
+    served: ASGIApp = Guards(
+        HeadAsGet(app), settings.key, settings.names, settings.max_body, settings.cors_origins, sessions or Sessions()
+    )
     if settings.root_path:
         served = RootPath(served, settings.root_path)
     if settings.cors_origins:

@@ -1,4 +1,4 @@
-"""What stands before every request: an id, whose name it was sent to, a key, and how large it may be.
+"""What stands before every request: an id, whose name it was sent to, from which site, a key, and how large it may be.
 
 `Guards` wraps the whole application, pages and files mounted in it included, as plain ASGI, so that streams and
 disconnects pass through untouched.
@@ -11,8 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,14 +19,20 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polydraft.apps.server.api import envelope
+from polydraft.apps.server.api.origins import is_navigation, is_refused
 from polydraft.apps.server.api.paths import route_path
+from polydraft.apps.server.api.sessions import Sessions, set_cookie
+from polydraft.apps.server.limits import LARGEST_BODY
 
 log = logging.getLogger("polydraft.access")
 
 OPEN = frozenset({"/health", "/ready"})  # paths that need no key
 PROBES = OPEN | {"/metrics"}  # paths that are asked by address, under whatever name
-COOKIE = "polydraft_key"
 PAGE = "/ui"
+SECURITY_HEADERS = {  # of every answer that does not say otherwise
+    "content-security-policy": "frame-ancestors 'none'", "x-frame-options": "DENY", "x-content-type-options": "nosniff",
+    "cross-origin-resource-policy": "same-origin", "referrer-policy": "same-origin",
+}  # fmt: skip
 
 
 class TooLarge(Exception):
@@ -37,21 +42,23 @@ class TooLarge(Exception):
 @dataclass(frozen=True)
 class Guards:
     """key: what callers must show; empty: nothing. hosts: names this server answers to; empty: any. most: bytes of a
-    body."""
+    body. origins: of other sites whose pages may use the server."""
 
     app: ASGIApp
     key: str = ""
     hosts: Collection[str] = ()
-    most: int = 32 * 2**20
+    most: int = LARGEST_BODY
+    origins: Collection[str] = ()
+    sessions: Sessions = field(default_factory=Sessions)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            allowed = scope["type"] != "websocket" or self.known(Headers(scope=scope))
-            await (self.app(scope, receive, send) if allowed else refuse_socket(send))
+            await (refuse_socket(send) if scope["type"] == "websocket" else self.app(scope, receive, send))
             return
         headers = Headers(scope=scope)
         state = scope.setdefault("state", {})
         id = state["request_id"] = state.get("request_id") or f"req_{secrets.token_hex(8)}"
+        cookie = self.begin_session(scope, headers)
         begun, status, received, over, started = time.monotonic(), 0, 0, False, False
 
         async def counted() -> Message:
@@ -69,25 +76,17 @@ class Guards:
                 return  # what the application makes of a body that broke off
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
-                MutableHeaders(scope=message)["x-request-id"] = id
+                said = MutableHeaders(scope=message)
+                said["x-request-id"] = id
+                for name, value in SECURITY_HEADERS.items():
+                    said.setdefault(name, value)
+                if cookie and status < 400:
+                    said.append("set-cookie", cookie)
             await send(message)
 
         try:
-            if not (route_path(scope) in PROBES or self.at_home(headers)):
-                await envelope.answer(403, "this server is not known by that name.", "unknown_host")(
-                    scope, receive, marked
-                )
-            elif self.key and (page := self.entered(scope)):
-                await self.let_in(page)(scope, receive, marked)
-            elif self.key and route_path(scope) not in OPEN and not self.known(headers):
-                await envelope.answer(
-                    401, "the key is missing or wrong; send it as Authorization: Bearer KEY.", "invalid_api_key",
-                    headers={"www-authenticate": "Bearer"},
-                )(scope, receive, marked)  # fmt: skip
-            elif (length := headers.get("content-length", "0")).isdecimal() and int(length) > self.most:
-                await self.too_large()(scope, receive, marked)
-            else:
-                await self.app(scope, counted, marked)
+            refused = self.answer_first(scope, headers)
+            await (refused(scope, receive, marked) if refused else self.app(scope, counted, marked))
         except TooLarge:
             pass  # said below
         finally:
@@ -98,21 +97,53 @@ class Guards:
             told = {"id": id, "method": scope["method"], "path": scope["path"], "status": status, "seconds": spent}
             log.info("request", extra={"fields": told | scope["state"].get("told", {})})
 
+    def answer_first(self, scope: Scope, headers: Headers) -> ASGIApp | None:
+        """Return what is answered instead of the application, or None where the request goes on to it."""
+        path = route_path(scope)
+        if not (path in PROBES or self.at_home(headers)):
+            return envelope.answer(403, "this server is not known by that name.", "unknown_host")
+        if is_refused(scope["method"], is_page(scope), headers, self.origins):
+            return envelope.answer(
+                403, "pages of other sites may not use this server; allow their origin when you start it.", "cross_site"
+            )
+        if page := self.entered(scope):
+            return RedirectResponse(page, 303, {"cache-control": "no-store"})
+        if self.key and path not in OPEN and not (scope["state"]["has_cookie"] or self.known(headers)):
+            return envelope.answer(
+                401, "the key is missing or wrong; send it as Authorization: Bearer KEY.", "invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )  # fmt: skip
+        if (length := headers.get("content-length", "0")).isdecimal() and int(length) > self.most:
+            return self.too_large()
+        return None
+
     def too_large(self) -> ASGIApp:
         return envelope.answer(413, f"the body has more than {self.most} bytes; send less.", "body_too_large")
 
+    def begin_session(self, scope: Scope, headers: Headers) -> str:
+        """Note whose request it is in `state`; return the cookie to set where a browser opens the page without one.
+
+        `session` is the cookie's, or the address that the request comes from; `has_cookie` says which. A server with a
+        key gives cookies for the key alone.
+        """
+        state, port = scope["state"], (scope.get("server") or ("", 0))[1] or 0
+        id = self.sessions.session_id(headers.get("cookie", ""), port)
+        state["session"], state["has_cookie"] = id or (scope.get("client") or ("",))[0], bool(id)
+        opens = is_page(scope) and scope["method"] == "GET" and is_navigation(headers)
+        if id or not opens or not (self.entered(scope) if self.key else route_path(scope).rstrip("/") == PAGE):
+            return ""
+        state["session"], value = self.sessions.issue(port)
+        return set_cookie(value, port, scope.get("root_path", ""), scope.get("scheme") == "https")
+
     def entered(self, scope: Scope) -> str:
-        """The page that is opened with the key in its address, as browsers must, without it; empty where none is."""
+        """Return the page's address without the key that it is opened with, as browsers must; "" where none is."""
         asked = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        if not route_path(scope).startswith(PAGE) or not same(asked.pop("key", [""])[0], self.key):
+        shown = asked.pop("key", None)
+        if shown is None or scope["method"] not in ("GET", "HEAD") or not is_page(scope):
+            return ""
+        if self.key and not same(shown[0], self.key):
             return ""
         return scope["path"] + ("?" + urlencode(asked, doseq=True) if asked else "")
-
-    def let_in(self, page: str) -> ASGIApp:
-        """A cookie instead of the key in the address."""
-        answer = RedirectResponse(page, 303)
-        answer.set_cookie(COOKIE, self.key, httponly=True, samesite="strict")
-        return answer
 
     def at_home(self, headers: Headers) -> bool:
         """Whether the request means this server; pages of other sites cannot fake that."""
@@ -123,17 +154,14 @@ class Guards:
         return name.lower() in self.hosts
 
     def known(self, headers: Headers) -> bool:
-        """Whether the key is shown, as a bearer token or as the cookie that pages get."""
-        if not self.key:
-            return True
+        """Whether the key is shown, as a bearer token."""
         scheme, _, shown = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and same(shown.strip(), self.key):
-            return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and same(cookie.value, self.key)
+        return scheme.lower() == "bearer" and same(shown.strip(), self.key)
+
+
+def is_page(scope: Scope) -> bool:
+    """Return whether the path belongs to the page."""
+    return f"{route_path(scope)}/".startswith(f"{PAGE}/")
 
 
 def same(shown: str, key: str) -> bool:

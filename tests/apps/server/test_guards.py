@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from polydraft.apps.server.api.app import create_app, create_engine, guarded
+from polydraft.apps.server.api.sessions import LIFETIME
 from polydraft.apps.server.settings import Settings, settings
 from polydraft.core.errors import InvalidArgument
 
@@ -35,8 +36,8 @@ KEYED = Settings(api_key="sesame", ui=False)
     [
         ({}, False), ({"authorization": "Bearer sesame"}, True), ({"authorization": "bearer  sesame"}, True),
         ({"authorization": "Bearer Sesame"}, False), ({"authorization": "sesame"}, False),
-        ({"authorization": "Basic sesame"}, False), ({"cookie": "polydraft_key=sesame"}, True),
-        ({"cookie": "polydraft_key=other"}, False), ({"cookie": "\x01=;;"}, False),
+        ({"authorization": "Basic sesame"}, False), ({"cookie": "polydraft_key=sesame"}, False),
+        ({"cookie": "polydraft_session_8000=sesame"}, False), ({"cookie": "\x01=;;"}, False),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/version", "/openapi.json", "/ui", "/nothing"])
@@ -51,10 +52,24 @@ def test_a_browser_shows_the_key_once_and_gets_a_cookie() -> None:
     answer = fetch(KEYED, "/ui?key=sesame")
     assert answer.status_code == 303 and answer.headers["location"] == "/ui"
     cookie = answer.headers["set-cookie"]
-    assert cookie.startswith("polydraft_key=sesame") and "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+    assert cookie.startswith("polydraft_session_8000=") and "sesame" not in cookie
+    assert {"HttpOnly", "SameSite=strict", f"Max-Age={LIFETIME}"} <= set(cookie.split("; "))
     linked = fetch(KEYED, "/ui/?tab=speak&key=sesame&text=a%26b")
     assert linked.headers["location"] == "/ui/?tab=speak&text=a%26b"  # what a shared link restores, without the key
     assert fetch(KEYED, "/ui?key=guess").status_code == 401 == fetch(KEYED, "/v1/models?key=sesame").status_code
+    assert "set-cookie" not in fetch(KEYED, "/ui?key=guess").headers
+    assert fetch(KEYED, "/ui?key=sesame", method="POST").status_code == 401
+
+
+def test_a_key_that_nobody_asked_for_does_not_stay_in_the_address() -> None:
+    assert fetch(Settings(ui=False), "/ui/?key=sesame&tab=ask").headers["location"] == "/ui/?tab=ask"
+
+
+def test_a_key_in_the_address_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="polydraft.access"):
+        fetch(KEYED, "/ui?key=sesame")
+        fetch(KEYED, "/ui?key=sesam")
+    assert len(caplog.records) == 2 and not any("sesam" in str(vars(record)) for record in caplog.records)
 
 
 def test_health_and_readiness_need_no_key() -> None:
