@@ -7,10 +7,13 @@ restored({"seed": "7", "temperature": "warm"}, {"seed": 0, "temperature": 0.7}) 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
+
+LONGEST = 20_000  # characters of a setting
 
 
 def link(tab: str, settings: Mapping[str, Any]) -> str:
@@ -42,6 +45,15 @@ def restored(query: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, An
     return found
 
 
+def remembered(text: str) -> dict[str, str]:
+    """Return what a browser remembered before a reload, as a link would spell it; {} of anything else."""
+    try:
+        values = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return {name: str(value) for name, value in values.items()} if isinstance(values, dict) else {}
+
+
 def read(text: str, own: Any) -> Any:
     """`text` as a value like `own`; None if it is none."""
     if isinstance(own, bool):
@@ -52,4 +64,4 @@ def read(text: str, own: Any) -> Any:
         except ValueError:
             return None
         return value if math.isfinite(value) else None
-    return text[:4000]
+    return text[:LONGEST]

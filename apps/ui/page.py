@@ -8,6 +8,7 @@ Nothing is asked of another host: no fonts, no scripts, no analytics, no share l
 
 from __future__ import annotations
 
+import json
 import os
 from importlib.resources import files
 from typing import Any
@@ -16,26 +17,29 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before Gradio is imported
 
 import gradio as gr
 from fastapi import FastAPI, Response
+from starlette.routing import Mount
 
 import polydraft
 from polydraft.apps.server.engine.engine import Engine
-from polydraft.apps.ui.again import restored
+from polydraft.apps.server.limits import LARGEST_PICTURE
+from polydraft.apps.ui.again import remembered, restored
+from polydraft.apps.ui.gate import Gate
 from polydraft.apps.ui.scenes import thumbnails
 from polydraft.apps.ui.sounds import Sounds
 from polydraft.apps.ui.tabs import ask, compare, draw, models, speak
-from polydraft.apps.ui.tabs.desk import AT_ONCE, Desk, Offer, html
+from polydraft.apps.ui.tabs.desk import AT_ONCE, PRIVATE, Desk, Offer, html
 from polydraft.apps.ui.theme import theme
-from polydraft.apps.ui.upload import uploads_only
+from polydraft.apps.ui.upload import Uploads, upload_folder, uploads_only
 from polydraft.apps.ui.views import chrome
 
 TABS = {"draw": ("Draw", draw.tab), "speak": ("Speak", speak.tab), "ask": ("Ask", ask.tab),
         "compare": ("Compare", compare.tab), "models": ("Models", models.tab)}  # fmt: skip
-LARGEST_UPLOAD = "8mb"
 WAITING = 64  # events in the queue; the engine has its own
 
 
 def build(engine: Engine, sounds: Sounds | None = None) -> gr.Blocks:
     """All of it, for an engine that has started. sounds: where a player fetches speech from (`mount` serves them)."""
+    upload_folder()  # before Gradio's components ask where theirs is
     at = Desk(engine, sounds or Sounds(), offers(engine))
     with gr.Blocks(title="polydraft", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         html(chrome.head(polydraft.__version__), elem_id="head")
@@ -59,25 +63,34 @@ def offers(engine: Engine) -> dict[str, Offer]:
 
 
 def opened(page: gr.Blocks, tabs: gr.Tabs, at: Desk) -> None:
-    """A link's tab is shown and its settings stand in the controls."""
-    boxes = [(tab, name, box) for tab, named in at.links.items() for name, box in named.items()]
+    """A link's tab is shown and its settings stand in the controls; after a reload those that stood there before."""
+    boxes = {f"{tab}.{name}": box for tab, named in at.links.items() for name, box in named.items()}
+    memory = gr.Textbox(visible=False)  # what page.js kept over a reload
 
-    def restore(request: gr.Request) -> list[Any]:
-        query = dict(request.query_params)
-        tab = query.get("tab", "")
-        if tab not in TABS:
-            return [gr.skip()] * (len(boxes) + 1)
-        values = restored(query, {name: box.value for name, box in at.links.get(tab, {}).items()})
-        mine = [gr.update(value=values[name]) if of == tab and name in values else gr.skip() for of, name, _ in boxes]
-        return [gr.Tabs(selected=tab), *mine]
+    def restore(memory: str, request: gr.Request) -> list[Any]:
+        wanted = remembered(memory) or settings_of(dict(request.query_params))
+        values = restored(wanted, {name: box.value for name, box in boxes.items()})
+        tab = gr.Tabs(selected=wanted["tab"]) if wanted.get("tab") in TABS else gr.skip()
+        return [tab, *(gr.update(value=values[name]) if name in values else gr.skip() for name in boxes)]
 
-    page.load(restore, None, [tabs, *(box for _, _, box in boxes)], **AT_ONCE)
+    page.load(restore, memory, [tabs, *boxes.values()], js="() => [window.polydraft.remembered()]", **AT_ONCE)
+    gr.on(
+        [box.change for box in boxes.values()], None, list(boxes.values()), api_visibility=PRIVATE,
+        js=f"(...values) => window.polydraft.remember({json.dumps(list(boxes))}, values)",
+    )  # fmt: skip
+
+
+def settings_of(query: dict[str, str]) -> dict[str, str]:
+    """Return a link's tab, and its settings by the names that all tabs together have."""
+    tab = query.pop("tab", "")
+    return {"tab": tab} | {f"{tab}.{name}": value for name, value in query.items()}
 
 
 def mount(app: FastAPI, engine: Engine, path: str = "/ui") -> FastAPI:
-    """Put the page, and the speech that its player fetches, at `path` of `app`."""
-    sounds = Sounds()
-    app.include_router(sounds.router(), prefix=path)
+    """Put the page, the speech that its player fetches and what people upload at `path` of `app`."""
+    sounds, uploads = Sounds(), Uploads(upload_folder())
+    for router in (sounds.router(), uploads.router()):
+        app.include_router(router, prefix=path)
 
     @app.get("/favicon.ico", include_in_schema=False)
     def icon() -> Response:
@@ -85,8 +98,11 @@ def mount(app: FastAPI, engine: Engine, path: str = "/ui") -> FastAPI:
 
     here = files("polydraft.apps.ui")
     script, style = ((here / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
-    return gr.mount_gradio_app(
+    gr.mount_gradio_app(
         app, build(engine, sounds), path=path, theme=theme(), css=f"{style}\n{thumbnails()}",
-        head=f"<script>{script}</script>", footer_links=[], show_error=False, max_file_size=LARGEST_UPLOAD,
+        head=f"<script>{script}</script>", footer_links=[], show_error=False, max_file_size=LARGEST_PICTURE,
         ssr_mode=False, run_history=False, enable_monitoring=False,
     )  # fmt: skip
+    [mounted] = [route for route in app.routes if isinstance(route, Mount) and route.path == path]
+    mounted.app = Gate(mounted.app, upload_folder())
+    return app

@@ -1,7 +1,7 @@
 """Speech under way, as a WAV that plays while it grows: what the page's player fetches.
 
-A sound is kept in memory under a key nobody can guess, the latest few only; a player that comes late hears it from the
-start, and once it is whole parts of it can be asked for, which is how a player seeks.
+A sound is kept in memory under a key nobody can guess, for an hour and within the bounds of its session; a player that
+comes late hears it from the start, and once it is whole parts of it can be asked for, which is how a player seeks.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import secrets
-from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import soundfile
@@ -18,26 +17,30 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
 
+from polydraft.apps.ui.kept import Bounds, KeptBySession
 from polydraft.modalities.speech.result import pcm, wav_header
 
-KEPT = 24  # sounds
+# the longest text that is spoken at once is about 10 MB at 16 kHz
+BOUNDS = Bounds(count=64, size=64 * 2**20, total_count=1024, total_size=256 * 2**20, age=3600)
 LONGEST_WAIT = 30.0  # seconds without news, after which a player is let go
 
 
 class Sound:
     """Samples so far, and whether more will come."""
 
-    def __init__(self, rate: int) -> None:
-        self.rate, self.parts, self.closed = rate, list[NDArray[np.float32]](), False
+    def __init__(self, rate: int, on_growth: Callable[[int], None] = lambda size: None) -> None:
+        self.rate, self.parts, self.closed = rate, list[bytes](), False
+        self.on_growth = on_growth  # called with the bytes that were added
         self.news = asyncio.Event()  # another one after every change
 
     @property
     def seconds(self) -> float:
-        return sum(map(len, self.parts)) / self.rate
+        return sum(map(len, self.parts)) / (2 * self.rate)
 
     def add(self, audio: NDArray[np.float32]) -> None:
         if len(audio):
-            self.parts.append(audio)
+            self.parts.append(pcm(audio))
+            self.on_growth(len(self.parts[-1]))
             self.tell()
 
     def close(self) -> None:
@@ -58,7 +61,7 @@ class Sound:
                 await asyncio.wait_for(self.news.wait(), LONGEST_WAIT)
             new, sent, closed = self.parts[sent:], len(self.parts), self.closed
             for part in new:
-                yield pcm(part)
+                yield part
             if closed:
                 return
 
@@ -67,23 +70,23 @@ class Sound:
         file = io.BytesIO()
         with soundfile.SoundFile(file, "w", self.rate, 1, "PCM_16", format="WAV") as wav:
             wav.software, wav.comment = "polydraft", "AI-generated speech"
-            wav.write(np.frombuffer(b"".join(map(pcm, self.parts)), "<i2"))
+            wav.write(np.frombuffer(b"".join(self.parts), "<i2"))
         return file.getvalue()
 
 
 class Sounds:
-    """The latest sounds by key."""
+    """Sounds by key, a few for each session."""
 
-    def __init__(self) -> None:
-        self.kept: OrderedDict[str, Sound] = OrderedDict()
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self.kept: KeptBySession[Sound] = KeptBySession(bounds)
 
-    def begin(self, rate: int) -> tuple[str, Sound]:
-        """A new sound and its key."""
+    def begin(self, rate: int, session: str = "") -> tuple[str, Sound]:
+        """Return the key of a new sound of `session`, and the sound."""
         key = secrets.token_urlsafe(12)
-        self.kept[key] = Sound(rate)
-        while len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
-        return key, self.kept[key]
+        sound = Sound(rate, lambda size: self.kept.grow(key, size))
+        self.kept.put(key, session, sound)
+        asyncio.get_running_loop().call_later(self.kept.bounds.age + 1, self.kept.drop_old)
+        return key, sound
 
     def router(self) -> APIRouter:
         """`GET /sound/{key}.wav`"""

@@ -1,18 +1,104 @@
-"""Pictures that people upload: what is in the file is judged here and not by Gradio, so that refusals are sentences."""
+"""Pictures that people upload: kept for a while, and judged here and not by Gradio, so that refusals are sentences.
+
+Gradio's own upload route stays shut: it keeps up to a thousand files a request for an hour, and what a broken request
+leaves for good.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import os
+import secrets
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
 from gradio.exceptions import InvalidPathError
-from gradio.utils import get_upload_folder
 from PIL import Image
+from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect
 
 from polydraft.apps.server.api.pictures import MOST_PIXELS, from_data_url
+from polydraft.apps.server.limits import LARGEST_PICTURE
+from polydraft.apps.ui.gate import is_inside
+from polydraft.apps.ui.kept import Bounds, KeptBySession, session_of
 from polydraft.core.errors import PromptError
 from polydraft.modalities.image_io import WEB_FORMATS, open_image
+
+MOST_FILES = 4  # of one request
+MOST_AT_ONCE = 4  # requests
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif"})
+BOUNDS = Bounds(count=16, size=4 * LARGEST_PICTURE, total_count=512, total_size=20 * LARGEST_PICTURE, age=3600)
+
+
+@cache
+def upload_folder() -> Path:
+    """Return the folder of this process's uploads; nobody else may read it, and it goes when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="polydraft-page-", dir=os.environ.get("GRADIO_TEMP_DIR"))).resolve()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["GRADIO_TEMP_DIR"] = str(folder)  # what Gradio calls its upload folder, and a cache
+    return folder
+
+
+class Uploads:
+    """Files by path, a few for each session."""
+
+    def __init__(self, folder: Path, bounds: Bounds = BOUNDS) -> None:
+        self.folder, self.under_way = folder, 0
+        self.kept: KeptBySession[Path] = KeptBySession(bounds, on_drop=remove)
+
+    async def save(self, file: UploadFile, session: str) -> str:
+        """Keep a copy of an uploaded file for `session`; return its path, which nobody can guess."""
+        suffix = Path(file.filename or "").suffix.lower()
+        path = self.folder / secrets.token_hex(16) / f"picture{suffix if suffix in SUFFIXES else '.bin'}"
+        path.parent.mkdir(parents=True)
+        with path.open("wb") as copy:
+            await asyncio.to_thread(shutil.copyfileobj, file.file, copy)
+        self.kept.put(str(path), session, path, file.size or 0)
+        asyncio.get_running_loop().call_later(self.kept.bounds.age + 1, self.kept.drop_old)
+        return str(path)
+
+    async def receive(self, request: Request) -> Response:
+        """Take the files of a form, all of them or none."""
+        async with request.form(max_files=MOST_FILES, max_fields=MOST_FILES) as form:
+            files = [part for part in form.getlist("files") if isinstance(part, UploadFile)]
+            if any((file.size or 0) > LARGEST_PICTURE for file in files):
+                megabytes = LARGEST_PICTURE // 10**6
+                return PlainTextResponse(f"A picture may have {megabytes} MB; choose a smaller one.", 413)
+            return JSONResponse([await self.save(file, session_of(request)) for file in files])
+
+    def router(self) -> APIRouter:
+        """`POST /gradio_api/upload`, and the progress that Gradio's script asks about, which is over at once."""
+        router = APIRouter(prefix="/gradio_api", include_in_schema=False)
+
+        @router.post("/upload")
+        async def upload(request: Request) -> Response:
+            if self.under_way >= MOST_AT_ONCE:
+                return PlainTextResponse("Too many pictures are being uploaded; try again.", 429, {"retry-after": "2"})
+            self.under_way += 1
+            try:
+                return await self.receive(request)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody reads it
+            finally:
+                self.under_way -= 1
+
+        @router.get("/upload_progress")
+        async def progress() -> Response:
+            return Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")
+
+        return router
+
+
+def remove(path: Path) -> None:
+    """Delete an upload and the folder that it has for itself."""
+    shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def upload(value: Image.Image, label: str, name: str, **options: Any) -> gr.Image:
@@ -43,13 +129,12 @@ def uploads_only(page: gr.Blocks) -> None:
 
 
 async def uploaded(named: str | Path | None) -> str | None:
-    """The file, if it lies where Gradio keeps uploads and what the page made itself."""
+    """The file, if it lies where uploads are kept and what the page made itself."""
     if named is None:
         return None
-    file = Path(named).resolve()
-    if not file.is_relative_to(Path(get_upload_folder()).resolve()):
+    if not is_inside(str(named), upload_folder()):
         raise InvalidPathError("this file was not uploaded; upload it first.")
-    return str(file)
+    return str(Path(named).resolve())
 
 
 def opened(where: str | None) -> Image.Image | None:

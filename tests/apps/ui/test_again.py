@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polydraft.apps.ui.again import changed, link, python, restored
-from polydraft.apps.ui.sounds import KEPT, Sound, Sounds, part, span
+from polydraft.apps.ui.kept import Bounds
+from polydraft.apps.ui.sounds import BOUNDS, Sound, Sounds, part, span
 from polydraft.modalities.speech.result import pcm, wav_header
 
 KNOWN = {"prompt": "", "seed": 0, "temperature": 0.7, "runs": False, "method": "jacobi"}
@@ -30,8 +31,8 @@ def test_links_restore_what_they_were_made_of(settings: dict[str, Any]) -> None:
 
 
 def test_unreadable_settings_are_left_out() -> None:
-    query = {"seed": "1e3", "temperature": "nan", "runs": "maybe", "prompt": "x" * 9000, "other": "1"}
-    assert restored(query, KNOWN) == {"prompt": "x" * 4000}
+    query = {"seed": "1e3", "temperature": "nan", "runs": "maybe", "prompt": "x" * 90_000, "other": "1"}
+    assert restored(query, KNOWN) == {"prompt": "x" * 20_000}
     assert restored({"runs": "1", "temperature": "1"}, KNOWN) == {"runs": True, "temperature": 1.0}
 
 
@@ -76,10 +77,32 @@ def test_a_sound_is_heard_from_its_start_while_it_grows() -> None:
     asyncio.run(play())
 
 
-def test_few_sounds_are_kept() -> None:
-    sounds = Sounds()
-    keys = [sounds.begin(16000)[0] for _ in range(KEPT + 3)]
-    assert list(sounds.kept) == keys[3:] and len(set(keys)) == len(keys)
+def begun(sounds: Sounds, session: str) -> str:
+    """Key of a sound of a tenth of a second."""
+    key, sound = sounds.begin(16000, session)
+    sound.add(np.zeros(1600, np.float32))
+    sound.close()
+    return key
+
+
+def test_sounds_of_others_do_not_end_mine() -> None:
+    async def make() -> None:
+        sounds = Sounds()
+        mine = begun(sounds, "me")
+        for number in range(BOUNDS.total_count + 10):
+            begun(sounds, f"other {number % 8}")
+        assert sounds.kept.get(mine) is not None and len(sounds.kept.entries) <= BOUNDS.total_count
+
+    asyncio.run(make())
+
+
+def test_sounds_of_a_session_are_bounded_in_bytes() -> None:
+    async def make() -> None:
+        sounds = Sounds(Bounds(count=64, size=3 * 3200, total_count=64, total_size=10**6, age=3600))
+        keys = [begun(sounds, "me") for _ in range(5)]
+        assert list(sounds.kept.entries) == keys[2:]
+
+    asyncio.run(make())
 
 
 @pytest.mark.parametrize(
