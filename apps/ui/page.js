@@ -21,6 +21,22 @@
   const daylight = () => shine(wanted() ? wanted() === "dark" : dusk.matches);
   dusk.addEventListener("change", daylight);
 
+  // --- staying as it was over a reload --------------------------------------------------------------------------------
+  const MEMORY = "polydraft-inputs";  // of this browser tab: which tab of the page is open, and what its controls say
+  const stored = () => {
+    try { return JSON.parse(sessionStorage.getItem(MEMORY)) ?? {}; } catch { return {}; }
+  };
+  const store = (values) => {
+    try { sessionStorage.setItem(MEMORY, JSON.stringify({ ...stored(), ...values })); } catch { /* not kept */ }
+  };
+  const before = stored();  // read before Gradio tells its first values
+  const remembered = () => {
+    const again = performance.getEntriesByType("navigation")[0]?.type !== "navigate";
+    const linked = new URLSearchParams(location.search).has("tab");
+    return again || !linked ? JSON.stringify(before) : "";
+  };
+  const remember = (names, values) => store(Object.fromEntries(names.map((name, at) => [name, values[at]])));
+
   // --- copying ----------------------------------------------------------------------------------------------------
   const copy = async (text) => {
     try {
@@ -118,6 +134,8 @@
   const halted = new Set();  // stages whose run was stopped; what was on its way to them still arrives
   const halt = (mark) => {
     mark.removeAttribute("data-going");
+    for (const part of mark.querySelectorAll("[data-partial]")) part.hidden = false;
+    for (const live of mark.querySelectorAll("[data-live]")) live.dataset.made = "";
     mark.insertAdjacentHTML("beforeend", '<div class="notes"><p>Stopped.</p></div>');
   };
   const stopped = () => {
@@ -152,6 +170,13 @@
     if (go && innerWidth <= 760) {  // what was asked for appears below the controls
       go.closest(".desk")?.querySelector(".stage")?.scrollIntoView({ behavior: "smooth", block: "start" });
     }
+    const tab = at('[role="tab"]')?.getAttribute("aria-controls")?.match(/^tab-(\w+)$/);
+    if (tab) store({ tab: tab[1] });
+    const unfold = at("[data-unfold]");
+    if (unfold) {
+      const open = unfold.closest("tr").classList.toggle("open");
+      unfold.setAttribute("aria-expanded", open);
+    }
     if (line) copy(line.dataset.copy).then(() => copied(line));
     else if (link) copy(location.origin + location.pathname + link.dataset.copyLink).then(() => copied(link));
     else if (at("[data-daylight]")) {
@@ -171,7 +196,7 @@
     if (event.target.matches?.(".seek")) seekTo(Number(event.target.value));
   });
 
-  window.polydraft = { stopped };
+  window.polydraft = { stopped, remember, remembered };
   const begin = () => { document.body.append(voice, audio); daylight(); look(); };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
   else begin();

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class ImageResult:
     model: str
     method: str
     grid: tuple[int, int]
+    decoded: list[list[Any]] = field(default_factory=list)  # all tokens of each row, those of a plan included
 
     @property
     def image(self) -> Image.Image:

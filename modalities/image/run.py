@@ -75,6 +75,7 @@ class ImageRun(Run[ImageNews, ImageResult]):
         self.asked = [Asked(text, prompt.seed) for text, prompt in zip(captions, prompts, strict=True)]
         self.tokens = pipe.blank(len(prompts))
         self.committed_at = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
+        self.decoded: list[list[Any]] = [[] for _ in prompts]
         self.done, self.total = 0, self.committed_at.numel()
         self.due_at = [self.total * share // (partial_images + 1) for share in range(1, partial_images + 1)]
 
@@ -82,6 +83,7 @@ class ImageRun(Run[ImageNews, ImageResult]):
         for row, (had, tokens) in committed.items():
             places, made = self.pipe.placed(self.prompts[row], had, tokens)
             self.tokens[row, places] = made
+            self.decoded[row] += tokens
             self.committed_at[row, places] = self.passes
             self.done += len(places)
         return {}
@@ -111,6 +113,7 @@ class ImageRun(Run[ImageNews, ImageResult]):
             self.pipe.decode_images(self.tokens, self.asked), self.tokens.clone(), self.committed_at.clone(),
             DecodeStats.total(rows), rows, [row.finish for row in self.rows], self.ignored, self.texts,
             [prompt.seed for prompt in self.prompts], self.pipe.card.name, self.method.name, self.pipe.grid,
+            [list(tokens) for tokens in self.decoded],
         )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class SpeechResult:
     model: str
     method: str
     silent: str = ""
+    decoded: list[list[int]] = field(default_factory=list)  # all tokens of each sentence, its end included
 
     @property
     def seconds(self) -> float:

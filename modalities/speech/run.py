@@ -78,6 +78,7 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
         if said.script.marks:
             streams = joined(streams, said.script.marks, pipe.sample_rate, speed, pipe.family.comma(said.voice))
         self.spoken = [Spoken(stream, Pace.of(pipe.family)) for stream in streams]
+        self.decoded: list[list[int]] = [[] for _ in prompts]
         self.heard: list[NDArray[np.float32]] = []
         self.sounding = 0
         self.expected = sum(pipe.family.usual(sentence) for sentence in said.script.sentences)  # codes
@@ -91,6 +92,7 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
         loops = {}
         for place, (_, tokens) in committed.items():
             sentence = self.spoken[place]
+            self.decoded[place] += tokens
             if place in ended:
                 sentence.finish = self.rows[place].finish
             sentence.add(self.pipe.family.codes(torch.tensor(tokens)), self.passes)
@@ -134,6 +136,7 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
             "eos" if not cut else "cancelled" if None in cut else str(cut[0]), self.said.script.ignored,
             self.said.text, self.said.script.sentences, [len(sentence.codes) for sentence in self.spoken],
             self.said.voice.name, self.said.seed, self.pipe.card.name, self.method.name, self.pipe.family.silent,
+            [list(tokens) for tokens in self.decoded],
         )  # fmt: skip
 
 

@@ -38,6 +38,11 @@ class ChatResult:
         return self.all_tokens[0]
 
     @property
+    def decoded(self) -> list[list[int]]:
+        """All tokens of each row."""
+        return [tokens.tolist() for tokens in self.all_tokens]
+
+    @property
     def passes(self) -> Tensor:
         return self.all_passes[0]
 

@@ -29,7 +29,7 @@ def tab(at: Desk) -> None:
     if offer is None:
         desk.html(stage.empty("answer", "No vision-language model is loaded; start with --vlm to ask."))
         return
-    desk.html(chrome.lead("Give a picture and ask about it. Words that one pass said share an underline."))
+    desk.html(chrome.lead("Ask", "Give a picture and ask about it. Words that one pass said share an underline."))
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
             image = upload(scene(next(iter(SCENES))), "Picture", "ask-picture")
@@ -39,8 +39,8 @@ def tab(at: Desk) -> None:
                     for index, name in enumerate(SCENES)
                 }
             question = gr.Textbox(
-                QUESTIONS[0], label="Question", info="Further questions go on with the conversation.", lines=1,
-                max_lines=4, elem_id="ask-question", max_length=2000,
+                QUESTIONS[0], label="Question", info="Further questions go on with the conversation.",
+                elem_id="ask-question", **desk.PROMPT,
             )  # fmt: skip
             start, stop = desk.buttons("ask", "Ask")
             examples = gr.Column(elem_classes="bare")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import gradio as gr
 import torch
-from torch import Tensor
 
 from polydraft.apps.ui.again import link
 from polydraft.apps.ui.frames import PACE, Frame
@@ -40,7 +40,7 @@ def tab(at: Desk) -> None:
         desk.html(stage.empty("race", "No model is loaded."))
         return
     first = kinds[0]
-    desk.html(chrome.lead("Plain decoding against drafting, from one seed: the very same tokens, sooner."))
+    desk.html(chrome.lead("Compare", "Plain decoding against drafting, from one seed: the very same tokens, sooner."))
     with gr.Row(elem_classes="desk narrow"):
         with gr.Column(scale=4, min_width=300, elem_classes="controls"):
             kind = gr.Radio(
@@ -48,8 +48,8 @@ def tab(at: Desk) -> None:
                 elem_classes="choice", info="Each by its own model.",
             )  # fmt: skip
             prompt = gr.Textbox(
-                EXAMPLES[first][0], label="Prompt", info="What to draw, say or answer.", lines=2, max_lines=4,
-                elem_id="compare-prompt", max_length=2000,
+                EXAMPLES[first][0], label="Prompt", info="What to draw, say or answer.", elem_id="compare-prompt",
+                **desk.PROMPT,
             )  # fmt: skip
             image = upload(scene(next(iter(SCENES))), "Picture", "compare-picture", visible=first == "vlm")
             start, stop = desk.buttons("compare", "Race")
@@ -86,11 +86,13 @@ def tab(at: Desk) -> None:
             at_change(kind, other, row)
 
     def chosen(kind: str) -> tuple[Any, ...]:
-        offer = at.offers[kind]
-        methods = gr.update(choices=desk.method_names(offer), value=offer.method)
-        return EXAMPLES[kind][0], gr.update(visible=kind == "vlm"), methods
+        return EXAMPLES[kind][0], at.offers[kind].method
 
-    kind.input(chosen, kind, [prompt, image, method], **AT_ONCE)
+    def shown(kind: str) -> tuple[Any, ...]:
+        return gr.update(visible=kind == "vlm"), gr.update(choices=desk.method_names(at.offers[kind]))
+
+    kind.input(chosen, kind, [prompt, method], **AT_ONCE)
+    kind.change(shown, kind, [image, method], **AT_ONCE)  # by a link as well
     at.links["compare"] = {"kind": kind, "prompt": prompt, "seed": seed, "method": method, "runs": runs}
 
 
@@ -159,17 +161,22 @@ async def raced(
             task.cancel()
     assert drafted.frame is not None and plain.frame is not None
     mine, other = drafted.frame.result, plain.frame.result
-    same, equal, compared = await at.engine.compute(agreement, mine.tokens, other.tokens)
+    same, equal, compared = await at.engine.compute(agreement, mine.decoded, other.decoded)
     ends = plain.frame.counts, drafted.frame.counts
-    what = "speech codes" if kind == "speech" else "tokens"
-    end = race.verdict(*ends, same, equal, compared, what) + stage.actions(again)
+    end = race.verdict(*ends, same, equal, compared) + stage.actions(again)
     said = f"{'The same' if same else 'Other'} tokens; {ends[1].passes} passes instead of {ends[0].passes}."
     known = {"same_tokens": same, "drafted": mine.stats.to_dict(), "plain": other.stats.to_dict()}
     yield stage.stage(lanes(end), say=said), known
 
 
-def agreement(drafted: Tensor, plain: Tensor) -> tuple[bool, int, int]:
-    """Whether the tokens are the same, how many are equal place by place, and of how many."""
-    drafted, plain = drafted.flatten(), plain.flatten()
-    shared = min(len(drafted), len(plain))
-    return torch.equal(drafted, plain), int((drafted[:shared] == plain[:shared]).sum()), max(len(drafted), len(plain))
+def agreement(drafted: Sequence[Sequence[Any]], plain: Sequence[Sequence[Any]]) -> tuple[bool, int, int]:
+    """Return whether the tokens of all rows are the same, how many are equal place by place, and of how many."""
+    rows = list(zip_longest(drafted, plain, fillvalue=()))
+    equal = sum(same_token(*pair) for mine, other in rows for pair in zip(mine, other, strict=False))
+    compared = sum(max(len(mine), len(other)) for mine, other in rows)
+    return equal == compared, equal, compared
+
+
+def same_token(first: Any, second: Any) -> bool:
+    """Return whether two ids or latents are the same."""
+    return torch.equal(first, second) if isinstance(first, torch.Tensor) else bool(first == second)

@@ -8,11 +8,20 @@ from typing import Any
 
 import gradio as gr
 
+from polydraft.apps.server.api.schemas.chat import LONGEST_TEXT
+from polydraft.apps.server.api.schemas.images import LONGEST_PROMPT
+from polydraft.apps.server.api.schemas.speech import LONGEST_INPUT
 from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.ui.frames import Frame, frames
 from polydraft.apps.ui.sounds import Sounds
+from polydraft.core.errors import PromptError
 from polydraft.modalities.loading import ModelCard
 
+# Gradio submits by Enter only a box of one line; it grows with its text, and page.css gives it a second line at once
+PROMPT: dict[str, Any] = {"lines": 1, "max_lines": 8, "elem_classes": "prompt"}
+LONGEST = {  # characters of what is asked, as the API takes them
+    "image": ("prompt", LONGEST_PROMPT), "speech": ("text", LONGEST_INPUT), "vlm": ("question", LONGEST_TEXT),
+}  # fmt: skip
 RUNS = "Colour what each pass made"
 PRIVATE: Any = "private"
 # Events that only change controls do not wait in the queue. Its news come on one stream a session, which Gradio closes
@@ -40,7 +49,20 @@ class Desk:
     links: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def frames(self, modality: str, **arguments: Any) -> AsyncIterator[Frame]:
+        check_length(*LONGEST[modality], arguments)
         return frames(self.engine, modality, arguments)
+
+
+def check_length(name: str, longest: int, arguments: Mapping[str, Any]) -> None:
+    """Refuse a text that is too long before anything is made of it.
+
+    Raises:
+        PromptError: `arguments[name]` has more than `longest` characters.
+    """
+    if len(arguments[name]) > longest:
+        raise PromptError(
+            f"the {name} has {len(arguments[name]):,} characters; at most {longest:,} are taken at once, shorten it."
+        )
 
 
 def html(value: str, **options: Any) -> gr.HTML:

@@ -31,12 +31,12 @@ def tab(at: Desk) -> None:
         return
     rows, columns = offer.grid
     guidance = float(offer.card.defaults.get("guidance_scale", 1.0))
-    desk.html(chrome.lead("Say what to draw. The picture fills in as its tokens are verified, several a pass."))
+    desk.html(chrome.lead("Draw", "Say what to draw. The picture fills in as its tokens are verified, several a pass."))
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
             prompt = gr.Textbox(
                 EXAMPLES[0], label="Prompt", info="One to three objects, where they stand, and what is behind them.",
-                lines=2, max_lines=4, elem_id="draw-prompt", placeholder=EXAMPLES[1], submit_btn=False,
+                elem_id="draw-prompt", placeholder=EXAMPLES[1], submit_btn=False, **desk.PROMPT,
             )  # fmt: skip
             start, stop = desk.buttons("draw", "Draw")
             examples = gr.Column(elem_classes="bare")

@@ -18,7 +18,7 @@ PROMISES = ("all", "identical", "exact", "lossy")
 def tab(at: Desk) -> None:
     """Cards, then the table with a filter."""
     cards = [offer.card for offer in at.offers.values()]
-    desk.html(chrome.lead("What is loaded, what it can make, and every way it can draft."))
+    desk.html(chrome.lead("Models", "What is loaded, what it can make, and every way it can draft."))
     desk.html(model_cards([described_model(card) | {"megabytes": megabytes(card)} for card in cards]))
     desk.html('<h2 class="subhead">Methods</h2>')
     promise = gr.Radio(

@@ -9,6 +9,7 @@ import gradio as gr
 
 from polydraft.apps.ui.again import changed, link, python
 from polydraft.apps.ui.frames import Frame
+from polydraft.apps.ui.kept import session_of
 from polydraft.apps.ui.tabs import desk
 from polydraft.apps.ui.tabs.desk import Desk
 from polydraft.apps.ui.views import chrome, counts, stage
@@ -28,12 +29,12 @@ def tab(at: Desk) -> None:
     if offer is None:
         desk.html(stage.empty("sound", "No speech model is loaded; start with --speech to speak."))
         return
-    desk.html(chrome.lead("Type what to say. It starts playing while the rest is still being made."))
+    desk.html(chrome.lead("Speak", "Type what to say. It starts playing while the rest is still being made."))
     with gr.Row(elem_classes="desk"):
         with gr.Column(scale=5, min_width=320, elem_classes="controls"):
             text = gr.Textbox(
-                EXAMPLES[0], label="Text", info="English; numbers, times, dates and money are read out.", lines=3,
-                max_lines=8, elem_id="speak-text", max_length=4096,
+                EXAMPLES[0], label="Text", info="English; numbers, times, dates and money are read out.",
+                elem_id="speak-text", **desk.PROMPT,
             )  # fmt: skip
             start, stop = desk.buttons("speak", "Speak")
             examples = gr.Column(elem_classes="bare")
@@ -60,18 +61,18 @@ def tab(at: Desk) -> None:
     rate = at.engine.model(None, "speech").pipe.sample_rate
 
     async def speak(
-        text: str, voice: str | None, seed: int, method: str, *values: float
+        request: gr.Request, text: str, voice: str | None, seed: int, method: str, *values: float
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         settings = {"voice": voice, "seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
         given = changed(settings, own)
-        key, heard = at.sounds.begin(rate)
+        key, heard = at.sounds.begin(rate, session_of(request.request))
         drawing = Drawing(key, rate)
         try:
             async for frame in at.frames("speech", text=text, **given):
                 heard.add(frame.audio)
                 yield drawing.shown(frame, text, given)
         except PolydraftError as error:
-            yield stage.stage(stage.failure(str(error))), {"error": str(error)}
+            yield stage.stage(drawing.heard_so_far() + stage.failure(str(error))), {"error": str(error)}
         finally:
             heard.close()
 
@@ -87,25 +88,40 @@ class Drawing:
 
     def __init__(self, key: str, rate: int) -> None:
         self.key, self.rate, self.spectrogram = key, rate, Spectrogram()
-        self.samples = 0
+        self.samples, self.last_strip = 0, ""
+
+    def heard_so_far(self) -> str:
+        """Return the strip and a button to save it, where a run ended early; "" where there is nothing to hear."""
+        if not self.samples:
+            return ""
+        return f"<div data-live data-made>{self.last_strip}</div>{stage.partial_result(self.download(), hidden=False)}"
+
+    def download(self, name: str = "part") -> tuple[str, str, str]:
+        """Return label, address and file name for the button that saves the sound."""
+        return "Save WAV", f"sound/{self.key}.wav", f"polydraft-{name}.wav"
 
     def strip(self, frame: Frame) -> str:
         """Spectrogram and runs so far."""
         self.spectrogram.add(frame.audio)
         self.samples += len(frame.audio)
         drawn = self.spectrogram.image() if self.samples else None
-        return sound(drawn, frame.passes, self.samples / self.rate, frame.length, self.rate / 2000, self.key)
+        self.last_strip = sound(
+            drawn, frame.passes, self.samples / self.rate, frame.length, self.rate / 2000, self.key
+        )  # fmt: skip
+        return self.last_strip
 
     def shown(self, frame: Frame, text: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The stage, and what is known of the run."""
         now, result, strip = frame.counts, frame.result, self.strip(frame)
         if result is None:
-            return stage.stage(f"<div data-live>{strip}</div>", counts.bars(now) + counts.facts(now), going=True), {}
+            part = stage.partial_result(self.download(), hidden=True) if self.samples else ""
+            below = counts.bars(now) + counts.facts(now) + part
+            return stage.stage(f"<div data-live>{strip}</div>", below, going=True), {}
         unknown = f"Not said: {', '.join(result.ignored_words)}." if result.ignored_words else ""
         cut = "A sentence did not end by itself and was cut." if result.finish_reason in ("length", "loop") else ""
         below = counts.bars(now) + counts.facts(now) + stage.notes([unknown, cut, result.silent]) + stage.actions(
             link("speak", {"text": text} | given), python("generate_speech", [text], given, ".save('speech.wav')"),
-            ("Save WAV", f"sound/{self.key}.wav", f"polydraft-{result.seed}.wav"),
+            self.download(str(result.seed)),
         )  # fmt: skip
         said = f"{result.seconds:.1f} seconds of speech are finished. {counts.sentence(now)}"
         known = {

@@ -23,15 +23,15 @@ SWITCH = (
 
 def head(version: str) -> str:
     return (
-        f'<header class="masthead"><a class="brand" href="?">{MARK}<span>polydraft</span></a>'
+        f'<header class="masthead"><h1><a class="brand" href="?">{MARK}<span>polydraft</span></a></h1>'
         "<p>Several tokens a pass. Same seed, same result.</p>"
         f'<span class="version">{version}</span>{SWITCH}</header>'
     )
 
 
-def lead(text: str) -> str:
-    """What a tab is for."""
-    return f'<p class="lead">{text}</p>'
+def lead(title: str, text: str) -> str:
+    """Return the heading of a tab, which screen readers are told, and what the tab is for."""
+    return f'<h2 class="unseen">{title}</h2><p class="lead">{text}</p>'
 
 
 PLAYER = (

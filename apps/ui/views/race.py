@@ -28,8 +28,8 @@ def race(plain: str, drafted: str, end: str = "", kind: str = "") -> str:
     return f'<div class="race{kind}">{drafted}{plain}</div>{end}'
 
 
-def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: int, what: str = "tokens") -> str:
-    """S, τ, passes, and whether the tokens are equal, as they were compared. equal: of `compared` places of `what`."""
+def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: int) -> str:
+    """S, τ, passes, and whether the tokens are equal, as they were compared. equal: of `compared` places."""
     speedup = drafted.speed / plain.speed if plain.speed else 0.0
     figures = (
         ("S", f"{speedup:.2f}×", "the speed of plain"),
@@ -39,7 +39,7 @@ def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: in
     cells = "".join(
         f'<div><dt>{name}</dt><dd>{value}</dd><dd class="why">{why}</dd></div>' for name, value, why in figures
     )
-    head = check(drafted, same, equal, f"{compared} {what}")
+    head = check(drafted, same, equal, f"{compared} tokens")
     return f'<section class="verdict" aria-label="Result">{head}<dl>{cells}</dl></section>'
 
 

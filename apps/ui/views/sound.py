@@ -63,7 +63,8 @@ def sound(drawn: Image.Image | None, passes: Sequence[int], made: float, length:
     width = share(made, length)
     shown = "" if drawn is None else f'<img src="{data_url(drawn)}" alt="" decoding="sync" style="width:{width}">'
     return (
-        f'<div class="sound" data-sound="{key}" data-length="{length:.3f}">'
+        f'<div class="sound" data-sound="{key}" data-length="{length:.3f}" tabindex="0" role="group" '
+        'aria-label="Speech">'
         f'<div class="reel" style="--seconds:{length:.2f}">'
         f'<div class="spectrum" role="img" aria-label="Spectrogram of {made:.1f} seconds of speech">{shown}'
         f'<span class="khz high">{khz:g} kHz</span><span class="khz low">0</span></div>'

@@ -29,12 +29,19 @@ def notes(sentences: Sequence[str]) -> str:
     return f'<div class="notes">{lines}</div>' if lines else ""
 
 
+def download_link(label: str, address: str, name: str) -> str:
+    """Return a button that saves what is at `address` as a file called `name`."""
+    return f'<a class="act" href="{escape(address)}" download="{escape(name)}">{escape(label)}</a>'
+
+
+def partial_result(download: tuple[str, str, str], hidden: bool) -> str:
+    """Return the button that saves what was made before a run ended early; page.js shows a hidden one after Stop."""
+    return f'<div class="actions" data-partial{" hidden" if hidden else ""}>{download_link(*download)}</div>'
+
+
 def actions(link: str, python: str = "", download: tuple[str, str, str] | None = None) -> str:
     """Buttons that make the same again or keep it. download: its label, its address and a file name."""
-    keep = ""
-    if download:
-        label, address, name = download
-        keep = f'<a class="act" href="{escape(address)}" download="{escape(name)}">{escape(label)}</a>'
+    keep = download_link(*download) if download else ""
     code = escape(python)
     line = f'<button type="button" class="act" data-copy="{code}" title="{code}">Copy Python</button>'
     return (

@@ -8,6 +8,11 @@ from typing import Any
 
 from polydraft.apps.ui.views.counts import badge
 
+# on small screens a row shows its name and promise until this is pressed; page.css hides it on others
+UNFOLD = (
+    '<button type="button" class="unfold" data-unfold aria-expanded="false">Details'
+    '<span class="unseen"> of {}</span></button>'
+)
 DOES = {"image": "Draws", "speech": "Speaks", "vlm": "Answers"}
 
 
@@ -69,7 +74,8 @@ def method_row(method: Mapping[str, Any], users: Sequence[str]) -> str:
     fold = f"<details><summary>{count}</summary><ul>{knobs}</ul></details>" if knobs else ""
     used = ", ".join(f"<span>{escape(user)}</span>" for user in users) or "none loaded"
     return (
-        f'<tr data-promise="{method["guarantee"]}"><th scope="row"><code>{escape(method["name"])}</code></th>'
+        f'<tr data-promise="{method["guarantee"]}"><th scope="row"><code>{escape(method["name"])}</code>'
+        f'{UNFOLD.format(escape(method["name"]))}</th>'
         f'<td data-name="Promises">{badge(method["guarantee"])}</td>'
         f'<td data-name="What it does">{escape(sentence(method["summary"]))}{fold}</td>'
         f'<td data-name="Models">{used}</td><td data-name="Paper">{escape(method["paper"]) or "–"}</td></tr>'

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+
+from polydraft.apps.server.limits import LARGEST_BODY, LARGEST_PICTURE
 
 from ...embedded import picture_tokens
 from .conftest import PATIENCE, Live
@@ -55,6 +58,18 @@ def test_speak_and_fetch_the_sound(client: Any, live: Live) -> None:
     said = live.compute(live.engine.model("tiny-speech").pipe, "It is late.", voice="rms", seed=1, speculative=False)
     assert rate == said.sample_rate and len(heard) == len(said.audio)
     assert np.abs(heard - said.audio.clip(-1, 1)).max() < 1e-3
+
+
+def test_text_that_is_too_long_is_refused_at_once(client: Any, live: Live) -> None:
+    before = live.engine.count
+    _, known = last(client, "It is late. " * 417, "rms", 1, "hydra", 1, 0.6, 20, 1, api_name="/speak")
+    assert "5,004 characters" in known["error"] and "4,096" in known["error"] and live.engine.count == before
+
+
+def test_page_takes_pictures_as_large_as_the_api(live: Live) -> None:
+    with urllib.request.urlopen(live.address + "config", timeout=PATIENCE) as answer:
+        assert json.load(answer)["max_file_size"] == LARGEST_PICTURE
+    assert 4 * LARGEST_PICTURE / 3 < LARGEST_BODY  # in Base64
 
 
 def test_ask(client: Any, tmp_path: Any) -> None:
@@ -101,12 +116,43 @@ def test_files_that_nobody_uploaded_are_refused(live: Live, tmp_path: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "path", ["file=/etc/passwd", "file=pyproject.toml", "proxy=http://[::1]:1/", "file=http://[::1]:1/"]
-)
-def test_files_of_the_machine_are_not_handed_out(live: Live, path: str) -> None:
+    "path",
+    [
+        "gradio_api/file=/etc/passwd", "gradio_api/file=pyproject.toml", "gradio_api/proxy=http://[::1]:1/",
+        "gradio_api/file=http://[::1]:1/", "gradio_api/file=https://example.org/a.png", "assets/..%2f..%2froutes.py",
+        "gradio_api/file=%2e%2e/%2e%2e/etc/passwd", "gradio_api/deep_link?session_hash=a", "monitoring",
+    ],
+)  # fmt: skip
+def test_nothing_else_is_fetched_or_handed_out(live: Live, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{live.address}gradio_api/{path}", timeout=PATIENCE)
-    assert refused.value.code in (400, 403)
+        urllib.request.urlopen(f"{live.address}{path}", timeout=PATIENCE)
+    assert refused.value.code == 404
+
+
+def uploaded(live: Live, **headers: str) -> httpx.Response:
+    """Answer to an upload."""
+    return httpx.post(
+        f"{live.address}gradio_api/upload", files={"files": ("a.png", b"x" * 1000)}, headers=headers, timeout=PATIENCE
+    )
+
+
+def test_uploads_of_another_site_leave_nothing(live: Live) -> None:
+    from gradio.utils import get_upload_folder
+
+    kept, own = Path(get_upload_folder()), live.address.removesuffix("/ui/")
+    before = set(kept.rglob("*"))
+    answers = {uploaded(live, origin="https://evil.example").status_code for _ in range(20)}
+    assert answers == {403} and set(kept.rglob("*")) == before
+    [path] = uploaded(live, origin=own).json()
+    assert httpx.get(f"{live.address}gradio_api/file={path}", timeout=PATIENCE).content == b"x" * 1000
+
+
+def test_page_is_shown_in_no_frame_and_asks_no_other_host(live: Live) -> None:
+    answer = httpx.get(live.address, timeout=PATIENCE)
+    policy = answer.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in policy and "default-src 'self'" in policy
+    assert "access-control-allow-origin" not in httpx.get(live.address, headers={"origin": "null"}).headers
+    assert answer.headers["set-cookie"].startswith("polydraft_session_")
 
 
 def test_bombs_and_broken_pictures_are_refused_in_a_sentence(client: Any, tmp_path: Any) -> None:

@@ -6,13 +6,15 @@ import base64
 import io
 import re
 import time
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import soundfile
 from PIL import Image, ImageChops
 
-from .conftest import KEY, Live, until
+from .conftest import KEY, PATIENCE, Live, until
 
 PROMPT = "a tiger on a green background"
 WATCH_RUNS = """() => {
@@ -158,6 +160,10 @@ def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -
     assert page.locator("#compare-stage .lane .flag").all_inner_texts() == ["first"]  # whose it is, the clock decides
     names, values = verdict.locator("dt").all_inner_texts(), verdict.locator("dd:not(.why)").all_inner_texts()
     figures = dict(zip(names, values, strict=True))
+    lanes = page.locator("#compare-stage .lane .counters").all_inner_texts()
+    counted = {int(re.search(r"(\d+)\s*tokens|tokens\s*(\d+)", lane).expand(r"\1\2")) for lane in lanes}
+    [compared] = re.findall(r"All (\d+) tokens were compared", verdict.inner_text())
+    assert counted == {int(compared)}, lanes
     assert float(figures["τ"]) > 1.2 and int(figures["Passes"]) > 1 and figures["S"].endswith("×"), figures
 
 
@@ -174,6 +180,33 @@ def test_stop_frees_the_row(opened: Any, live: Live, unhurried: None) -> None:
     page.locator("#draw-stage").get_by_text("Stopped.").wait_for()
     page.get_by_role("button", name="Draw", exact=True).click()
     page.locator("#draw-stage [data-going] .run").first.wait_for(state="attached")
+    page.locator("#draw-stop").click()
+
+
+def test_what_was_heard_before_stop_can_be_saved(opened: Any, live: Live, unhurried: None) -> None:
+    page = opened("?tab=speak")
+    page.get_by_label("Text").locator("visible=true").fill("We will meet again tomorrow. Dinner is at seven.")
+    page.get_by_role("button", name="Speak", exact=True).click()
+    page.locator("#speak-stage [data-partial]").wait_for(state="attached")
+    assert not page.get_by_role("link", name="Save WAV").is_visible()
+    page.locator("#speak-stop").click()
+    save = page.get_by_role("link", name="Save WAV")
+    save.wait_for()
+    until(lambda: not live.engine.tickets, "the request was cancelled")
+    with urllib.request.urlopen(live.address + save.get_attribute("href"), timeout=PATIENCE) as answer:
+        heard, _ = soundfile.read(io.BytesIO(answer.read()))
+    assert len(heard) > 0
+
+
+def test_enter_starts_and_shift_enter_makes_a_line(opened: Any) -> None:
+    page = opened()
+    box = page.get_by_label("Prompt").locator("visible=true")
+    box.fill(PROMPT)
+    box.press("Shift+Enter")
+    box.press_sequentially("with a cake")
+    assert box.input_value() == f"{PROMPT}\nwith a cake" and page.locator("#draw-stage .empty").count() == 1
+    box.press("Enter")
+    page.locator("#draw-stage .picture").wait_for()
     page.locator("#draw-stop").click()
 
 
