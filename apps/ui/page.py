@@ -27,7 +27,7 @@ from polydraft.apps.ui.gate import Gate
 from polydraft.apps.ui.scenes import thumbnails
 from polydraft.apps.ui.sounds import Sounds
 from polydraft.apps.ui.tabs import ask, compare, draw, models, speak
-from polydraft.apps.ui.tabs.desk import AT_ONCE, PRIVATE, Desk, Offer, html
+from polydraft.apps.ui.tabs.desk import AT_ONCE, PRIVATE, Desk, Offer, html, optional_inputs
 from polydraft.apps.ui.theme import theme
 from polydraft.apps.ui.upload import Uploads, upload_folder, uploads_only
 from polydraft.apps.ui.views import chrome
@@ -57,8 +57,9 @@ def offers(engine: Engine) -> dict[str, Offer]:
     """The first model of each modality."""
     found: dict[str, Offer] = {}
     for served in engine.models():
-        grid = served.pipe.grid if served.modality == "image" else (0, 0)
-        found.setdefault(served.modality, Offer(served.card, served.default_method, served.voices, grid))
+        draws = served.modality == "image"
+        grid, reads = (served.pipe.grid, optional_inputs(served.pipe)) if draws else ((0, 0), frozenset[str]())
+        found.setdefault(served.modality, Offer(served.card, served.default_method, served.voices, grid, reads))
     return found
 
 

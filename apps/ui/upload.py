@@ -101,11 +101,11 @@ def remove(path: Path) -> None:
     shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def upload(value: Image.Image, label: str, name: str, **options: Any) -> gr.Image:
+def upload(value: Image.Image | None, label: str, name: str, **options: Any) -> gr.Image:
     """A box for a picture that reaches functions as the address of its file, undecoded."""
     box = gr.Image(
         value, label=label, type="filepath", image_mode=None, format="png", sources=["upload", "clipboard"],
-        elem_id=name, buttons=[], alt_text="The picture that questions are about",
+        elem_id=name, buttons=[], alt_text=label,
         placeholder="Drop a picture here, or click to choose one", **options,
     )  # fmt: skip
     box.preprocess = address  # type: ignore[method-assign]  # a class of its own would be a component of its own

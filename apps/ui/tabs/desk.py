@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,8 @@ from polydraft.apps.server.api.schemas.speech import LONGEST_INPUT
 from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.ui.frames import Frame, frames
 from polydraft.apps.ui.sounds import Sounds
-from polydraft.core.errors import PromptError
+from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.modalities.image.family import PictureFamily
 from polydraft.modalities.loading import ModelCard
 
 # Gradio submits by Enter only a box of one line; it grows with its text, and page.css gives it a second line at once
@@ -31,12 +33,26 @@ AT_ONCE: dict[str, Any] = {"queue": False, "api_visibility": PRIVATE, "show_prog
 
 @dataclass(frozen=True)
 class Offer:
-    """A model as the page offers it. method: what it drafts with unless told otherwise; grid: of a picture's tokens."""
+    """A model as the page offers it. method: what it drafts with unless told otherwise; grid: of a picture's tokens.
+    reads: which of `negative_prompt` and `prime` it takes."""
 
     card: ModelCard
     method: str
     voices: Sequence[str] = ()
     grid: tuple[int, int] = (0, 0)
+    reads: frozenset[str] = frozenset()
+
+
+def optional_inputs(pipe: Any) -> frozenset[str]:
+    """Return which of `negative_prompt` and `prime` an image model takes."""
+    found = set()
+    with suppress(InvalidArgument):
+        pipe.led_from("rain")
+        found.add("negative_prompt")
+    family = getattr(pipe, "family", None)
+    if isinstance(family, PictureFamily) and type(family).begun is not PictureFamily.begun:
+        found.add("prime")
+    return frozenset(found)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from polydraft.apps.ui.again import changed, link, python
 from polydraft.apps.ui.frames import Frame
 from polydraft.apps.ui.tabs import desk
 from polydraft.apps.ui.tabs.desk import Desk
+from polydraft.apps.ui.upload import opened, upload
 from polydraft.apps.ui.views import chrome, counts, stage
 from polydraft.apps.ui.views.picture import data_url, picture
 from polydraft.core.errors import PolydraftError
@@ -56,19 +57,26 @@ def tab(at: Desk) -> None:
                     0, 0.95, offer.card.defaults.get("min_p", 0.0), step=0.05, label="Min p", elem_id="draw-min-p",
                     info="Only tokens this likely beside the likeliest may be drawn; 0 is off.",
                 )  # fmt: skip
+                if "negative_prompt" in offer.reads:
+                    fine["negative_prompt"] = gr.Textbox(
+                        "", label="Negative prompt", elem_id="draw-negative", info="What guidance leads away from.",
+                        lines=1, max_lines=4,
+                    )  # fmt: skip
+                prime = upload(None, "Picture to go on from", "draw-prime-picture") if "prime" in offer.reads else None
     record = gr.JSON(visible=False)
     own = desk.untouched(fine, seed=0, method=offer.method)
 
-    async def draw(prompt: str, seed: int, method: str, *values: float) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
+    async def draw(prompt: str, seed: int, method: str, *values: Any) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=False))
         given = changed(settings, own)
         try:
-            async for frame in at.frames("image", prompt=prompt, **given):
+            primed = {} if prime is None else {"prime": opened(values[-1])}
+            async for frame in at.frames("image", prompt=prompt, **given, **primed):
                 yield shown(frame, prompt, given, offer.grid)
         except PolydraftError as error:
             yield stage.stage(stage.failure(str(error))), {"error": str(error)}
 
-    inputs = [prompt, seed, method, *fine.values()]
+    inputs = [prompt, seed, method, *fine.values(), *([] if prime is None else [prime])]
     after = desk.wired(draw, [start.click, prompt.submit], stop, inputs, [view, record], "draw")
     with examples:
         desk.chips(EXAMPLES, prompt, after)
