@@ -25,6 +25,7 @@ def ui(
     image: Annotated[str | None, typer.Option(help="A model that draws.")] = None,
     speech: Annotated[str | None, typer.Option(help="A model that speaks.")] = None,
     vlm: Annotated[str | None, typer.Option(help="A model that answers about pictures.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or hub repository, of the one model.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int | None, typer.Option(help="Threads of torch. Default: its own choice.")] = None,
     unguarded: Annotated[bool, typer.Option("--open", help="Let other machines in, without a key.")] = False,
@@ -41,8 +42,8 @@ def ui(
     from polydraft.apps.server.settings import settings
 
     given = {
-        "host": host, "port": port, "image": image, "speech": speech, "vlm": vlm, "device": device, "threads": threads,
-        "open": unguarded, "api_key": "", "ui": True, "log_level": "warning",
+        "host": host, "port": port, "image": image, "speech": speech, "vlm": vlm, "drafter": drafter,
+        "device": device, "threads": threads, "open": unguarded, "api_key": "", "ui": True, "log_level": "warning",
     }  # fmt: skip
     chosen = settings({name: value for name, value in given.items() if value is not None})
     if not (chosen.loopback or unguarded):
