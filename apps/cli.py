@@ -37,6 +37,7 @@ from polydraft.apps.commands.bench import models as bench
 from polydraft.apps.commands.shared import streams
 from polydraft.apps.commands.shared.application import Application, Group
 from polydraft.core.errors import PolydraftError
+from polydraft.core.system_errors import system_error
 
 STOPPED = 130
 
@@ -53,6 +54,12 @@ class Commands(Group):
         except KeyboardInterrupt as error:
             typer.echo("stopped", err=True)
             raise typer.Exit(STOPPED) from error
+        except (MemoryError, OSError, RuntimeError) as error:
+            lack = None if isinstance(error, (typer.Exit, typer.Abort)) else system_error(error, "the command stopped")
+            if lack is None:
+                raise
+            typer.echo(f"error: {lack}", err=True)
+            raise typer.Exit(1) from error
 
 
 app = Application(

@@ -25,6 +25,7 @@ from polydraft.apps.journal import Journal
 from polydraft.core.errors import InvalidArgument, PolydraftError
 from polydraft.core.methods.kinds import parse
 from polydraft.core.suggestions import did_you_mean
+from polydraft.core.system_errors import system_error
 from polydraft.modalities.loading import card
 from polydraft.modalities.output import write_text
 
@@ -80,7 +81,9 @@ def read_jobs(path: Path) -> list[Job]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path} cannot be read as text; give a file with a JSON object a line.") from error
+        raise system_error(error, f"{path} cannot be read") or InvalidArgument(
+            f"{path} cannot be read as text; give a file with a JSON object a line."
+        ) from error
     jobs: dict[str, Job] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -177,7 +180,7 @@ def do(job: Job, folder: Path) -> dict[str, Any]:
     try:
         result = function(**job.arguments)
         save(result, job.modality, folder / job.output)
-    except (PolydraftError, TypeError, ValueError, LookupError, OSError, RuntimeError) as error:
+    except (PolydraftError, TypeError, ValueError, LookupError, OSError, RuntimeError, MemoryError) as error:
         # a line of JSON can hold any type: what a function makes of a wrong one is this job's failure, not the run's
         return record | {"error": {"type": type(error).__name__, "message": str(error)}}
     return record | {

@@ -55,3 +55,11 @@ class PromptError(PolydraftError, ValueError):
 
 class DataUnavailable(PolydraftError, OSError):
     """Data to measure on is neither here nor to be fetched, or cannot be read."""
+
+
+class OutOfMemory(PolydraftError, MemoryError):
+    """The machine, or its accelerator, has too little free memory for what was asked."""
+
+
+class SystemRefusal(PolydraftError, OSError):
+    """The system refused a file or a folder: the disk is full, too many files are open, permission is missing."""

@@ -19,6 +19,7 @@ from safetensors import safe_open
 
 from polydraft.core.errors import UnknownModel, WeightsError
 from polydraft.core.suggestions import did_you_mean
+from polydraft.core.system_errors import system_error
 
 RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUBLISHED
     "polydraft.modalities.speech.recognise",
@@ -65,7 +66,9 @@ def said(file: Path) -> dict[str, Any]:
     try:
         value = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError) as error:
-        raise WeightsError(f"{file} cannot be read as JSON ({error!s:.80}); download it again.") from error
+        raise system_error(error, f"{file} cannot be read") or WeightsError(
+            f"{file} cannot be read as JSON ({error!s:.80}); download it again."
+        ) from error
     if not isinstance(value, dict):
         raise WeightsError(f"{file} holds a list or a value where settings are expected; download it again.")
     return value
@@ -155,6 +158,6 @@ def fetch(name: str, files: list[str], about: Published | None = None, parts: bo
             if about is None
             else f"where there is a connection run `hf download {name} --local-dir FOLDER`, and give the folder."
         )
-        raise UnknownModel(
+        raise system_error(error, f"model {name!r} cannot be fetched from the hub") or UnknownModel(
             f"model {name!r}{told} is no folder here and cannot be fetched from the hub ({reason}); {way}"
         ) from error

@@ -20,7 +20,8 @@ from urllib.parse import unquote, unquote_to_bytes
 
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from polydraft.core.errors import PromptError
+from polydraft.core.errors import PolydraftError, PromptError
+from polydraft.core.system_errors import system_error
 
 ImageFile: TypeAlias = "str | Path | bytes | IO[bytes]"  # a path, a file's content, or an open binary file
 WEB_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")  # what strangers may send
@@ -89,14 +90,14 @@ def opened_image(source: ImageFile, name: str, formats: tuple[str, ...], max_pix
                     f"{name} has {width}x{height} pixels, which are more than {max_pixels:,}; make it smaller."
                 )
             yield image
-    except PromptError:
+    except PolydraftError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PromptError(f"{name} has more than {max_pixels:,} pixels; make it smaller.") from error
     except UnidentifiedImageError as error:
         raise PromptError(f"{name} {unidentified(signature_of(file), formats)}; {advice(formats)}.") from error
     except Exception as error:  # parsers of headers fail in whatever way their code does
-        raise PromptError(f"{name} {broken(error)}; {advice(formats)}.") from error
+        raise unreadable(error, name, formats) from error
 
 
 def identified(file: str | Path | IO[bytes], formats: tuple[str, ...]) -> Image.Image:
@@ -120,7 +121,7 @@ def upright_rgb(image: Image.Image, name: str) -> Image.Image:
     try:
         return (image if transpose is None else image.transpose(transpose)).convert("RGB")
     except Exception as error:  # decoders meet broken files with whatever their code runs into
-        raise PromptError(f"{name} {broken(error)}; {advice(WEB_FORMATS)}.") from error
+        raise unreadable(error, name, WEB_FORMATS) from error
 
 
 def exif_transpose(image: Image.Image) -> Image.Transpose | None:
@@ -196,6 +197,12 @@ def unidentified(signature: bytes, formats: tuple[str, ...]) -> str:
     if found in formats:
         return f"is {found} that is damaged or cut off"
     return f"is {found}, which is not read here"
+
+
+def unreadable(error: Exception, name: str, formats: Sequence[str]) -> PolydraftError:
+    """Return the error of an image that a decoder failed on: what the machine lacks, or what is wrong with the file."""
+    lack = system_error(error, f"{name} cannot be read")
+    return lack or PromptError(f"{name} {broken(error)}; {advice(formats)}.")
 
 
 def broken(error: Exception) -> str:

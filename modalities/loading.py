@@ -32,6 +32,7 @@ from polydraft.core.errors import (
 from polydraft.core.model.mapped import copy_mapped
 from polydraft.core.model.precision import fast_dtype
 from polydraft.core.suggestions import did_you_mean
+from polydraft.core.system_errors import system_error
 from polydraft.modalities.hub import refuse_pickles, said
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ MANIFEST = "polydraft.json"
 T = TypeVar("T")
 UNREADABLE = (
     SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, AssertionError,
+    MemoryError,
 )  # fmt: skip
 DeviceMap: TypeAlias = "str | dict[str, Any]"  # as transformers takes it, for a target over several devices
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -289,7 +291,9 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device).add(1).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise DeviceUnavailable(f"device {name!r} cannot be used here; use auto, cpu, or cuda with a GPU.") from error
+        raise system_error(error, f"device {name!r} cannot be used now") or DeviceUnavailable(
+            f"device {name!r} cannot be used here; use auto, cpu, or cuda with a GPU."
+        ) from error
     return device
 
 
@@ -318,7 +322,7 @@ def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:
         raise
     except UNREADABLE as error:
         reason = str(error).strip().splitlines()[-1][:160] if str(error).strip() else type(error).__name__
-        raise WeightsError(
+        raise system_error(error, f"the {what} in {folder} cannot be loaded") or WeightsError(
             f"the {what} in {folder} cannot be loaded ({reason.strip()}); "
             "the files are damaged or of another model, install them again."
         ) from error

@@ -113,12 +113,14 @@ def check_threads() -> Check:
 
 def check_glyphs() -> Check:
     """The rasters that draw and score scenes of the emoji world."""
+    from polydraft.core.system_errors import system_error
     from polydraft.modalities.world.glyphs import SIZES, sheet
 
     try:
         kinds = {size: len(sheet(size)) for size in SIZES}
     except (OSError, ValueError) as error:
-        return Check("glyphs", BROKEN, f"{first_line(error)}; install polydraft again")
+        lack = system_error(error, "the glyphs cannot be read")
+        return Check("glyphs", BROKEN, str(lack or f"{first_line(error)}; install polydraft again"))
     return Check("glyphs", OK, ", ".join(f"{count} {size}" for size, count in kinds.items()))
 
 

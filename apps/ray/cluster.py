@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.system_errors import system_error
 
 OBJECTS = 200_000_000  # bytes of shared memory; what crosses is small
 LOOPBACK = "127.0.0.1"
@@ -62,7 +63,7 @@ def cluster(address: str | None, cpus: float, gpus: float = 0) -> Iterator[None]
         else:
             ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise InvalidArgument(
+        raise system_error(error, "Ray cannot be started") or InvalidArgument(
             f"the Ray cluster {address or 'of this machine'} cannot be used ({first_line(error)}); give the address "
             "of one that runs, or none."
         ) from error

@@ -30,6 +30,7 @@ from polydraft.apps.server.errors import ComputeFailed, TooBusy
 from polydraft.core import errors as core_errors
 from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats
+from polydraft.core.system_errors import system_error
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import ImageNews
 from polydraft.modalities.speech.result import SpeechResult
@@ -145,7 +146,9 @@ class Receiver:
 def failure(error: BaseException) -> Message:
     """An error as name, sentence and, of a full queue, seconds to wait; what nobody expected keeps its details here."""
     if not isinstance(error, PolydraftError):
-        error = ComputeFailed("the computation failed unexpectedly; try again, and look at the log if it stays so.")
+        error = system_error(error, "the computation failed") or ComputeFailed(
+            "the computation failed unexpectedly; try again, and look at the log if it stays so."
+        )
     return (type(error).__name__, str(error), getattr(error, "retry_after", None))
 
 

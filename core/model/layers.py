@@ -23,6 +23,7 @@ from polydraft.core.model import attention, fused
 from polydraft.core.model.attention import Heads
 from polydraft.core.model.kernels import together
 from polydraft.core.rows import places
+from polydraft.core.system_errors import system_error
 
 SMALL = {"hidden_size": 48, "intermediate_size": 40, "vocab_size": 24}
 NAMES = ("embed_tokens", "layers", "norm", "rotary_emb")
@@ -200,7 +201,9 @@ def alike(backbone: Any) -> bool:
         asked = {"position_ids": positions, "attention_mask": mask, "use_cache": False}
         own = twin(inputs_embeds=inputs, **asked).last_hidden_state
         said = layers(inputs, positions, Unkept(config.num_hidden_layers), mask)
-    except (TypeError, AttributeError, ValueError, RuntimeError, KeyError, IndexError):
+    except (TypeError, AttributeError, ValueError, RuntimeError, KeyError, IndexError) as error:
+        if lack := system_error(error, f"{type(backbone).__name__} cannot be looked at"):
+            raise lack from error
         return False  # settings that fit no small model, or parts of another kind
     return bool((own - said).abs().max() < APART * own.abs().max())
 

@@ -20,6 +20,7 @@ from polydraft.core.errors import UnsupportedModel
 from polydraft.core.model.attention import views_alike
 from polydraft.core.model.threads import limited
 from polydraft.core.state import State
+from polydraft.core.system_errors import system_error
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import side_by_side
 
@@ -41,9 +42,11 @@ def check(target: CausalTarget, prompts: Sequence[Prompt] = ()) -> None:
         apart = distances(target, [*texts(target, range(len(LENGTHS))), *prompts])
     except UnsupportedModel:
         raise
-    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError) as error:
+    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError, MemoryError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:120]
-        raise UnsupportedModel(f"{name} cannot run over polydraft's cache ({reason}); use another model.") from error
+        raise system_error(error, f"{name} cannot be run") or UnsupportedModel(
+            f"{name} cannot run over polydraft's cache ({reason}); use another model."
+        ) from error
     experts = any("expert" in key for key in target.config.to_dict())  # near ties between experts flip in 16 bits
     for what, found in apart.items():
         if not (statistics.median(found) if experts else max(found)) < APART[target.network.dtype.itemsize]:

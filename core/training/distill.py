@@ -27,6 +27,7 @@ from polydraft.core.decode import Method, decode, start
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.model.kernels import weight_of
 from polydraft.core.model.precision import mixed
+from polydraft.core.system_errors import system_error
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.training.examples import Examples, read
 from polydraft.core.training.shipping import aside, shipped
@@ -183,7 +184,7 @@ def shallow_copy_of(target: PreTrainedModel, layers: int) -> PreTrainedModel:
     try:
         student.get_decoder().load_state_dict(kept)
     except RuntimeError as error:
-        raise unlike(whole) from error
+        raise system_error(error, "a student cannot be made of the target's layers") or unlike(whole) from error
     with torch.no_grad():
         student.get_output_embeddings().weight.copy_(weight_of(target.get_output_embeddings()))
     return student

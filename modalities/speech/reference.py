@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.system_errors import system_error
 
 Recording: TypeAlias = str | Path | tuple[Any, int]
 
@@ -45,11 +46,12 @@ def from_file(path: Path) -> tuple[NDArray[np.float32], int]:
     if "\0" in str(path) or not path.is_file():
         raise InvalidArgument(f"the reference {str(path)!r} is no file; give a sound file, such as a .wav or .flac.")
     try:
-        with soundfile.SoundFile(path) as file:
+        # opened by Python, which says why where that fails
+        with path.open("rb") as content, soundfile.SoundFile(content) as file:
             check_length(file.frames, file.samplerate)
             return file.read(int(LONGEST * file.samplerate), dtype="float32", always_2d=True), file.samplerate
-    except (soundfile.SoundFileError, OSError, TypeError) as error:  # TypeError: a headerless file has no rate
-        raise InvalidArgument(
+    except (soundfile.SoundFileError, OSError, TypeError, MemoryError) as error:  # TypeError: no header, no rate
+        raise system_error(error, f"the reference {path} cannot be read") or InvalidArgument(
             f"the reference {path} cannot be read as sound; give a .wav, .flac, .mp3 or .ogg file."
         ) from error
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from polydraft.apps.bench.vlm.task import Row, Source, Task
 from polydraft.core.errors import DataUnavailable, PolydraftError
+from polydraft.core.system_errors import system_error
 
 ORDER_SEED = 2024  # everyone who asks 200 questions of a set asks the same ones
 ENDINGS = (".parquet", ".tsv", ".jsonl", ".json")
@@ -119,7 +120,7 @@ def read_files(name: str, ending: str, files: list[Path]) -> Sequence[Row]:
     except PolydraftError:
         raise
     except (OSError, ValueError, csv.Error) as error:
-        raise DataUnavailable(
+        raise system_error(error, f"the files of {name} cannot be read") or DataUnavailable(
             f"the files of {name} in {files[0].parent} cannot be read ({one_line(error)}); fetch them again."
         ) from error
 
@@ -151,7 +152,7 @@ def from_hub(name: str, source: Source) -> Sequence[Row]:
     except PolydraftError:
         raise
     except (OSError, ValueError, RuntimeError) as error:  # of the connection, and of what came
-        raise DataUnavailable(
+        raise system_error(error, f"{name} cannot be fetched") or DataUnavailable(
             f"{name} ({source.hub}) is neither in the hub's cache nor to be fetched ({one_line(error)}); check the "
             "connection, or give a folder with --data."
         ) from error

@@ -21,7 +21,15 @@ from polydraft.apps.server.errors import (
     ReplicaLost,
     TooBusy,
 )
-from polydraft.core.errors import PolydraftError, UnknownMethod, UnknownModel, UnsupportedMethod, WeightsError
+from polydraft.core.errors import (
+    OutOfMemory,
+    PolydraftError,
+    SystemRefusal,
+    UnknownMethod,
+    UnknownModel,
+    UnsupportedMethod,
+    WeightsError,
+)
 
 log = logging.getLogger("polydraft.server")
 
@@ -32,7 +40,8 @@ KINDS: dict[int, str] = {
 OURS: Sequence[tuple[type[Exception], int, str]] = (
     (TooBusy, 429, "queue_full"), (Draining, 503, "draining"), (Loading, 503, "loading"), (Cancelled, 503, "cancelled"),
     (ReplicaLost, 503, "replica_lost"), (DeadlinePassed, 504, "deadline_passed"),
-    (ComputeFailed, 500, "computation_failed"),
+    (ComputeFailed, 500, "computation_failed"), (OutOfMemory, 503, "out_of_memory"),
+    (SystemRefusal, 500, "system_refusal"),
     (WeightsError, 500, "weights"), (UnknownModel, 404, "model_not_found"), (UnknownMethod, 400, "unknown_method"),
     (UnsupportedMethod, 400, "unsupported_method"), (PolydraftError, 400, "invalid_value"),
 )  # fmt: skip

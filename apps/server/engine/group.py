@@ -15,6 +15,7 @@ from polydraft.apps.server.errors import ComputeFailed
 from polydraft.core.decode import Method
 from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats
+from polydraft.core.system_errors import system_error
 from polydraft.modalities.run import Driver, Run
 
 log = logging.getLogger("polydraft.server")
@@ -133,4 +134,6 @@ def told(error: Exception) -> Exception:
     if isinstance(error, PolydraftError):
         return error
     log.error("unexpected: %s: %s", type(error).__name__, error, exc_info=error)
-    return ComputeFailed("the computation failed unexpectedly; try again, and look at the server's log if it stays so.")
+    return system_error(error, "the computation failed") or ComputeFailed(
+        "the computation failed unexpectedly; try again, and look at the server's log if it stays so."
+    )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import DataUnavailable
+from polydraft.core.system_errors import system_error
 from polydraft.modalities.hub import is_repository
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -138,7 +139,9 @@ def text_of(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataUnavailable(f"{file} cannot be read ({error}); give a file of text in UTF-8.") from error
+        raise system_error(error, f"{file} cannot be read") or DataUnavailable(
+            f"{file} cannot be read ({error}); give a file of text in UTF-8."
+        ) from error
 
 
 def of_set(name: str, read: Callable[[], Any], folder: Path) -> Iterator[Row]:
@@ -156,7 +159,7 @@ def of_set(name: str, read: Callable[[], Any], folder: Path) -> Iterator[Row]:
         raise
     except (OSError, ValueError, RuntimeError) as error:  # of the connection, and of what came
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:160] or type(error).__name__
-        raise DataUnavailable(
+        raise system_error(error, f"the set {name} cannot be read") or DataUnavailable(
             f"the set {name} cannot be read ({reason}); check its name and the connection, or give a folder."
         ) from error
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import OutputUnwritable, WeightsError
+from polydraft.core.system_errors import system_error
 
 
 def tensors(
@@ -37,8 +38,10 @@ def tensors(
             said: Any = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=zipped)
     except FileNotFoundError as error:
         raise WeightsError(f"{checkpoint} is not there; give a checkpoint of {source}.") from error
-    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise WeightsError(
+    except (
+        pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError, MemoryError,
+    ) as error:  # fmt: skip
+        raise system_error(error, f"{checkpoint} cannot be read") or WeightsError(
             f"{checkpoint} cannot be read as a checkpoint of tensors; download it again from {source}."
         ) from error
     named = said if isinstance(said, Mapping) else {}

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.system_errors import system_error
 from polydraft.modalities.speech.families.cloning import CloningFamily
 from polydraft.modalities.speech.family import Parts, Voice
 
@@ -45,6 +46,6 @@ def espeak() -> Any:
 
         return EspeakBackend("en-us", preserve_punctuation=True, with_stress=True)
     except (ImportError, RuntimeError) as error:  # RuntimeError: the package is there, espeak is not
-        raise InvalidArgument(
+        raise system_error(error, "espeak cannot be started") or InvalidArgument(
             "this model reads phonemes; install espeak-ng and `pip install phonemizer` to have text made into them."
         ) from error

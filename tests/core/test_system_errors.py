@@ -1,0 +1,78 @@
+"""What the machine lacks is told as that, whichever library noticed and however often it was raised again."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from polydraft.core.errors import OutOfMemory, SystemRefusal, WeightsError
+from polydraft.core.system_errors import system_error
+
+HUGE = 1 << 50  # bytes
+
+ALLOCATIONS: dict[str, Callable[[], object]] = {
+    "torch": lambda: torch.empty(HUGE, dtype=torch.uint8),
+    "numpy": lambda: np.ones(HUGE, dtype=np.uint8),
+    "python": lambda: bytearray(HUGE),
+}
+MESSAGES = [  # as libraries have written them
+    RuntimeError("unable to mmap 10632720 bytes from file </models/model.safetensors>: Cannot allocate memory (12)"),
+    RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB"),
+    RuntimeError("std::bad_alloc"),
+    torch.OutOfMemoryError("HIP out of memory."),
+    SafetensorError("Error while opening file: Cannot allocate memory (os error 12)"),
+    OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+]
+
+
+@pytest.mark.parametrize("library", ALLOCATIONS)
+def test_system_error_failed_allocation_is_out_of_memory(library: str) -> None:
+    with pytest.raises((RuntimeError, MemoryError)) as caught:
+        ALLOCATIONS[library]()
+    assert isinstance(system_error(caught.value, "it cannot be made"), OutOfMemory)
+
+
+@pytest.mark.parametrize("error", MESSAGES, ids=str)
+def test_system_error_message_of_a_library_is_out_of_memory(error: Exception) -> None:
+    assert isinstance(system_error(error, "it cannot be made"), OutOfMemory)
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "EACCES", "EPERM", "EROFS", "EIO"])
+@pytest.mark.parametrize(
+    "error", [lambda code: OSError(code, os.strerror(code)), lambda code: SafetensorError(f"I/O: {os.strerror(code)}")],
+    ids=["errno", "message"],
+)  # fmt: skip
+def test_system_error_refusal_names_its_cause(code: str, error: Callable[[int], Exception]) -> None:
+    number = getattr(errno, code)
+    found = system_error(error(number), "it cannot be read")
+    assert isinstance(found, SystemRefusal) and isinstance(found, OSError)
+    assert str(found).startswith(f"it cannot be read ({os.strerror(number)}); ") and str(found).endswith(".")
+
+
+def test_system_error_cause_of_a_cause_is_found() -> None:
+    try:
+        try:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        except OSError as error:
+            raise ValueError("no tokenizer in the folder") from error
+    except ValueError as error:
+        assert "open files" in str(system_error(error, "it cannot be read"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("3 tensors do not fit"), RuntimeError("size mismatch for weight"), KeyError("12"),
+        FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)), SafetensorError("header too large"),
+        WeightsError("the prompt says 'out of memory'"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_system_error_other_fault_is_none(error: Exception) -> None:
+    assert system_error(error, "it cannot be read") is None
