@@ -1,11 +1,7 @@
-"""A head trains where its target's features do not fit: memory is capped by the system, not only looked at."""
+"""A head trains where its target's features do not fit: no more tensors are alive at once than the training needs."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,37 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
-from .conftest import TEXT, VISION, llava
-
-WIDTH, PICTURES, GROUPS = 1024, 4, 40
-CAP = 400 << 20  # bytes that a process may take beyond what it has when the target is loaded
-TRAIN = """
-import json, resource, sys
-from pathlib import Path
 from polydraft.apps.train import drafter, samples
 from polydraft.apps.train.own import lessons
 from polydraft.modalities import loading
 
-target, data, out, cap, groups, cache = *sys.argv[1:4], *map(int, sys.argv[4:])
-load, more, lessons.MOST = loading.load, lessons.OwnLessons.prompts, 2
-drafter.DRAW, drafter.ROWS = 1e6, 1
-drafter.TOGETHER = lessons.TOGETHER = samples.TOGETHER = 2
-features = []
+from ...live_tensors import LiveTensors
+from .conftest import TEXT, VISION, llava
 
-def capped(name):
-    pipe = load(name, dtype="float32")
-    pipe.target()
-    held = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) << 10
-    resource.setrlimit(resource.RLIMIT_DATA, (held + cap, resource.RLIM_INFINITY))
-    return pipe
-
-loading.load = capped
-lessons.OwnLessons.prompts = lambda self, index: more(self, index) if index < groups else []
-remember = drafter.Samples.remember
-drafter.Samples.remember = lambda self: (features.append(self.bytes_seen), remember(self))
-report = drafter.run(target, "eagle", Path(out), 1e-3, data=data, cache=cache)
-print(json.dumps(report.to_dict() | {"bytes": features}))
-"""
+WIDTH, PICTURES, GROUPS, TOGETHER = 128, 4, 24, 2
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +29,42 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux caps the memory of a process so")
-def test_a_head_trains_in_less_memory_than_its_targets_features_take(wide: Path, tmp_path: Path):
-    """Peak memory stated by the card: what the target takes, and less than its features take beyond that."""
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
     for place in range(PICTURES):
         noise = np.random.default_rng(place).integers(0, 255, (56, 56, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(tmp_path / f"{place}.png")
-    arguments = [str(wide), str(tmp_path), str(tmp_path / "out"), str(CAP), str(GROUPS), "20"]
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN, *arguments], capture_output=True, text=True, timeout=600,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3] / "src")},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    report = json.loads(done.stdout)
-    (features,) = report["bytes"]
-    assert features > 1.4 * CAP and report["steps"] >= 1 and report["features"] == "cached on disk"
+        Image.fromarray(noise).save(folder / f"{place}.png")
+    return folder
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tokens an answer, two rows at a time, one row a step, and as many answers whatever time they take."""
+    prompts = lessons.OwnLessons.prompts
+    monkeypatch.setattr(
+        lessons.OwnLessons, "prompts", lambda self, index: prompts(self, index) if index < GROUPS else []
+    )
+    monkeypatch.setattr(lessons, "MOST", 2)
+    monkeypatch.setattr(drafter, "DRAW", 1e6)
+    monkeypatch.setattr(drafter, "ROWS", 1)
+    for module in (drafter, lessons, samples):
+        monkeypatch.setattr(module, "TOGETHER", TOGETHER)
+
+
+@pytest.mark.usefixtures("few")
+def test_head_training_peak_memory_below_features_of_all_rows(
+    wide: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows' features are on disk; what is alive at once is the target, the student and the rows of a step."""
+    load, features = loading.load, []
+    remember = drafter.Samples.remember
+    monkeypatch.setattr(loading, "load", lambda name: load(name, dtype="float32"))
+    monkeypatch.setattr(drafter.Samples, "remember", lambda self: (features.append(self.bytes_seen), remember(self)))
+    with LiveTensors() as tensors:
+        report = drafter.run(str(wide), "eagle", tmp_path / "out", 1e-3, data=str(photos), cache=20)
+    assert report.steps >= 1 and report.features == "cached on disk"
+    assert tensors.peak < features[0] / 2
     assert not (tmp_path / "out" / "samples" / "features").exists()
     assert "peak memory" in (tmp_path / "out" / "README.md").read_text()
