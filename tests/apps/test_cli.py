@@ -296,7 +296,8 @@ def test_doctor_tells_of_neighbours(quiet: bool, status: str, says: str, monkeyp
     monkeypatch.setattr("polydraft.core.model.threads.undisturbed", lambda threads: quiet)
     monkeypatch.setattr("polydraft.core.model.threads.cgroup_quota", lambda: 1.5)
     check = doctor.check_threads()
-    assert check.status == status and says in check.detail and "up to 1 a pass" in check.detail and "1.5" in check.detail
+    assert check.status == status
+    assert says in check.detail and "up to 1 a pass" in check.detail and "1.5" in check.detail
 
 
 def test_doctor_names_what_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
