@@ -33,9 +33,10 @@ SHARE = 0.9  # of a pass that the calling thread runs, at least, while its cores
 SLOWER = 3  # times the fastest pass of its size: a host that takes its cores away shows in nothing else
 WINS = 0.95  # a count replaces the present one where its passes take less than this of the present one's
 RECENT = 5  # passes whose median stands for a count
-FIRST_WAIT, LONGEST_WAIT = 8, 128  # passes before a count that lost is tried again
+FIRST_WAIT, LONGEST_WAIT = 8, 128  # passes before a number of threads that lost is tried again
 MOST_TRIES = 4  # passes of a trial, where none has a size that was timed before
 PROBE_SECONDS = 0.01
+PROBE_EVERY = 0.25  # seconds of passes between two probes
 PROBE_REGIONS = 200
 PROBE_NUMBERS = 1 << 17  # of a tensor that is large enough to be shared by all threads
 
@@ -146,15 +147,13 @@ class ThreadTuner:
             self.judge_trial(size)
         else:
             fastest = self.fastest[level, size] = min(usage.seconds, self.fastest.get((level, size), usage.seconds))
-            self.consider_trial(usage.disturbed or usage.seconds > SLOWER * fastest)
+            self.consider_trial(usage.disturbed or usage.seconds > SLOWER * fastest, usage.seconds)
 
-    def consider_trial(self, disturbed: bool) -> None:
+    def consider_trial(self, disturbed: bool, seconds: float) -> None:
         """Try fewer threads where passes are disturbed, and more where they no longer are."""
         self.disturbed.append(disturbed)
         self.wait = {step: left - 1 for step, left in self.wait.items()}
         self.settled = self.settled + 1 if self.level == 0 else 0
-        if self.settled >= self.patience[-1]:
-            self.patience[-1] = FIRST_WAIT
         mostly = 2 * sum(self.disturbed) > len(self.disturbed)  # a single one of many may be chance
         if mostly and self.level + 1 < len(self.counts) and self.wait[+1] <= 0:
             self.begin_trial(self.level + 1)
@@ -162,7 +161,7 @@ class ThreadTuner:
             if self.quiet(self.counts[self.level - 1]):
                 self.begin_trial(self.level - 1)
             else:
-                self.put_off(-1)
+                self.wait[-1] = 1 + int(PROBE_EVERY / seconds)
 
     def begin_trial(self, level: int) -> None:
         """Give the next passes the count of `level`, whose earlier times say nothing about now."""
@@ -179,20 +178,26 @@ class ThreadTuner:
             return
         step = self.trial - self.level
         wins = bool(present) and self.times[self.trial, size][-1] < WINS * statistics.median(present or [0])
+        if not wins:
+            self.put_off(step)
+        elif step > 0:  # others are at work: who fell at once after rising waits longer before the next rise
+            self.patience[+1] = FIRST_WAIT
+            self.patience[-1] = self.longer(-1) if self.settled < self.patience[-1] else FIRST_WAIT
+            self.wait[-1] = self.patience[-1]
+        else:
+            self.wait[+1] = 0
         if wins:
             self.level = self.trial
-            self.wait[+1] = 0
-        if wins and step > 0:  # others are at work: how long until more threads are worth another trial
-            self.wait[-1] = self.patience[-1]
-            self.patience = {+1: FIRST_WAIT, -1: min(2 * self.patience[-1], LONGEST_WAIT)}
-        elif not wins:
-            self.put_off(step)
         self.trial = None
 
     def put_off(self, step: int) -> None:
         """Wait for the next trial in the direction of `step` twice as long as for the last."""
         self.wait[step] = self.patience[step]
-        self.patience[step] = min(2 * self.patience[step], LONGEST_WAIT if step < 0 else 2 * FIRST_WAIT)
+        self.patience[step] = self.longer(step)
+
+    def longer(self, step: int) -> int:
+        """Return twice the patience in the direction of `step`, as far as it goes."""
+        return min(2 * self.patience[step], LONGEST_WAIT if step < 0 else 2 * FIRST_WAIT)
 
 
 def size_class(size: int) -> int:

@@ -21,8 +21,8 @@ from polydraft.core.model.threads import (
     usable_cores,
 )
 
-SMALL, LARGE = {2: 7.0, 1: 8.5}, {2: 500.0, 1: 950.0}  # ms of a pass alone, by threads
-LOST = 120 * 3.0  # ms that a pass waits at its barriers for a thread that has lost its core
+SMALL, LARGE = {2: 0.007, 1: 0.0085}, {2: 5.0, 1: 9.5}  # seconds of a pass alone, by threads
+LOST = 120 * 0.003  # seconds that a pass waits at its barriers for a thread that has lost its core
 
 
 @dataclass
@@ -108,13 +108,13 @@ def test_tuner_notices_passes_several_times_slower() -> None:
     tuner = tuner_on(machine)
     machine.run(tuner, 50)
     for _ in range(10):
-        tuner.observe(8, Usage({2: 300.0, 1: 12.0}[tuner.count], 1.0, 0))
+        tuner.observe(8, Usage({2: 0.3, 1: 0.012}[tuner.count], 1.0, 0))
     assert tuner.level == 1
 
 
 def test_tuner_of_large_model_keeps_all_threads() -> None:
     """What barriers lose is little of a long pass, where the second core is worth more."""
-    machine = Machine({2: 5000.0, 1: 9500.0}, 1)
+    machine = Machine(LARGE, 1)
     tuner = tuner_on(machine)
     taken = machine.run(tuner, 400)
     assert taken.count(min(taken)) > 0.9 * len(taken) and tuner.count == 2
