@@ -37,7 +37,7 @@ FIRST_WAIT, LONGEST_WAIT = 8, 128  # passes before a number of threads that lost
 MOST_TRIES = 4  # passes of a trial, where none has a size that was timed before
 PROBE_SECONDS = 0.01
 PROBE_EVERY = 0.25  # seconds of passes between two probes
-PROBE_REGIONS = 200
+PROBE_REGIONS = 400
 PROBE_NUMBERS = 1 << 17  # of a tensor that is large enough to be shared by all threads
 
 
