@@ -1,9 +1,11 @@
 """Models in Hugging Face form: a folder with config.json, safetensors and a tokenizer, here or on the hub.
 
-    folder, card = manifest("canopylabs/orpheus-3b-0.1-ft", codec=None)
+    folder, card, downloads = manifest("canopylabs/orpheus-3b-0.1-ft", codec=None)   # fetches JSON alone
+    folder, changes = downloads.fetch()                                              # fetches weights, too
 
 A modality recognises its families by their tokenizers or configurations and writes the card that such folders lack.
-Only tensors and JSON are fetched, the tokenizer among it, and nothing of a repository is ever run.
+Only tensors and JSON are fetched, the tokenizer among it, and nothing of a repository is ever run. Describing a model,
+and refusing what is asked of it, takes JSON alone, so that weights of tens of GB are fetched once they are wanted.
 """
 
 from __future__ import annotations
@@ -26,25 +28,49 @@ RECOGNISERS = (  # each has manifest(folder), MARKS and CODECS, and may have PUB
     "polydraft.modalities.image.recognise",
     "polydraft.modalities.vlm.recognise",
 )
-FILES = ["*.json", "*.jinja", "*.safetensors"]
+DESCRIPTIONS = ["*.json", "*.jinja"]
+FILES = [*DESCRIPTIONS, "*.safetensors"]
 PIPELINE = "model_index.json"  # of diffusers' pipelines, whose parts lie in folders
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SHARDS = "model.safetensors.index.json"  # which tensor is in which file
 
 
-def manifest(name: str, codec: str | None, modality: str | None = None) -> tuple[Path, dict[str, Any]] | None:
-    """Folder and manifest of a model in Hugging Face form; None if `name` is neither folder nor repository.
+@dataclass(frozen=True)
+class Downloads:
+    """What loading a model needs of the hub, and describing it does not."""
 
-    modality: what it is wanted for, where it could be of several. codec: folder or repository of what makes sound or
-    pictures of its tokens; None is a subfolder (`codec`, or what the family calls it), or for a repository the family's
-    own.
+    folder: Path
+    model: str = ""  # repository of its weights; empty if they are in `folder`
+    parts: bool = False  # whether weights lie in subfolders of the repository
+    codec: str = ""  # repository of its codec; empty if that is in a folder
+    codec_files: tuple[str, ...] = ()  # patterns of what the codec consists of
+
+    def fetch(self) -> tuple[Path, dict[str, str]]:
+        """Fetch what is missing; return the model's folder and what its manifest says from then on."""
+        folder = fetch(self.model, FILES, published(self.model), self.parts) if self.model else self.folder
+        codec = {"codec": str(fetch(self.codec, list(self.codec_files)))} if self.codec else {}
+        return folder, codec
+
+
+def manifest(
+    name: str, codec: str | None, modality: str | None = None
+) -> tuple[Path, dict[str, Any], Downloads] | None:
+    """Return folder, manifest and missing files of a model in Hugging Face form; None if there is no such model.
+
+    Of a repository only its descriptions are fetched.
+
+    Args:
+        name (str): a folder or a repository.
+        codec (str | None): folder or repository of what makes sound or pictures of its tokens; None is a subfolder
+            (`codec`, or what the family calls it), or for a repository the family's own.
+        modality (str | None): what it is wanted for, where it could be of several.
     """
     folder = Path(name)
     remote = not folder.is_dir()
     if remote and not is_repository(name):
         return None
     if remote:
-        folder = fetch(name, FILES, published(name))
+        folder = fetch(name, DESCRIPTIONS, published(name))
     elif not any((folder / file).is_file() for file in ("config.json", PIPELINE)):
         return None
     for module in sorted(RECOGNISERS, key=lambda module: f".{modality}." not in module):
@@ -52,11 +78,15 @@ def manifest(name: str, codec: str | None, modality: str | None = None) -> tuple
         found: dict[str, Any] | None = recogniser.manifest(folder)
         if found is not None:
             own, extra = recogniser.CODECS.get(found["family"], (None, []))
-            if remote and (folder / PIPELINE).is_file():
-                fetch(name, FILES, published(name), parts=True)
             place = folder / found.get("codec", "codec")
             fetched = own if remote and not place.is_dir() else None
-            return folder, {"target": "."} | found | with_codec(place, codec or fetched, own, extra)
+            source = codec_source(place, codec or fetched, own)
+            here = {"codec": str(Path(source).resolve())} if source and Path(source).is_dir() else {}
+            downloads = Downloads(
+                folder, name if remote else "", remote and (folder / PIPELINE).is_file(), "" if here else source,
+                (*FILES, *extra),
+            )  # fmt: skip
+            return folder, {"target": "."} | found | here, downloads
     known = ", ".join(family for module in RECOGNISERS for family in import_module(module).MARKS)
     raise UnknownModel(f"model {name!r} is of no family polydraft knows; it loads {known}, and its own.")
 
@@ -97,20 +127,23 @@ def refuse_pickles(place: Path) -> None:
         )
 
 
-def with_codec(place: Path, codec: str | None, own: str | None, extra: list[str]) -> dict[str, str]:
-    """What the manifest says of the codec. place: the subfolder it may be in; own: the family's repository; extra: more
-    files it consists of."""
+def codec_source(place: Path, codec: str | None, own: str | None) -> str:
+    """Return the folder or repository of a model's codec; empty if it is in `place` or the family has none.
+
+    Args:
+        place (Path): the subfolder that it may be in.
+        codec (str | None): what was asked for.
+        own (str | None): the family's repository.
+    """
     if own is None or (codec is None and place.is_dir()):
-        return {}
+        return ""
     if codec is None:
         raise WeightsError(
             f"{place.parent} has no {place.name}; put {own} into its subfolder {place.name}, or give codec={own!r}."
         )
-    if Path(codec).is_dir():
-        return {"codec": str(Path(codec).resolve())}
-    if not is_repository(codec):
+    if not Path(codec).is_dir() and not is_repository(codec):
         raise WeightsError(f"codec {codec!r} is no folder; give one, or the repository {own!r}.")
-    return {"codec": str(fetch(codec, FILES + extra))}
+    return codec
 
 
 def is_repository(name: str) -> bool:
@@ -136,6 +169,11 @@ def published(name: str) -> Published | None:
     """What is known of a repository without fetching it."""
     known = (getattr(import_module(module), "PUBLISHED", {}).get(name) for module in RECOGNISERS)
     return next((found for found in known if found is not None), None)
+
+
+def located(name: str, files: list[str]) -> Path:
+    """Return the folder `name`, or that of a repository of this name, of which `files` are fetched."""
+    return fetch(name, files) if is_repository(name) and not Path(name).is_dir() else Path(name)
 
 
 def fetch(name: str, files: list[str], about: Published | None = None, parts: bool = False) -> Path:

@@ -9,7 +9,7 @@ that `hub` recognises. Loading reads tensors and JSON only: no code, no pickles.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -33,7 +33,7 @@ from polydraft.core.model.mapped import copy_mapped
 from polydraft.core.model.precision import fast_dtype
 from polydraft.core.suggestions import did_you_mean
 from polydraft.core.system_errors import system_error
-from polydraft.modalities.hub import refuse_pickles, said
+from polydraft.modalities.hub import Downloads, refuse_pickles, said
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,12 +66,20 @@ ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "fl
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a model folder says about itself. device_map: how its target is to be spread, see `load`."""
+    """What a model folder says about itself."""
 
     name: str
     path: Path
     manifest: dict[str, Any]
-    device_map: DeviceMap | None = None
+    device_map: DeviceMap | None = None  # how its target is to be spread, see `load`
+    downloads: Downloads | None = None  # what has yet to be fetched before it can be loaded
+
+    def fetched(self) -> ModelCard:
+        """Return the card of a model whose weights are here, once they have been fetched."""
+        if self.downloads is None:
+            return self
+        path, changes = self.downloads.fetch()
+        return replace(self, path=path, manifest=self.manifest | changes, downloads=None)
 
     @property
     def modality(self) -> str:
@@ -144,6 +152,12 @@ class ModelCard:
             f"of {listed(self.methods)}."
         )
 
+    def checked(self, method: str) -> Choice:
+        """The parsed method, refused here and not later if this model cannot use it."""
+        choice = self.parsed(method)
+        self.registry.check(choice, self.name, self.drafters, self.has)
+        return choice
+
     @property
     def has(self) -> frozenset[str]:
         """What methods may need of it: codes, a preview, rows of a picture."""
@@ -196,7 +210,8 @@ def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, 
             raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
         return ModelCard(folder.name, folder, said(folder / MANIFEST))
     if name and (found := hub.manifest(name, codec, modality)) is not None:
-        return ModelCard(Path(name).resolve().name, *found)
+        path, manifest, downloads = found
+        return ModelCard(Path(name).resolve().name, path, manifest, downloads=downloads)
     if name:
         hub.refuse_pickles(Path(name))
     if name and Path(name).is_dir():
@@ -228,17 +243,19 @@ def with_drafter(found: ModelCard, name: str) -> ModelCard:
     from polydraft.core.drafters.network import published
     from polydraft.modalities import hub
 
-    folder = Path(name)
-    if not folder.is_dir() and hub.is_repository(name):
-        folder = hub.fetch(name, hub.FILES)
+    folder = hub.located(name, hub.DESCRIPTIONS)
     if not (folder / "config.json").is_file():
         raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
     made_by = str(said(folder / "config.json").get("model_type", ""))
     if made_by.startswith("polydraft-"):
         kind = made_by.removeprefix("polydraft-")
     else:
+        folder = hub.located(name, hub.FILES)
         kind = "eagle" if read_weights("drafter", folder, lambda: published.found(folder)) else "lm"
-    if not (readers := found.registry.readers(kind)):
+    readers = found.registry.readers(kind)
+    if readers:
+        folder = hub.located(name, hub.FILES)
+    else:
         raise UnknownModel(
             f"{folder} holds a {made_by!r}, which is no drafter; make one with `polydraft train drafter`."
         )
@@ -270,17 +287,56 @@ def load(
     over several devices, `device` being its first. `modality` refuses models of others.
     Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
     """
-    found, where = card(name, codec, modality), resolve_device(device)
-    if drafter is not None:
-        found = with_drafter(found, str(drafter))
+    methods = [] if method is None else [method]
+    found = check(
+        name, codec=codec, drafter=drafter, methods=methods, device=device, dtype=dtype, device_map=device_map,
+        modality=modality,
+    ).fetched()  # fmt: skip
+    module, pipeline = found.pipeline
+    where = resolve_device(device)
+    make = getattr(import_module(module), pipeline)
+    return make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
+
+
+def check(
+    name: str, *, codec: str | None = None, drafter: str | Path | None = None, methods: Sequence[str] = (),
+    device: str = "auto", dtype: str = "auto", device_map: DeviceMap | None = None, modality: str | None = None,
+) -> ModelCard:  # fmt: skip
+    """Check everything that can be refused before the model's weights are fetched or read, and return its card.
+
+    Args:
+        methods (Sequence[str]): what the model is to be decoded by; each has to fit it and its drafters.
+
+    Raises:
+        PolydraftError: as `load`, whose arguments these are.
+    """
+    resolve_dtype(dtype, resolve_device(device))
+    check_device_map(device_map)
+    found = card(name, codec, modality)
     if modality not in (None, found.modality):
         fitting = ", ".join(other.name for other in models() if other.modality == modality)
         raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")
-    module, pipeline = found.pipeline
-    make = getattr(import_module(module), pipeline)
-    if device_map is not None:
-        found = replace(found, device_map=device_map)
-    return make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
+    if drafter is not None:
+        found = with_drafter(found, str(drafter))
+    for method in methods:
+        found.checked(method)
+    return found if device_map is None else replace(found, device_map=device_map)
+
+
+def check_method(name: str, method: str | None, modality: str, codec: str | None = None) -> None:
+    """Raise where a model cannot be decoded by `method`, before its weights are fetched or read."""
+    if method is not None:
+        card(name, codec, modality).checked(method)
+
+
+def check_device_map(device_map: DeviceMap | None) -> None:
+    """Raise InvalidArgument where weights cannot be spread over several devices."""
+    from transformers.utils.import_utils import is_accelerate_available
+
+    if device_map is not None and not is_accelerate_available():
+        raise InvalidArgument(
+            "device_map is transformers' own and needs accelerate; install it with: pip install 'polydraft[gpu]'."
+        )
 
 
 def resolve_device(name: str) -> torch.device:
@@ -352,8 +408,7 @@ def pretrained(
 
     refuse_pickles(folder)
     logging.disable_progress_bar()
-    if device_map is not None and not is_accelerate_available():
-        raise InvalidArgument("device_map is transformers' own and needs accelerate; install polydraft[gpu].")
+    check_device_map(device_map)
     quantised = said(folder / "config.json").get("quantization_config")
     if device_map is None and device.type != "cpu" and is_accelerate_available():
         device_map = {"": device}

@@ -133,9 +133,7 @@ class Pipeline(ABC):
 
     def checked(self, method: str) -> Choice:
         """The parsed method, refused here and not later if this model cannot use it."""
-        choice = self.parsed(method)
-        self.registry.check(choice, self.card.name, self.card.drafters, self.card.has)
-        return choice
+        return self.card.checked(method)
 
     def parsed(self, method: str) -> Choice:
         """See `ModelCard.parsed`."""
@@ -306,6 +304,11 @@ class Pipeline(ABC):
 def guided(prompts: list[Prompt]) -> bool:
     """Whether any prompt is, so that rows need two branches."""
     return any(prompt.sampling.guidance_scale != 1 for prompt in prompts)
+
+
+def check_sampling(**asked: Any) -> None:
+    """Raise InvalidArgument where a field of `Sampling` is out of its range; None is the model's own."""
+    Sampling(**{name: value for name, value in asked.items() if value is not None})
 
 
 def seeds(seed: int | list[int], rows: int, what: str) -> list[int]:

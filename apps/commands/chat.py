@@ -82,15 +82,21 @@ def chat(
     for name, given in (("--json", as_json), ("--map", map_file)):
         if turns and given:
             raise InvalidArgument(f"--turns is a conversation and {name} tells of one answer; leave one out.")
-    request.check(model, "vlm", map_file, compare, speculative, method)
+    sampling = {
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty,
+    }  # fmt: skip
+    loading = {"drafter": drafter, "device": device, "dtype": dtype}
+    request.check(model, "vlm", map_file, compare, speculative, method, **loading)
+    from polydraft.modalities.vlm.pipeline import check_asking
+
+    check_asking(seed, max_new_tokens, min_new_tokens, stop or (), **sampling)
     files, question = (about, None) if turns else (about[:-1], about[-1])
     pictures = shown(files, question)
-    pipe = request.loaded(model, "vlm", drafter=drafter, device=device, dtype=dtype)
+    pipe = request.loaded(model, "vlm", **loading)
     options: dict[str, Any] = {
-        "seed": seed, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens,
-        "max_pixels": max_pixels, "stop": stop or (),
-    }  # fmt: skip
+        "seed": seed, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens, "max_pixels": max_pixels,
+        "stop": stop or (),
+    } | sampling  # fmt: skip
     asked = request.Request(options | {"image": pictures, "question": question}, speculative, method, compare)
     if turns:
         converse(pipe, asked)

@@ -78,14 +78,18 @@ def image(
     """Draw PROMPTs into one picture file."""
     seeds = read_seeds(seed)
     check_files(output, map_file)
-    request.check(model, "image", map_file, compare, speculative, method, codec)
-    shown = opened(prime)
-    pipe = request.loaded(model, "image", codec=codec, drafter=drafter, device=device, dtype=dtype)
-    options: dict[str, Any] = {
-        "n": n, "seed": seeds, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
-        "guidance_scale": guidance_scale, "size": size, "negative_prompt": negative_prompt, "prime": shown,
-        "iterations": iterations,
+    sampling = {
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "guidance_scale": guidance_scale,
     }  # fmt: skip
+    check_request(prompts, n, seeds, sampling)
+    loading = {"codec": codec, "drafter": drafter, "device": device, "dtype": dtype}
+    request.check(model, "image", map_file, compare, speculative, method, **loading)
+    shown = opened(prime)
+    pipe = request.loaded(model, "image", **loading)
+    options: dict[str, Any] = {
+        "n": n, "seed": seeds, "size": size, "negative_prompt": negative_prompt, "prime": shown,
+        "iterations": iterations,
+    } | sampling  # fmt: skip
     asked = request.Request(options, speculative, method, compare)
     asked.warm_up(partial(pipe.stream, prompts), WARM_UP_PASSES)
     result, plain = asked.run(partial(draw, pipe, prompts, "drawing"), partial(draw, pipe, prompts, "drawing plainly"))
@@ -120,6 +124,13 @@ def read_seeds(given: list[str] | None) -> int | list[int]:
         raise InvalidArgument(f"seed={','.join(parts)} is not possible; give whole numbers from 0, such as 7 or 1,2,3.")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def check_request(prompts: list[str], n: int, seeds: int | list[int], sampling: dict[str, Any]) -> None:
+    """Refuse what no model could draw before any is loaded."""
+    from polydraft.modalities.image.base import check_drawing
+
+    check_drawing(prompts, n, seeds, **sampling)
 
 
 def opened(prime: Path | None) -> Any:

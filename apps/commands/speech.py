@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from polydraft.modalities.speech.pipeline import SpeechPipeline
     from polydraft.modalities.speech.result import SpeechResult
 
+ANY_RATE = 16_000  # Hz; a recording that can be used can be at every rate
 PLAYERS = (
     ("ffplay", "-autoexit", "-nodisp", "-loglevel", "error"), ("aplay", "-q"), ("paplay",), ("afplay",), ("play", "-q"),
 )  # fmt: skip
@@ -86,18 +87,26 @@ def speech(
     """Say TEXT into a sound file."""
     path = output or Path(f"out.{file_format}")
     check_sound(path, file_format, stream, compare or map_file is not None)
-    request.check(model, "speech", map_file, compare, speculative, method, codec)
+    sampling = {
+        "temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty,
+    }  # fmt: skip
+    loading = {"codec": codec, "device": device, "dtype": dtype}
+    request.check(model, "speech", map_file, compare, speculative, method, **loading)
 
     from polydraft.core.errors import OutputUnwritable
+    from polydraft.modalities.speech.pipeline import check_speaking
+    from polydraft.modalities.speech.reference import listen
 
     words = sys.stdin.read() if text == "-" else text
-    pipe = request.loaded(model, "speech", codec=codec, device=device, dtype=dtype)
+    check_speaking(words, speed, seed, **sampling)
+    if reference is not None:
+        listen(reference, ANY_RATE)
+    pipe = request.loaded(model, "speech", **loading)
     if pipe.family.silent:
         raise OutputUnwritable(pipe.family.silent)
     options: dict[str, Any] = {
         "voice": voice, "reference": reference, "reference_text": reference_text, "seed": seed, "speed": speed,
-        "temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty,
-    }  # fmt: skip
+    } | sampling  # fmt: skip
     asked = request.Request(options, speculative, method, compare)
     if stream is not None:
         send(pipe, words, file_format, asked.chosen)

@@ -24,7 +24,7 @@ from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
-from polydraft.modalities.pipeline import Pipeline, guided, seeds
+from polydraft.modalities.pipeline import Pipeline, check_sampling, guided, seeds
 
 LONGEST_TEXT = 2000  # characters
 TOGETHER = 8  # pictures made of tokens at a time
@@ -176,9 +176,7 @@ class PicturePipeline(Pipeline):
         pipe = self.nearest(size[1:]) if size is not None and size.startswith("~") else self.sized(size)
         pipe, choice = pipe.drawn_in(iterations), self.chosen(speculative, method)
         pipe = pipe.led_from(negative_prompt).begun(prime)
-        if not isinstance(n, int) or n < 1:
-            raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")
-        texts = [prompt] if isinstance(prompt, str) else list(prompt)
+        texts = check_drawing(prompt, n, seed)
         captions, ignored = pipe.read(texts)
         captions = [caption for caption in captions for _ in range(n)]
         sampling = pipe.sampling(
@@ -190,14 +188,8 @@ class PicturePipeline(Pipeline):
 
     def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """What the model reads of prompts, and the words it does not know."""
-        if not texts:
-            raise PromptError("the list of prompts is empty; give at least one prompt.")
         captions, ignored = [], []
         for text in texts:
-            if not isinstance(text, str) or not text.strip():
-                raise PromptError("the prompt is empty; say what to draw, such as 'two frogs on a blue background'.")
-            if len(text) > LONGEST_TEXT:
-                raise PromptError(f"the prompt has {len(text)} characters; use at most {LONGEST_TEXT}.")
             caption, unknown = self.caption(text)
             captions.append(caption)
             ignored += unknown
@@ -222,6 +214,28 @@ class PicturePipeline(Pipeline):
         pixels = torch.cat([self.pixels(tokens[part].to(self.device), asked[part]) for part in parts])
         bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).to("cpu", torch.uint8)
         return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
+
+
+def check_drawing(prompt: str | list[str], n: int, seed: int | list[int], **sampling: Any) -> list[str]:
+    """Return the prompts; raise where no model could draw what is asked for, which needs no weights to tell.
+
+    Raises:
+        PromptError: for a prompt that is empty or too long.
+        InvalidArgument: for a number of pictures, seeds or sampling parameters that are not possible.
+    """
+    if not isinstance(n, int) or n < 1:
+        raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")
+    texts = [prompt] if isinstance(prompt, str) else list(prompt)
+    if not texts:
+        raise PromptError("the list of prompts is empty; give at least one prompt.")
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise PromptError("the prompt is empty; say what to draw, such as 'two frogs on a blue background'.")
+        if len(text) > LONGEST_TEXT:
+            raise PromptError(f"the prompt has {len(text)} characters; use at most {LONGEST_TEXT}.")
+    seeds(seed, n * len(texts), "picture")
+    check_sampling(**sampling)
+    return texts
 
 
 def anew(name: str) -> InvalidArgument:

@@ -23,14 +23,14 @@ from transformers import PreTrainedModel
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
-from polydraft.modalities.image.base import PicturePipeline
+from polydraft.modalities.image.base import PicturePipeline, check_drawing
 from polydraft.modalities.image.families import family_of
 from polydraft.modalities.image.family import Parts, PictureFamily
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
 from polydraft.modalities.image.sibling import Sibling
 from polydraft.modalities.image.target import EMBEDDINGS
-from polydraft.modalities.loading import ModelCard, load
+from polydraft.modalities.loading import ModelCard, check_method, load
 
 
 def generate_image(
@@ -48,6 +48,10 @@ def generate_image(
     negative_prompt: what guidance leads away from. prime: a picture to go on from, or one shown with the prompt, for
     models that do. Raises a PolydraftError that says what to change.
     """
+    check_drawing(
+        prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
+    )
+    check_method(model, method, "image")
     return _cached_pipeline(model, device, dtype)(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
         top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, negative_prompt=negative_prompt,

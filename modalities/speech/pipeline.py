@@ -21,8 +21,8 @@ from torch import Tensor
 from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
-from polydraft.modalities.loading import ModelCard, load
-from polydraft.modalities.pipeline import Pipeline, seeds
+from polydraft.modalities.loading import ModelCard, check_method, load
+from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
 from polydraft.modalities.speech.families import family
 from polydraft.modalities.speech.family import Parts, Voice
 from polydraft.modalities.speech.reference import Recording
@@ -49,6 +49,10 @@ def generate_speech(
     pitch. model, codec: as for `load`. None means the model's own default; temperature 0 is greedy. Raises a
     PolydraftError that says what to change.
     """
+    check_speaking(
+        text, speed, seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
+    )
+    check_method(model, method, "speech", codec)
     return _cached_pipeline(model, codec, device, dtype)(
         text, voice=voice, reference=reference, reference_text=reference_text, speculative=speculative, method=method,
         seed=seed, speed=speed, temperature=temperature, top_k=top_k, top_p=top_p,
@@ -59,6 +63,21 @@ def generate_speech(
 @lru_cache(maxsize=1)
 def _cached_pipeline(model: str, codec: str | None, device: str, dtype: str) -> SpeechPipeline:
     return load(model, codec=codec, device=device, dtype=dtype, modality="speech")
+
+
+def check_speaking(text: str, speed: float, seed: int, **sampling: Any) -> int:
+    """Return the seed; raise where no model could say what is asked for, which needs no weights to tell.
+
+    Raises:
+        PromptError: for what is no plain text.
+        InvalidArgument: for a speed, seed or sampling parameter that is not possible.
+    """
+    check_text(text)
+    asked: Any = speed
+    if not isinstance(asked, Real) or not SLOWEST <= float(asked) <= FASTEST:
+        raise InvalidArgument(f"speed={speed!r} is not possible; it must be from {SLOWEST} to {FASTEST:g}.")
+    check_sampling(**sampling)
+    return seeds(seed, 1, "text")[0]
 
 
 class SpeechPipeline(Pipeline):
@@ -141,14 +160,11 @@ class SpeechPipeline(Pipeline):
     ) -> SpeechRun:  # fmt: skip
         """The same for who drives the loop."""
         choice = self.chosen(speculative, method)
-        asked: Any = speed
-        if not isinstance(asked, Real) or not SLOWEST <= float(asked) <= FASTEST:
-            raise InvalidArgument(f"speed={speed!r} is not possible; it must be from {SLOWEST} to {FASTEST:g}.")
-        (row_seed,) = seeds(seed, 1, "text")
+        row_seed = check_speaking(text, speed, seed)
         sampling = self.sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
         )
-        script = self.family.read(check_text(text))
+        script = self.family.read(text)
         speaker = self.family.voice(voice, reference, reference_text)
         prompts = [self.prompt(said, speaker, row_seed, place, sampling) for place, said in enumerate(script.sentences)]
         return SpeechRun(self, self.method(choice), prompts, Said(text, script, speaker, row_seed), speed, together)

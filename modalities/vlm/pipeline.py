@@ -25,8 +25,8 @@ from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedModel
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.model.network import nearness
 from polydraft.core.target import Prompt
-from polydraft.modalities.loading import ModelCard, load, pretrained, read_weights, stamp
-from polydraft.modalities.pipeline import Pipeline, seeds
+from polydraft.modalities.loading import ModelCard, check_method, load, pretrained, read_weights, stamp
+from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
 from polydraft.modalities.vlm.conversation import Conversation, Picture, conversations
 from polydraft.modalities.vlm.processor import SAFELY, load_processor
 from polydraft.modalities.vlm.reading import Reader
@@ -53,6 +53,11 @@ def chat(
     they take fewer positions; default: as large as the model's own processor lets them be. stop: strings that end an
     answer, which is left without them. Raises a PolydraftError that says what to change.
     """
+    check_asking(
+        seed, max_new_tokens, min_new_tokens, stop, temperature=temperature, top_k=top_k, top_p=top_p,
+        repetition_penalty=repetition_penalty,
+    )  # fmt: skip
+    check_method(model, method, "vlm")
     return _cached_pipeline(model, device, dtype, stamp(model))(
         image, question, messages=messages, speculative=speculative, method=method, seed=seed,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
@@ -63,6 +68,29 @@ def chat(
 @lru_cache(maxsize=1)
 def _cached_pipeline(model: str, device: str, dtype: str, stamp: tuple[int, ...]) -> VLMPipeline:
     return load(model, device=device, dtype=dtype, modality="vlm")
+
+
+def check_asking(
+    seed: int | list[int], max_new_tokens: int, min_new_tokens: int, stop: str | Sequence[str], **sampling: Any
+) -> tuple[str, ...]:
+    """Return the strings that end an answer; raise where no model could answer so, which needs no weights to tell.
+
+    Raises:
+        InvalidArgument: for a seed, a length, a stop or a sampling parameter that is not possible.
+    """
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise InvalidArgument(f"max_new_tokens={max_new_tokens} is not possible; it must be a whole number from 1.")
+    if not isinstance(min_new_tokens, int) or not 0 <= min_new_tokens <= max_new_tokens:
+        raise InvalidArgument(
+            f"min_new_tokens={min_new_tokens} is not possible; it must be a whole number from 0 to "
+            f"max_new_tokens={max_new_tokens}."
+        )
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(each, str) and each for each in stops):
+        raise InvalidArgument(f"stop={stop!r:.60} is not possible; it must be a string, or several, none empty.")
+    check_sampling(**sampling)
+    seeds(seed, len(seed) if isinstance(seed, list) else 1, "question")
+    return stops
 
 
 class VLMPipeline(Pipeline):
@@ -183,20 +211,11 @@ class VLMPipeline(Pipeline):
     ) -> ChatRun:  # fmt: skip
         """The same for who drives the loop."""
         choice = self.chosen(speculative, method)
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-            raise InvalidArgument(f"max_new_tokens={max_new_tokens} is not possible; it must be a whole number from 1.")
-        if not isinstance(min_new_tokens, int) or not 0 <= min_new_tokens <= max_new_tokens:
-            raise InvalidArgument(
-                f"min_new_tokens={min_new_tokens} is not possible; it must be a whole number from 0 to "
-                f"max_new_tokens={max_new_tokens}."
-            )
+        stops = check_asking(seed, max_new_tokens, min_new_tokens, stop)
         sampling = self.sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
             min_tokens=min_new_tokens,
         )  # fmt: skip
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(isinstance(each, str) and each for each in stops):
-            raise InvalidArgument(f"stop={stop!r:.60} is not possible; it must be a string, or several, none empty.")
         asked = conversations(image, question, messages)
         prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens, sampling, max_pixels)
         return ChatRun(self, self.method(choice), prompts, stops)

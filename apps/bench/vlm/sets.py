@@ -32,7 +32,7 @@ from polydraft.apps.commands.shared.terminal import note, print_json, print_tabl
 from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError, PromptError
 from polydraft.core.stats import DecodeStats
 from polydraft.core.suggestions import did_you_mean
-from polydraft.modalities.loading import load
+from polydraft.modalities.loading import check, load
 
 MODES = ("accuracy", "latency")
 LONG, SHORT = 256, 32  # most and fewest tokens of a free answer
@@ -145,9 +145,8 @@ def run(
     asked = wanted(tasks)
     report.check_folder(out)
     check_settings(out, settings)
+    check(model, methods=names, device=device, dtype=dtype, modality="vlm")
     pipe: Answerer = load(model, device=device, dtype=dtype, modality="vlm")
-    for name in names:
-        pipe.checked(name)
     pieces = list(pieces_of(asked, data_folder, limit))[part - 1 :: parts]
     suffix = "" if parts == 1 else f"-{part}-of-{parts}"
     log = journal.Journal(out / f"samples{suffix}.jsonl")

@@ -54,17 +54,23 @@ class Request:
 
 def check(
     model: str, modality: str, map_file: Path | None, compare: bool, speculative: bool, method: str | None,
-    codec: str | None = None,
+    **loading: Any,
 ) -> None:  # fmt: skip
-    """Refuse, before weights are read, a map that cannot be written, a method for other tokens, and to set plain
-    decoding beside itself."""
+    """Refuse, before weights are fetched or read, what cannot be loaded or written, and comparing plain decoding with
+    itself.
+
+    Args:
+        loading (Any): further arguments of `modalities.loading.check`, such as device, dtype and drafter.
+    """
     from polydraft.core.errors import InvalidArgument
     from polydraft.modalities.image.result import check_output
-    from polydraft.modalities.loading import card
+    from polydraft.modalities.loading import check as check_model
 
     if map_file is not None:
         check_output(map_file)
-    name = None if method is None else card(model, codec, modality).parsed(method).drafter.name
+    methods = [] if method is None else [method]
+    found = check_model(model, modality=modality, methods=methods, **loading)
+    name = None if method is None else found.parsed(method).drafter.name
     if compare and (name == PLAIN or not speculative):
         raise InvalidArgument("--compare sets a drafting method beside plain decoding; leave out the plain method.")
 

@@ -273,18 +273,20 @@ def test_parts_that_lack_or_do_not_match_are_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_repository_of_parts_is_fetched_whole_once_it_is_known(
+def test_a_repository_of_parts_is_fetched_whole_once_it_is_wanted(
     folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, folder = [], folder_of("glm_image")
 
     def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str] | None) -> str:
-        asked.append((name, ignore_patterns))
+        asked.append(("*.safetensors" in allow_patterns, ignore_patterns))
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     found = card("somebody/glm-image")
-    assert asked == [("somebody/glm-image", ["*/*"]), ("somebody/glm-image", None)]
+    assert asked == [(False, ["*/*"])]
+    found = found.fetched()
+    assert asked == [(False, ["*/*"]), (True, None)]
     assert found.manifest["family"] == "glm_image" and found.target == folder / "vision_language_encoder"
 
 
