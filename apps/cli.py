@@ -37,6 +37,7 @@ from polydraft.apps.commands.bench import models as bench
 from polydraft.apps.commands.shared import streams
 from polydraft.apps.commands.shared.application import Application, Group
 from polydraft.core.errors import PolydraftError
+from polydraft.core.extras import optional
 from polydraft.core.system_errors import system_error
 
 STOPPED = 130
@@ -47,7 +48,8 @@ class Commands(Group):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with optional("this command"):
+                return super().invoke(ctx)
         except PolydraftError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error

@@ -45,6 +45,10 @@ class DeviceUnavailable(PolydraftError, RuntimeError):
     """The device or dtype asked for cannot be used on this machine."""
 
 
+class MissingPackage(PolydraftError, ImportError):
+    """An optional package that this needs is not installed; the message says which extra brings it."""
+
+
 class OutputUnwritable(PolydraftError, OSError):
     """The result cannot be written where it was asked for."""
 

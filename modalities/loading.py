@@ -29,6 +29,7 @@ from polydraft.core.errors import (
     UnsupportedMethod,
     WeightsError,
 )
+from polydraft.core.extras import missing, optional
 from polydraft.core.model.mapped import copy_mapped
 from polydraft.core.model.precision import fast_dtype
 from polydraft.core.suggestions import did_you_mean
@@ -285,7 +286,7 @@ def load(
     repository of a small causal LM, of an EAGLE head as published, or of what `polydraft train drafter` made. `method`
     becomes its default; "auto" picks the best device and dtype here. device_map: how transformers spreads the target
     over several devices, `device` being its first. `modality` refuses models of others.
-    Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable or WeightsError.
+    Raises UnknownModel, UnknownMethod, UnsupportedMethod, DeviceUnavailable, MissingPackage or WeightsError.
     """
     methods = [] if method is None else [method]
     found = check(
@@ -294,8 +295,9 @@ def load(
     ).fetched()  # fmt: skip
     module, pipeline = found.pipeline
     where = resolve_device(device)
-    make = getattr(import_module(module), pipeline)
-    return make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
+    with optional(f"model {found.name!r}"):
+        make = getattr(import_module(module), pipeline)
+        return make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
 
 
 def check(
@@ -334,9 +336,7 @@ def check_device_map(device_map: DeviceMap | None) -> None:
     from transformers.utils.import_utils import is_accelerate_available
 
     if device_map is not None and not is_accelerate_available():
-        raise InvalidArgument(
-            "device_map is transformers' own and needs accelerate; install it with: pip install 'polydraft[gpu]'."
-        )
+        raise missing("accelerate", "device_map, which is transformers' own,")
 
 
 def resolve_device(name: str) -> torch.device:

@@ -21,9 +21,10 @@ from polydraft.apps.commands.shared.terminal import print_json, print_table
 
 # As in pyproject.toml; a test holds the two together.
 LEAST_VERSIONS = {
-    "torch": "2.11", "transformers": "5.23", "diffusers": "0.40", "safetensors": "0.6", "tokenizers": "0.22",
-    "numpy": "2.0", "pillow": "11",
+    "torch": "2.11", "transformers": "5.23", "safetensors": "0.6", "tokenizers": "0.22", "numpy": "2.0",
+    "pillow": "11",
 }  # fmt: skip
+OPTIONAL = {"diffusers": "tiny-latent and some published models", "matplotlib": "--map, bench and train"}
 IMPORT_NAMES = {"pillow": "PIL"}
 OK, BROKEN, WARNING = "ok", "broken", "warning"
 IMPORT_FAILURES = (ImportError, OSError, RuntimeError, AttributeError, ValueError, TypeError)
@@ -38,7 +39,7 @@ class Check:
 
 def doctor(as_json: Json = False) -> None:
     """Check Python, libraries, device and embedded models."""
-    checks = [check_python(), *map(check_package, LEAST_VERSIONS), check_torchaudio()]
+    checks = [check_python(), *map(check_package, LEAST_VERSIONS), *map(check_optional, OPTIONAL), check_torchaudio()]
     if not any(check.status == BROKEN for check in checks):
         checks += [check_device(), check_threads(), check_glyphs(), *check_models()]
     fit = not any(check.status == BROKEN for check in checks)
@@ -66,6 +67,21 @@ def check_package(name: str) -> Check:
     least = LEAST_VERSIONS[name]
     if numbers(version) < numbers(least):
         return Check(name, BROKEN, f"{version} is too old; install {least} or newer")
+    return Check(name, OK, version)
+
+
+def check_optional(name: str) -> Check:
+    """Check a package of an extra: it may be absent, and is told with what needs it and the command that brings it."""
+    from polydraft.core.extras import EXTRAS, pip_install
+
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Check(name, OK, f"absent, for {OPTIONAL[name]}: {pip_install(EXTRAS[name])}")
+    try:
+        import_module(name)
+    except IMPORT_FAILURES as error:
+        return Check(name, WARNING, f"{version} cannot be imported: {first_line(error)}; for {OPTIONAL[name]}")
     return Check(name, OK, version)
 
 
@@ -126,7 +142,7 @@ def check_glyphs() -> Check:
 
 def check_models() -> list[Check]:
     """Every embedded model is loaded whole; the hash tells two installations apart. See `promise` for the labels."""
-    from polydraft.core.errors import PolydraftError
+    from polydraft.core.errors import MissingPackage, PolydraftError
     from polydraft.modalities.loading import load, models
 
     checks = []
@@ -142,6 +158,8 @@ def check_models() -> list[Check]:
                 pipe.drafter(kind)
             earned = ", ".join(f"{dtype} {promise(card.name, dtype)}" for dtype in ("bfloat16", "float32"))
             steady = sized_steadily(pipe)
+        except MissingPackage as error:
+            checks.append(Check(card.name, OK, f"{size:.1f} MB, not loaded: {error}"))
         except PolydraftError as error:
             checks.append(Check(card.name, BROKEN, str(error)))
         else:

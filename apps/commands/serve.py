@@ -85,11 +85,12 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="A TOML file whose keys are the names of these options.")] = None,
 ) -> None:
     """Serve models until stopped."""
-    from polydraft.core.errors import InvalidArgument
+    from polydraft.core.errors import MissingPackage
+    from polydraft.core.extras import pip_install
 
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise InvalidArgument(f"serving needs {', '.join(missing)}; install polydraft[serve].")
+        raise MissingPackage(f"serving needs {', '.join(missing)}; install it with: {pip_install('serve')}.")
     from polydraft.apps.server import logs
     from polydraft.apps.server.listening import bound
     from polydraft.apps.server.settings import settings

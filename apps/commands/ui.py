@@ -32,11 +32,12 @@ def ui(
     browse: Annotated[bool, typer.Option("--browse", help="Open the page in a browser.")] = False,
 ) -> None:
     """Open a page that draws, speaks, answers and compares, until stopped."""
-    from polydraft.core.errors import InvalidArgument
+    from polydraft.core.errors import InvalidArgument, MissingPackage
+    from polydraft.core.extras import pip_install
 
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise InvalidArgument(f"the page needs {', '.join(missing)}; install polydraft[ui].")
+        raise MissingPackage(f"the page needs {', '.join(missing)}; install it with: {pip_install('ui')}.")
     from polydraft.apps.server import logs
     from polydraft.apps.server.listening import address, bound
     from polydraft.apps.server.settings import settings

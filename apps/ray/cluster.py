@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.extras import missing
 from polydraft.core.system_errors import system_error
 
 OBJECTS = 200_000_000  # bytes of shared memory; what crosses is small
@@ -24,9 +25,9 @@ LOOPBACK = "127.0.0.1"
 
 
 def needs_ray() -> None:
-    """Raise InvalidArgument where Ray is not installed."""
+    """Raise MissingPackage where Ray is not installed."""
     if find_spec("ray") is None:
-        raise InvalidArgument("--ray needs the package ray; install it with: pip install 'polydraft[ray]'.")
+        raise missing("ray", "--ray")
 
 
 def quiet() -> None:

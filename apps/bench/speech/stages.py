@@ -10,6 +10,7 @@ import torch
 
 from polydraft.apps.bench.speech.likeness import Sound
 from polydraft.apps.commands.shared.terminal import note
+from polydraft.core.extras import pip_install
 from polydraft.modalities.speech.codecs import vocoder
 from polydraft.modalities.speech.families.tiny import TinySpeech
 from polydraft.modalities.speech.family import SpeechFamily
@@ -26,7 +27,7 @@ def stages(family: SpeechFamily, rendered: Said) -> dict[str, Said]:
     try:
         return {VOCODER: {key: through_vocoder(sound) for key, sound in rendered.items()}, CODEC: coded}
     except ImportError as error:
-        note(f"note: the vocoder alone is not judged ({error}); `pip install polydraft[voices]` brings what it needs.")
+        note(f"note: the vocoder alone is not judged ({error}); `{pip_install('voices')}` brings what it needs.")
         return {CODEC: coded}
 
 

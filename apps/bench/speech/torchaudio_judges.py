@@ -20,6 +20,7 @@ from torch import Tensor
 
 from polydraft.apps.bench.speech.word_errors import plain_words
 from polydraft.core.errors import PolydraftError
+from polydraft.core.extras import pip_install
 
 Sound = NDArray[np.float32]
 
@@ -36,7 +37,7 @@ def torchaudio() -> ModuleType:
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a build for another torch raises any
         reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
         raise TorchaudioMissing(
-            f"torchaudio cannot be used here ({reason}); install polydraft[torchaudio] beside a torch of its build, or "
+            f"torchaudio cannot be used here ({reason}); {pip_install('torchaudio')} beside a torch of its build, or "
             "leave out what needs it."
         ) from error
     return package

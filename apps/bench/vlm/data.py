@@ -23,6 +23,7 @@ import numpy as np
 
 from polydraft.apps.bench.vlm.task import Row, Source, Task
 from polydraft.core.errors import DataUnavailable, PolydraftError
+from polydraft.core.extras import pip_install
 from polydraft.core.system_errors import system_error
 
 ORDER_SEED = 2024  # everyone who asks 200 questions of a set asks the same ones
@@ -164,7 +165,7 @@ def needed(name: str) -> Any:
         import datasets
     except ImportError as error:
         raise DataUnavailable(
-            f"reading {name} needs the package datasets; install it with: pip install 'polydraft[bench]'."
+            f"reading {name} needs the package datasets; install it with: {pip_install('bench')}."
         ) from error
     return datasets
 

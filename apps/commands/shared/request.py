@@ -63,11 +63,13 @@ def check(
         loading (Any): further arguments of `modalities.loading.check`, such as device, dtype and drafter.
     """
     from polydraft.core.errors import InvalidArgument
+    from polydraft.core.extras import require
     from polydraft.modalities.image.result import check_output
     from polydraft.modalities.loading import check as check_model
 
     if map_file is not None:
         check_output(map_file)
+        require("matplotlib", "--map")
     methods = [] if method is None else [method]
     found = check_model(model, modality=modality, methods=methods, **loading)
     name = None if method is None else found.parsed(method).drafter.name

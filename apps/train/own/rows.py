@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import DataUnavailable
+from polydraft.core.extras import pip_install
 from polydraft.core.system_errors import system_error
 from polydraft.modalities.hub import is_repository
 
@@ -193,7 +194,7 @@ def needed() -> Any:
         import datasets
     except ImportError as error:
         raise DataUnavailable(
-            "reading this set needs the package datasets; install it with: pip install 'polydraft[bench]'."
+            f"reading this set needs the package datasets; install it with: {pip_install('bench')}."
         ) from error
     datasets.utils.logging.disable_progress_bar()
     return datasets

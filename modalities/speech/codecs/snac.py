@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.extras import optional
 from polydraft.core.law.noise import uniform
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.codecs.chunks import Window
@@ -80,10 +81,8 @@ class Snac:
 
 def read(folder: Path) -> Any:
     """The network in `folder`; a .bin is read as tensors, and refused if it holds anything else."""
-    try:
+    with optional("this model's codec"):
         from snac import SNAC
-    except ImportError as error:
-        raise WeightsError("this model's codec needs the package snac; `pip install 'polydraft[snac]'`.") from error
     config = json.loads((folder / "config.json").read_text())
     if config.get("attn_window_size") is not None:
         raise WeightsError(f"the codec in {folder} is another SNAC; take the one of 24 kHz.")

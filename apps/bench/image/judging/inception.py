@@ -22,6 +22,7 @@ from torch import Tensor
 
 from polydraft.apps.bench.image.judging.metrics import MetricsMissing, package, pixels
 from polydraft.core.errors import WeightsError
+from polydraft.core.extras import pip_install
 from polydraft.modalities.image.families.checkpoints import tensors
 from polydraft.modalities.loading import read_weights
 
@@ -69,6 +70,5 @@ def network(found: dict[str, Tensor]) -> Any:
             return make("inception-v3-compat", ["2048"], str(copied))
         except ModuleNotFoundError as error:
             raise MetricsMissing(
-                "FID needs the package torch-fidelity; install it with: pip install 'polydraft[inception]', "
-                f"{OTHERWISE}."
+                f"FID needs the package torch-fidelity; install it with: {pip_install('inception')}, {OTHERWISE}."
             ) from error

@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from polydraft.core.errors import PolydraftError
+from polydraft.core.extras import pip_install
 
 
 class MetricsMissing(PolydraftError, ImportError):
@@ -44,7 +45,7 @@ def package() -> ModuleType:
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:100] or type(error).__name__
         raise MetricsMissing(
             f"CLIP scores and Fréchet distances need the package torchmetrics ({reason}); install it with: "
-            "pip install 'polydraft[bench]'."
+            f"{pip_install('bench')}."
         ) from error
     return torchmetrics
 

@@ -1,0 +1,56 @@
+"""Packages that only some of polydraft needs, by the extra that brings each: `pip install 'polydraft[plots]'`.
+
+require("matplotlib", "--map")
+with optional("tiny-latent"):
+    from diffusers import AutoencoderKL
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+
+from polydraft.core.errors import MissingPackage
+
+EXTRAS = {  # by the name that is imported; a test holds them and pyproject.toml together
+    "accelerate": "gpu", "datasets": "bench", "diffusers": "diffusers", "fastapi": "serve", "gradio": "ui",
+    "matplotlib": "plots", "pocketsphinx": "hearing", "prometheus_client": "serve", "pydantic": "serve",
+    "pydantic_settings": "serve", "pyworld": "voices", "rapidfuzz": "hearing", "ray": "ray", "snac": "snac",
+    "torch_fidelity": "inception", "torchaudio": "torchaudio", "torchmetrics": "bench", "uvicorn": "serve",
+}  # fmt: skip
+
+
+def pip_install(extra: str) -> str:
+    """Return the command that installs an extra, quoted for every shell."""
+    return f"pip install 'polydraft[{extra}]'"
+
+
+def missing(package: str, what: str, extra: str | None = None) -> MissingPackage:
+    """Return the error for a package that is not installed.
+
+    Args:
+        package (str): the name that is imported.
+        what (str): what needs it, the subject of the sentence.
+        extra (str | None): what brings it, where that is not what `EXTRAS` says.
+    """
+    command = pip_install(extra or EXTRAS[package])
+    return MissingPackage(f"{what} needs the package {package}; install it with: {command}.")
+
+
+def require(package: str, what: str) -> None:
+    """Raise MissingPackage where a package cannot be imported."""
+    with optional(what):
+        import_module(package)
+
+
+@contextmanager
+def optional(what: str) -> Iterator[None]:
+    """Raise MissingPackage where the block imports a package of an extra that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise missing(package, what) from error
