@@ -17,7 +17,7 @@ import polydraft
 from polydraft.apps.server.api import envelope
 from polydraft.apps.server.api.guards import OPEN, Guards
 from polydraft.apps.server.api.ignored import IgnoredFields
-from polydraft.apps.server.api.metrics import PrometheusMeter
+from polydraft.apps.server.api.metrics import CountResponses, PrometheusMeter
 from polydraft.apps.server.api.page import mount_page
 from polydraft.apps.server.api.paths import HeadAsGet, RootPath
 from polydraft.apps.server.api.ranges import IgnoreUnusableRanges
@@ -27,6 +27,7 @@ from polydraft.apps.server.api.sessions import Sessions
 from polydraft.apps.server.engine.engine import Engine, Limits
 from polydraft.apps.server.settings import Settings
 
+PARTS = (images, speech, chat, service)
 EXPOSED = [  # response headers that pages of other origins may read
     "retry-after", "x-request-id", "x-polydraft-seed", "x-polydraft-method", "x-polydraft-model", "x-polydraft-metrics",
 ]  # fmt: skip
@@ -46,7 +47,7 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
     app = FastAPI(title="polydraft", version=polydraft.__version__, docs_url=None, redoc_url=None)
     app.state.engine, app.state.settings, app.state.recent = engine, settings, Recent()
     app.state.ignored = IgnoredFields()
-    for part in (images, speech, chat, service):
+    for part in PARTS:
         app.include_router(part.router)
     envelope.install(app)
     app.add_middleware(IgnoreUnusableRanges)
@@ -60,6 +61,9 @@ def guarded(app: FastAPI, settings: Settings, sessions: Sessions | None = None) 
     served: ASGIApp = Guards(
         HeadAsGet(app), settings.key, settings.names, settings.max_body, settings.cors_origins, sessions or Sessions()
     )
+    if isinstance(meter := app.state.engine.meter, PrometheusMeter):
+        routes = [*(route for part in PARTS for route in part.router.routes), *app.routes]
+        served = CountResponses(served, routes, meter)
     if settings.root_path:
         served = RootPath(served, settings.root_path)
     if settings.cors_origins:

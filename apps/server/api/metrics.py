@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+import torch
+from prometheus_client import CollectorRegistry, Histogram, Info, generate_latest
+from prometheus_client import Counter as PrometheusCounter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import polydraft
 from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.server.engine.meter import Meter
 from polydraft.apps.server.engine.ticket import Ticket
 
 PREFIX = "polydraft:"
+TOKEN_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+METHODS = ("GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE")
+LEFT = "499"  # the client closed the connection before there was an answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 COUNTERS = {
     "admission_rejections": ("rejections", "Requests refused because the queue was full."),
@@ -39,6 +46,20 @@ class PrometheusMeter(Meter):
             f"{PREFIX}e2e_request_latency_seconds", "Until the answer was complete.", ["model"],
             buckets=SECONDS, registry=self.registry,
         )  # fmt: skip
+        self.queue_time = Histogram(
+            f"{PREFIX}request_queue_time_seconds", "From acceptance to the first prefill.", ["model"],
+            buckets=SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self.token_time = Histogram(
+            f"{PREFIX}request_time_per_output_token_seconds", "Decode time of a request by its tokens, prefill apart.",
+            ["model"], buckets=TOKEN_SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self.responses = PrometheusCounter(
+            f"{PREFIX}http_requests", f"Responses by route and status; {LEFT}: the client left before one.",
+            ["handler", "method", "status"], registry=self.registry,
+        )  # fmt: skip
+        build = Info(f"{PREFIX}build", "Versions of what is running.", registry=self.registry)
+        build.info({"version": polydraft.__version__, "torch": torch.__version__})
 
     def watch(self, engine: Engine) -> None:
         """Show the engine's numbers, too."""
@@ -48,11 +69,48 @@ class PrometheusMeter(Meter):
         super().ended(ticket)
         if ticket.first_at is not None:
             self.first.labels(ticket.model).observe(ticket.first_at - ticket.accepted_at)
+        if ticket.started_at is not None:
+            self.queue_time.labels(ticket.model).observe(ticket.started_at - ticket.accepted_at)
+        if ticket.state == "done" and ticket.stats is not None and ticket.stats.tokens:
+            self.token_time.labels(ticket.model).observe(ticket.stats.decode_seconds / ticket.stats.tokens)
         if ticket.state == "done" and ticket.ended_at is not None:
             self.latency.labels(ticket.model).observe(ticket.ended_at - ticket.accepted_at)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class CountResponses:
+    """ASGI middleware that counts the responses of `served` by route, method and status."""
+
+    def __init__(self, served: ASGIApp, routes: Sequence[Any], meter: PrometheusMeter) -> None:
+        self.served, self.routes, self.meter = served, routes, meter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.served(scope, receive, send)
+            return
+        status = LEFT
+
+        async def send_noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = str(message["status"])
+            await send(message)
+
+        try:
+            await self.served(scope, receive, send_noting_status)
+        except Exception:
+            status = "500" if status == LEFT else status
+            raise
+        finally:
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self.meter.responses.labels(self.handler(scope["path"]), method, status).inc()
+
+    def handler(self, path: str) -> str:
+        """Return the template of the route that `path` belongs to, of which there are few; none where there is none."""
+        routes = (route for route in self.routes if hasattr(route, "path_regex"))
+        return next((route.path for route in routes if route.path_regex.match(path)), "none")
 
 
 class Numbers:

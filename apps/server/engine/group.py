@@ -6,6 +6,7 @@ Everything here happens on the compute thread.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -85,6 +86,7 @@ class Group:
 
     def let_in(self, job: Job, share: int) -> None:
         """Read prompts of one request; what goes wrong there is its own fault while the batch is whole."""
+        started_at = time.monotonic()
         try:
             self.driver.join(job.run, job.run.due(share))
         except Exception as error:  # noqa: BLE001 - told to whoever asked
@@ -93,7 +95,7 @@ class Group:
             else:
                 self.rebuild(error)
         else:
-            job.ticket.post(job.ticket.began, self.method.name, job.run.prompt_tokens)
+            job.ticket.post(job.ticket.began, self.method.name, job.run.prompt_tokens, started_at)
 
     def tell(self, job: Job) -> None:
         """News of one request, and its result."""

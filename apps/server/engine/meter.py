@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.errors import (
+    Cancelled,
+    ComputeFailed,
+    DeadlinePassed,
+    Draining,
+    Loading,
+    ReplicaLost,
+    TooBusy,
+)
+from polydraft.core.errors import PolydraftError, WeightsError
 from polydraft.core.stats import DecodeStats
+
+OUTCOMES: Sequence[tuple[type[BaseException], str]] = (  # the first that fits
+    (Cancelled, "cancelled"), (DeadlinePassed, "expired"), (TooBusy, "rejected"), (Draining, "rejected"),
+    (Loading, "rejected"), (ComputeFailed, "failed"), (ReplicaLost, "failed"), (WeightsError, "failed"),
+    (PolydraftError, "refused"),
+)  # fmt: skip
+
+
+def outcome(error: BaseException | None) -> str:
+    """Return how a request ended: done; cancelled by the client; expired at its deadline; rejected for want of room;
+    refused because of what was asked; or failed, which is the server's fault alone."""
+    if error is None:
+        return "done"
+    return next((name for kind, name in OUTCOMES if isinstance(error, kind)), "failed")
 
 
 @dataclass
@@ -32,7 +57,7 @@ class Meter:
 
     def ended(self, ticket: Ticket) -> None:
         """A request has an outcome."""
-        self.outcomes[ticket.model, ticket.state] += 1
+        self.outcomes[ticket.model, outcome(ticket.error)] += 1
         self.prompt_tokens[ticket.model] += ticket.prompt_tokens
 
     def computed(self, model: str, stats: DecodeStats) -> None:

@@ -24,8 +24,9 @@ class Ticket:
     """model, modality, prompts: what was asked of whom, and how many prompts it counts as.
 
     Filled in as it goes: state ("waiting", "running", "done", "failed", "cancelled"); method and prompt_tokens, once
-    it was read; stats, once it has ended, however it did; accepted_at, first_at (of the first news), ended_at on the
-    monotonic clock. Belongs to the event loop it was made in; the compute thread reads `cancelled` alone.
+    it was read; stats, once it has ended, however it did; accepted_at, started_at (of its first prefill), first_at (of
+    the first news), ended_at on the monotonic clock. Belongs to the event loop it was made in; the compute thread reads
+    `cancelled` alone.
     """
 
     def __init__(self, id: int, model: str, modality: str, prompts: int, ended: Callable[[Ticket], None]) -> None:
@@ -36,6 +37,7 @@ class Ticket:
         self.queue: asyncio.Queue[Any] = asyncio.Queue()
         self.state, self.cancelled = "waiting", False
         self.accepted_at = time.monotonic()
+        self.started_at: float | None = None
         self.first_at: float | None = None
         self.ended_at: float | None = None
         self.prompt_tokens, self.method = 0, ""
@@ -70,15 +72,21 @@ class Ticket:
     async def __aexit__(self, *raised: object) -> None:
         self.cancel()
 
+    @property
+    def error(self) -> BaseException | None:
+        """What the request failed with, once it has."""
+        return self.outcome.exception() if self.outcome.done() else None
+
     # What follows is for the engine, in the event loop.
 
     def expire(self, seconds: float, error: Exception) -> None:
         """Fail with `error` unless it ends within so many seconds."""
         self._timer = self.loop.call_later(seconds, self.fail, error)
 
-    def began(self, method: str, prompt_tokens: int) -> None:
+    def began(self, method: str, prompt_tokens: int, started_at: float) -> None:
         if self.state == "waiting":
             self.state, self.method, self.prompt_tokens = "running", method, prompt_tokens
+            self.started_at = started_at
 
     def tell(self, news: Any) -> None:
         if not self.outcome.done():
