@@ -13,12 +13,16 @@ import math
 from typing import Any
 
 from polydraft.apps.ray.cluster import needs_ray
+from polydraft.apps.ray.named import Named
+from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.server.settings import Settings, settings
 
 FRONT, REPLICA = "Front", "Replica"
 NAME = "polydraft"  # of the application
 MODELS = 3  # modalities, each with rows of its own
 CALLS = 1000  # requests that the front has open; its own admission is narrower, and /health is exempt from it
+LAST_WORDS, PAUSE = 5.0, 0.2  # seconds for answers to leave the front after all work is done, and between looks
+BUILT: list[tuple[Named, Engine]] = []  # applications of this process, with their engines
 WAIT = 2  # seconds that Serve tells a client to wait whom the front cannot even hear
 
 
@@ -43,15 +47,28 @@ def application(given: dict[str, Any] | None = None) -> Any:
         def __init__(self, replicas: Any) -> None:
             """replicas: bound so that Serve deploys them; `front` finds them by name."""
 
+        async def drain(self, seconds: float) -> None:
+            """Finish what this process accepted; the command calls it before it shuts Serve down."""
+            for app, engine in BUILT:
+                await drained(app, engine, seconds)
+
     bound: Any = Front
     return bound.bind(replica)
+
+
+async def drained(app: Named, engine: Engine, seconds: float) -> None:
+    """Take nothing new, wait for what was accepted, and for its answers to leave; as `polydraft serve` does."""
+    await engine.drain(seconds)
+    end = asyncio.get_running_loop().time() + LAST_WORDS
+    while app.open and asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(PAUSE)
+    await asyncio.sleep(PAUSE)  # in which the proxy hands on the last of them
 
 
 def front(given: dict[str, Any]) -> Any:
     """The application in the front's process, whose event loop runs."""
     from ray import serve
 
-    from polydraft.apps.ray.named import Named
     from polydraft.apps.ray.remote import RemoteEngine
     from polydraft.apps.server import logs
     from polydraft.apps.server.api.app import create_app, guarded
@@ -67,7 +84,9 @@ def front(given: dict[str, Any]) -> Any:
     meter.watch(engine)
     app = create_app(chosen, engine)
     app.state.attaching = asyncio.ensure_future(engine.attach())
-    return Named(guarded(app, chosen))
+    named = Named(guarded(app, chosen))
+    BUILT.append((named, engine))
+    return named
 
 
 def as_given(chosen: Settings) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""One name for a request: Serve's proxy gives each an id and tells the client, so it is the one that is used here."""
+"""Requests as the front gets them: Serve's proxy gives each an id and tells the client, so it is the one that is used
+here; and how many are open, which a shutdown waits for."""
 
 from __future__ import annotations
 
@@ -11,11 +12,15 @@ HEADER = "x-request-id"
 LONGEST = 64  # of an id that a client chose
 
 
-@dataclass(frozen=True)
+@dataclass
 class Named:
-    """`app`, told of the proxy's ids; its own header is left out, since the proxy writes one."""
+    """`app`, told of the proxy's ids; its own header is left out, since the proxy writes one.
+
+    open: requests whose answers have not ended.
+    """
 
     app: ASGIApp
+    open: int = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -28,4 +33,8 @@ class Named:
                 del MutableHeaders(scope=message)[HEADER]
             await send(message)
 
-        await self.app(scope, receive, unnamed)
+        self.open += 1
+        try:
+            await self.app(scope, receive, unnamed)
+        finally:
+            self.open -= 1

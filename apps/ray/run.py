@@ -1,48 +1,75 @@
-"""`polydraft serve --ray` from start to end: a cluster, the application on it, and a shutdown that lets work finish."""
+"""`polydraft serve --ray` from start to end: a cluster, the application on it, and a shutdown that lets work finish.
+
+On SIGTERM or SIGINT the front refuses new work and finishes what was accepted, while Serve goes on; only then is Serve
+shut down, which drops whatever is under way. A second signal does so at once.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 from urllib.request import urlopen
 
 from polydraft.apps.ray.cluster import cluster
-from polydraft.apps.ray.ingress import NAME, application, as_given, most_replicas
+from polydraft.apps.ray.ingress import FRONT, NAME, application, as_given, most_replicas
 from polydraft.apps.server.listening import address, bound
+from polydraft.apps.server.run import SIGNALS, Publish, StopSignals, unfailing
 from polydraft.apps.server.settings import Settings
 from polydraft.core.errors import InvalidArgument
 
-Told = Callable[[str], None]
 SLOW = 600.0  # seconds that models may take to load
 ANSWER, PAUSE = 10.0, 0.2
+LAST_WORDS = 5.0  # seconds for answers to leave the proxy, after all work is done
 
 
-def run(settings: Settings, told: Told) -> None:
+def run(settings: Settings, told: Publish) -> None:
     """Serve until SIGTERM or SIGINT. The proxy of Serve listens, on the address and port of the settings."""
     listening = bound(settings)  # refused now where it is taken
     where, port = address(settings, listening), listening.getsockname()[1]
     listening.close()
-    stop = threading.Event()
     cpus = settings.replicas * settings.replica_cpus
     with cluster(settings.ray_address, cpus, settings.replicas * settings.replica_gpus):
         from ray import serve
 
-        for each in (signal.SIGTERM, signal.SIGINT):  # now, since Ray takes them when it connects
-            signal.signal(each, lambda number, frame: stop.set())
-        told(f"{how_many(settings)} of {settings.replica_cpus:g} cores each are loading")
-        serve.start(proxy_location="HeadOnly", http_options={"host": settings.host, "port": port})
+        signals = StopSignals(threading.Event)
+        for each in SIGNALS:  # now, since Ray takes them when it connects
+            signal.signal(each, lambda number, frame: signals.take(signal.Signals(number).name))
+        host(serve, settings, where, port, signals, unfailing(told))
+
+
+def host(serve: Any, settings: Settings, where: str, port: int, signals: StopSignals, publish: Publish) -> None:
+    """Run the application on Ray Serve until a signal, and drain it. serve: the module `ray.serve`."""
+    publish(f"{how_many(settings)} of {settings.replica_cpus:g} cores each are loading")
+    serve.start(proxy_location="HeadOnly", http_options={"host": settings.host, "port": port})
+    try:
+        serve.run(application(as_given(settings)), name=NAME, route_prefix="/", blocking=False)
+        wait_ready(where, signals.finish)
+        if not signals.finish.is_set():
+            publish(f"listening on {where}")
+            signals.finish.wait()
+            publish(f"{signals.name}: taking nothing new, finishing what was accepted")
+            drain(serve.get_deployment_handle(FRONT, app_name=NAME), settings.drain, signals, publish)
+    finally:
+        serve.shutdown()
+
+
+def drain(front: Any, seconds: float, signals: StopSignals, publish: Publish) -> None:
+    """Let the front finish what it accepted, for so many seconds or until a second signal. front: its handle."""
+    draining, end = front.drain.remote(seconds), time.monotonic() + seconds + LAST_WORDS
+    while not signals.end.is_set() and time.monotonic() < end:
         try:
-            serve.run(application(as_given(settings)), name=NAME, route_prefix="/", blocking=False)
-            wait_ready(where, stop)
-            if not stop.is_set():
-                told(f"listening on {where}")
-            stop.wait()
-            told("taking nothing new, finishing what was accepted")
-        finally:
-            serve.shutdown()
+            draining.result(timeout_s=PAUSE)
+            return
+        except TimeoutError:
+            continue
+        except Exception as error:  # noqa: BLE001 - there is no front any more
+            publish(f"the front ended before it was drained ({type(error).__name__})")
+            return
+    with suppress(Exception):  # cancels what is under way, so that replicas end
+        front.drain.remote(0.0).result(timeout_s=LAST_WORDS)
 
 
 def how_many(settings: Settings) -> str:

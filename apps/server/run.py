@@ -32,12 +32,13 @@ PATIENCE = 1.0  # seconds that the compute thread gets to end after the last ans
 class StopSignals:
     """What was asked of the process: to finish, by the first signal, or to end at once, by the second."""
 
-    def __init__(self) -> None:
-        self.finish, self.end = asyncio.Event(), asyncio.Event()
+    def __init__(self, event: Callable[[], Any] = asyncio.Event) -> None:
+        """event: makes an event of the kind that is waited for, of asyncio or of threads."""
+        self.finish, self.end = event(), event()
         self.name = ""
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGINT from now on."""
+        """Take SIGTERM and SIGINT from now on, in the running event loop."""
         loop = asyncio.get_running_loop()
         for each in SIGNALS:
             loop.add_signal_handler(each, self.take, each.name)

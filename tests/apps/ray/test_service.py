@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -182,3 +184,21 @@ def test_a_stream_whose_replica_is_killed_ends_with_an_error(farm: Farm) -> None
         text += "\n" + "\n".join(lines)
     *_, last = events(text)
     assert last["error"]["code"] == "replica_lost"
+
+
+def test_signal_in_an_answer_drains_with_ray_unread(nodes: None) -> None:
+    """A process of its own on a cluster of its own, whose standard error nobody reads any more."""
+    command = [sys.executable, "-m", "polydraft", "serve", "--ray", "--port", "0", "--speech", "tiny-speech"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "POLYDRAFT_"))}
+    body = {"input": LONGER, "voice": "slt", "response_format": "pcm", "seed": 5, "speculative": False}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean) as process:
+        assert process.stderr is not None
+        url = next(line for line in process.stderr if line.startswith("listening on ")).split()[-1]
+        process.stderr.close()
+        with httpx.stream("POST", f"{url}/v1/audio/speech", json=body, timeout=LONG) as answer:
+            pieces = answer.iter_bytes()
+            heard = [next(pieces)]
+            process.send_signal(signal.SIGTERM)
+            heard += pieces
+        assert b"".join(heard) == spoken(LONGER, 5)
+        assert process.wait(LONG) == 0

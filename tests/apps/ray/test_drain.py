@@ -1,0 +1,148 @@
+"""The shutdown of `serve --ray` without a cluster: what is asked of Serve, in which order, whatever notes become."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from polydraft.apps.ray import run as process
+from polydraft.apps.ray.ingress import drained
+from polydraft.apps.ray.named import Named
+from polydraft.apps.ray.run import drain, host
+from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.run import StopSignals, unfailing
+from polydraft.apps.server.settings import Settings
+
+LONG = 60.0  # seconds that nothing here takes
+
+
+class Response:
+    """What Serve hands out for a call: done when `event` is set."""
+
+    def __init__(self, event: threading.Event, error: Exception | None = None) -> None:
+        self.event, self.error = event, error
+
+    def result(self, timeout_s: float) -> None:
+        if self.error is not None:
+            raise self.error
+        if not self.event.wait(timeout_s):
+            raise TimeoutError
+
+
+class Serve:
+    """Stands for `ray.serve` with a front; calls: what was asked of both, in order."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.calls: list[str] = []
+        self.finished, self.error = threading.Event(), error
+        self.drain = self
+
+    def remote(self, seconds: float) -> Response:
+        self.calls.append(f"drain {seconds:g}")
+        return Response(self.finished, self.error) if seconds else Response(done())
+
+    def get_deployment_handle(self, name: str, app_name: str) -> Any:
+        return self
+
+    def start(self, **options: Any) -> None:
+        self.calls.append("start")
+
+    def run(self, application: Any, **options: Any) -> None:
+        self.calls.append("run")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+def done() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = threading.Event()
+    for _ in range(int(LONG / 0.01)):
+        if holds():
+            return
+        end.wait(0.01)
+    raise AssertionError("it did not come")
+
+
+def test_signal_with_broken_notes_drains_the_front_before_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "application", lambda given: None)
+    monkeypatch.setattr(process, "wait_ready", lambda where, stop: None)
+    serve, signals, told = Serve(), StopSignals(threading.Event), []
+
+    def broken(line: str) -> None:
+        told.append(line)
+        raise BrokenPipeError("nobody reads")
+
+    arguments = (serve, Settings(drain=LONG), "http://127.0.0.1:1", 1, signals, unfailing(broken))
+    hosting = threading.Thread(target=host, args=arguments, daemon=True)
+    hosting.start()
+    until(lambda: told[-1:] == ["listening on http://127.0.0.1:1"])
+    signals.take("SIGTERM")
+    until(lambda: "drain 60" in serve.calls)
+    assert "shutdown" not in serve.calls and hosting.is_alive()
+    serve.finished.set()
+    hosting.join(LONG)
+    assert serve.calls == ["start", "run", "drain 60", "shutdown"]
+
+
+def test_second_signal_cancels_what_is_under_way() -> None:
+    serve, signals = Serve(), StopSignals(threading.Event)
+    signals.take("SIGTERM")
+    draining = threading.Thread(target=drain, args=(serve, LONG, signals, print), daemon=True)
+    draining.start()
+    until(lambda: serve.calls == ["drain 60"])
+    signals.take("SIGINT")
+    draining.join(LONG)
+    assert serve.calls == ["drain 60", "drain 0"] and not draining.is_alive()
+
+
+def test_front_that_is_gone_ends_the_drain() -> None:
+    told: list[str] = []
+    drain(Serve(RuntimeError("gone")), LONG, StopSignals(threading.Event), told.append)
+    assert "RuntimeError" in told[0]
+
+
+def test_front_waits_for_work_and_for_answers() -> None:
+    """An answer whose work is done is still being sent."""
+
+    async def test() -> None:
+        engine, go, begun = Engine(), asyncio.Event(), asyncio.Event()
+        engine.worker.begin = lambda *given: None  # type: ignore[method-assign]
+        engine.model = lambda *given: Anything()  # type: ignore[method-assign,assignment,return-value]
+        ticket = engine.submit("any", "speech", {})
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            begun.set()
+            await go.wait()
+
+        named = Named(app)
+        answering = asyncio.create_task(named({"type": "http", "headers": []}, None, None))  # type: ignore[arg-type]
+        await begun.wait()
+        draining = asyncio.create_task(drained(named, engine, LONG))
+        while not engine.draining:
+            await asyncio.sleep(0)
+        ticket.finish("whole")
+        assert not (await asyncio.wait({draining}, timeout=0.3))[0] and named.open == 1
+        go.set()
+        await asyncio.gather(answering, draining)
+        assert named.open == 0
+
+    asyncio.run(asyncio.wait_for(test(), LONG))
+
+
+class Anything:
+    """Stands where a model does."""
+
+    name, pipe = "any", None
+
+    def prompts(self, arguments: dict[str, Any]) -> int:
+        return 1
