@@ -186,7 +186,7 @@ def test_a_stream_whose_replica_is_killed_ends_with_an_error(farm: Farm) -> None
     assert last["error"]["code"] == "replica_lost"
 
 
-def test_signal_in_an_answer_drains_with_ray_unread(nodes: None) -> None:
+def test_signal_in_an_answer_drains_with_ray_unread() -> None:
     """A process of its own on a cluster of its own, whose standard error nobody reads any more."""
     command = [sys.executable, "-m", "polydraft", "serve", "--ray", "--port", "0", "--speech", "tiny-speech"]
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "POLYDRAFT_"))}
