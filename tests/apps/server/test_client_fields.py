@@ -73,6 +73,13 @@ def test_null_for_any_optional_field_is_left_out(path: str) -> None:
         assert takes_null == (name in optional), name
 
 
+def test_whole_number_with_a_point_is_whole() -> None:
+    assert ChatRequest.model_validate({"messages": asked(None), "n": 2.0, "seed": 1e3, "temperature": 1}).n == 2
+    for wrong in ({"n": 2.5}, {"n": True}, {"seed": 1e300}, {"n": "2"}):
+        with pytest.raises(ValueError):
+            ChatRequest.model_validate({"messages": asked(None)} | wrong)
+
+
 def test_null_in_nested_fields_is_left_out() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": None}, "more": None}
     messages = [{"role": "user", "content": [part], "name": None}]

@@ -33,7 +33,8 @@ Text = Annotated[str, Field(max_length=200)]
 class Asked(BaseModel):
     """A request: nothing unknown, nothing of another type, no number that is none.
 
-    A null asks for nothing: a field that need not be there counts as left out where it is null, known or not.
+    A null asks for nothing: a field that need not be there counts as left out where it is null, known or not. 2.0 is a
+    whole number, as in JSON Schema.
     """
 
     model_config = ConfigDict(
@@ -42,12 +43,12 @@ class Asked(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def without_nulls(cls, given: Any) -> Any:
-        """Return what was sent without nulls, but for those of required fields."""
+    def as_meant(cls, given: Any) -> Any:
+        """Return what was sent without nulls, but for those of required fields, and with whole numbers as such."""
         if not isinstance(given, dict):
             return given
         required = {name for name, field in cls.model_fields.items() if field.is_required()}
-        return {name: value for name, value in given.items() if value is not None or name in required}
+        return {name: whole(value) for name, value in given.items() if value is not None or name in required}
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -58,6 +59,11 @@ class Asked(BaseModel):
         for name in parts.keys() - set(found.get("required", ())):
             parts[name] = nullable(parts[name])
         return schema
+
+
+def whole(value: Any) -> Any:
+    """Return a number without a fraction as an int, anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def nullable(schema: JsonSchemaValue) -> JsonSchemaValue:
