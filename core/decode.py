@@ -21,7 +21,7 @@ from torch import Tensor
 
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import Drafter, Outcome
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.errors import InvalidArgument, PolydraftError
 from polydraft.core.law.forced import told
 from polydraft.core.law.history import History
 from polydraft.core.law.noise import Noise
@@ -75,13 +75,15 @@ class Method:
 class Request:
     """What became of a request so far, on the host.
 
-    ids: generated tokens, numbers or lists of coordinates. finish: why it ended, "cancelled" while it has not.
+    ids: generated tokens, numbers or lists of coordinates. finish: why it ended, "cancelled" while it has not. error:
+    what a request that finished as "impossible" failed with.
     """
 
     id: int
     stats: DecodeStats
     ids: list[Any] = field(default_factory=list)
     finish: str = "cancelled"
+    error: PolydraftError | None = None
 
 
 @dataclass
@@ -114,8 +116,15 @@ class Batch:
         return [torch.tensor(row.ids, dtype=like.dtype).view(-1, *like.shape[2:]) for row in self.in_order()]
 
     def finish_reasons(self) -> list[str]:
-        """Why each request ended: "eos", "length", whatever it was stopped for or, where it has not, "cancelled"."""
+        """Why each request ended: "eos", "length", "impossible" (see its error), whatever it was stopped for or, where
+        it has not, "cancelled"."""
         return [request.finish for request in self.in_order()]
+
+    def raise_errors(self) -> None:
+        """Raise what a request failed with, for callers who need all of them."""
+        for request in self.in_order():
+            if request.error is not None:
+                raise request.error
 
     @property
     def stats(self) -> dict[int, DecodeStats]:
@@ -228,7 +237,10 @@ def advance(method: Method, batch: Batch, lap: Lap) -> Learnt:
     if method.verifier.guarantee == "identical" and not draft.chain:
         verdict = in_place(verdict)
     left = state.budget - state.generated
-    verdict = cut_at_end(verdict, left, method.sampler.ends, law.possible(verdict.columns, verdict.tokens))
+    possible = law.possible(verdict.columns, verdict.tokens)
+    if state.is_finite is not None:
+        possible = possible & state.is_finite
+    verdict = cut_at_end(verdict, left, method.sampler.ends, possible)
     lap("verify")
     drafted = (draft.valid & (draft.depth[:, 1:] <= left[:, None])).sum(1)  # what the budget has room for
     method.target.commit(state, draft, verdict)
@@ -269,7 +281,7 @@ def record(batch: Batch, learnt: Learnt) -> Step:
             request.finish = reason
             ended.append(request.id)
         if finish == IMPOSSIBLE:
-            raise InvalidArgument(
+            request.error = InvalidArgument(
                 f"nothing may follow token {len(request.ids)} of request {request.id}: grammar and sampling rule out "
                 "every id, or the model's outputs are not finite; loosen them, or use float32."
             )

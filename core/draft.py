@@ -83,6 +83,15 @@ class Draft:
         """The same, drafted in `passes` passes, with the law its tokens were drawn from."""
         return replace(self, passes=passes, q=q)
 
+    def without_unknown(self) -> Draft:
+        """Return the draft of ids without nodes whose `q` is no law: of NaN or infinite logits.
+
+        A test against such a law would mean nothing. Whether it is one depends on what stands above a node alone, and
+        not on which id was drawn, so that exact methods stay exact.
+        """
+        rows = places(len(self.tokens), self.tokens.device)[:, None]
+        return replace(self, valid=self.valid & (self.q[rows, self.parents + 1, self.tokens] > -torch.inf))
+
     def under(self, stem: Tensor, counts: Tensor, room: int) -> Draft:
         """The same trees under chains: the first `counts[b]` ids of `stem` `[B, M]` come first.
 

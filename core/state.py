@@ -23,6 +23,8 @@ class State(Rows):
     offsets: `[B, R]` int64, prompt length of every guidance branch (R=1 without guidance).
     reached: on the host, how many positions each row's longest branch has.
     begins: `[B, R, D]`, what every branch reads for the last of its prompt, where its id does not say that.
+    is_finite: `[B, 1]` bool, whether what the target made of a row's prompt are numbers; a row of which they are not
+    cannot go on. None where every token reads the whole row anew, so that its outputs tell.
     """
 
     tokens: Tensor
@@ -34,6 +36,7 @@ class State(Rows):
     reached: list[int]
     cache: SlotCache
     begins: Tensor | None = None
+    is_finite: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.reached)

@@ -6,10 +6,10 @@ the rest. Rows join a target's state by prefilling into its pool; see `core.rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from polydraft.core.law.sampling import Sampling, Settings
 from polydraft.core.model.cache import blocks, free_bytes
 from polydraft.core.model.kernels import layer, prepare, weight_of
 from polydraft.core.model.network import Network, keep_path
-from polydraft.core.rows import Departure
+from polydraft.core.rows import Departure, places
 from polydraft.core.state import State
 from polydraft.core.verdict import Verdict
 
@@ -64,6 +64,11 @@ class Prefill:
     def last(self) -> Tensor:
         """`[B, R]`: the last id of every branch."""
         return self.ids.unflatten(0, self.lengths.shape).gather(2, self.lengths[..., None] - 1)[..., 0]
+
+    def are_finite(self) -> Tensor:
+        """Return `[B, 1]` bool: whether all features that the first token depends on are numbers."""
+        behind = places(self.features.shape[2], self.features.device) >= self.lengths[..., None] - 1
+        return (self.features.isfinite().all(-1) | behind).flatten(1).all(1, keepdim=True)
 
     def before_root(self) -> Tensor:
         """`[B, R, D]`: the feature that chose the root; zeros where the root is all there is."""
@@ -169,22 +174,33 @@ class CausalTarget:
         none = torch.zeros(0, dtype=torch.long, device=self.device)
         return State(
             none[:, None][:, :0], none, none, none, none[:, None].expand(-1, self.branches),
-            Settings.of([], self.device), [], self.network.cache(self.branches),
+            Settings.of([], self.device), [], self.network.cache(self.branches), is_finite=none[:, None].bool(),
         )  # fmt: skip
 
     def refuse(self, prompts: list[Prompt]) -> None:
-        """Raise InvalidArgument for the first prompt that is empty or too long, before anything is computed."""
+        """Raise InvalidArgument for the first prompt that is empty, too long or of unknown ids, before anything is
+        computed."""
         for prompt in prompts:
             lengths = [len(branch) for branch in prompt.branches[: self.branches]]
             if not min(lengths, default=0) or len(lengths) < self.branches:
                 raise InvalidArgument(
                     "a prompt has no tokens; give at least one, such as the token that begins a text."
                 )
+            unknown = self.unknown_id(chain(*prompt.branches[: self.branches]))
+            if unknown is not None:
+                raise InvalidArgument(
+                    f"a prompt has the id {unknown} and this target knows {self.held}; use the tokenizer that belongs "
+                    "to it."
+                )
             if max(lengths) + prompt.budget > self.context:
                 raise InvalidArgument(
                     f"prompt and budget need {max(lengths) + prompt.budget} positions but this target holds "
                     f"{self.context}; shorten the prompt or ask for fewer tokens."
                 )
+
+    def unknown_id(self, ids: Iterable[int]) -> int | None:
+        """Return the first of a prompt's ids that the model has no embedding for; None if it has all."""
+        return next((token for token in ids if token >= self.held), None)
 
     def refuse_more(self, state: State, prompts: list[Prompt]) -> None:
         """Raise InvalidArgument if the keys and values of what `prompts` may grow to exceed what memory is free."""
@@ -209,11 +225,17 @@ class CausalTarget:
         budget = torch.tensor([prompt.budget for prompt in prompts], device=self.device)
         settings = Settings.of([prompt.sampling for prompt in prompts], self.device)
         reached, none = [max(row) for row in starts], torch.zeros_like(budget)
-        new = State(tokens, lengths[:, 0], none, budget, lengths, settings, reached, state.cache, self.begins(prompts))
+        new = State(
+            tokens, lengths[:, 0], none, budget, lengths, settings, reached, state.cache, self.begins(prompts),
+            is_finite=none[:, None] == 0,
+        )  # fmt: skip
         state.extend(new)
         before, rows = len(state) - len(prompts), state.cache.join(len(prompts))
         try:
-            return self.read(state, prompts, ids, lengths, rows)
+            seen = self.read(state, prompts, ids, lengths, rows)
+            assert state.is_finite is not None
+            state.is_finite[before:] = seen.are_finite()
+            return seen
         except BaseException:  # nobody would own the rows
             state.leave(Departure.of(range(before, len(state)), len(state)))
             raise

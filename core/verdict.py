@@ -95,8 +95,8 @@ def cut_at_end(verdict: Verdict, left: Tensor, ends: Tensor | None, possible: Te
     """Cut rows at their first end or at their budget, and note why.
 
     left: `[B]` tokens that a row may still get; ends: `[V]` bool, ids that end a sequence; possible: `[B, D+1]` bool,
-    whether each token could be drawn where it was chosen. Runs before anything is committed or counted, so nothing past
-    the end is ever seen.
+    whether each token could be drawn where it was chosen; a row ends before the first that could not. Runs before
+    anything is committed or counted, so nothing past the end is ever seen.
     """
     place = places(verdict.tokens.shape[1], left.device)
     counts = torch.minimum(verdict.counts, left)
@@ -108,4 +108,5 @@ def cut_at_end(verdict: Verdict, left: Tensor, ends: Tensor | None, possible: Te
         finish = torch.where(stop <= counts, EOS, finish)
         counts = torch.minimum(counts, stop)
     finish = torch.where(broken < counts, IMPOSSIBLE, finish)
+    counts = torch.minimum(counts, broken)
     return replace(verdict, counts=counts, accepted=torch.minimum(verdict.accepted, counts), finish=finish)

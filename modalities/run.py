@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 from polydraft.core.decode import Batch, Method, Request, Step, join, leave, start, step
+from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats, Stopwatch
 from polydraft.core.target import Prompt
 
@@ -45,6 +46,16 @@ class Run(ABC, Generic[New, Result]):
     def over(self) -> bool:
         """Whether nothing is left to do."""
         return self.begun == len(self.prompts) and not self.live
+
+    @property
+    def errors(self) -> list[PolydraftError]:
+        """Why prompts failed that could not go on; the others did not notice."""
+        return [row.error for row in self.rows if row.error is not None]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing is left to return: no prompt could go on to its end."""
+        return len(self.errors) == len(self.prompts)
 
     @property
     def generated(self) -> int:
@@ -185,10 +196,13 @@ class Stream(Generic[R]):
         return self.run.prompts
 
     def steps(self) -> Iterator[Step]:
-        """Target passes until the run is over or the stream closed."""
+        """Target passes until the run is over or the stream closed; raises where the whole run has failed."""
         while not (self.closed or self.run.over):
             self.driver.join(self.run, self.run.due(self.run.together))
-            yield self.driver.turn()
+            made = self.driver.turn()
+            if self.run.has_failed:
+                raise self.run.errors[0]
+            yield made
 
     def close(self) -> None:
         """Stop here."""

@@ -101,6 +101,8 @@ def image(
         save_map(result, map_file)
     if result.ignored_words:
         note(f"note: {result.model} does not know {', '.join(result.ignored_words)}; ignored")
+    if failed := result.finish_reasons.count("impossible"):
+        note(f"note: {failed} of {len(result.images)} pictures could not go on, as outputs of the model are not finite")
     value = {"output": str(output)} | report(
         result, map_file, prompts=result.prompts, seeds=result.seeds, finish_reason=result.finish_reason,
         ignored_words=list(result.ignored_words),

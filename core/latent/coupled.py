@@ -47,6 +47,7 @@ def beside(law: LatentLaw, noise: Noise, draft: Draft) -> Iterator[tuple[Tensor,
     for step, drafted in enumerate(draft.q.steps):
         own = law.step(x, step)
         on = own.drawn(alone[1 + step])
+        agrees = agrees & drafted.is_law()
         taken, kept = coupled(states[:, :, step + 1], drafted, own.upto(draft.size), agrees, noise)
         x = torch.cat([torch.where(agrees[..., None], taken, on[:, :-1]), on[:, -1:]], 1)
         agrees = agrees & kept

@@ -51,6 +51,10 @@ class Gaussian:
         """`[N, 1, C]`: of the columns at these rows and places `[N]`."""
         return Gaussian(self.mean[columns][:, None], self.deviation.expand_as(self.mean)[columns][:, None], self.level)
 
+    def is_law(self) -> Tensor:
+        """Return `[B, K]` bool: where means and deviations are numbers."""
+        return (self.mean.isfinite() & self.deviation.isfinite()).all(-1)
+
     def drawn(self, normals: Tensor) -> Tensor:
         """`[B, K, C]`: draws, of standard normals."""
         return self.mean + self.deviation * normals

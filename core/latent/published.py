@@ -42,7 +42,7 @@ class ContinuousSpeculative:
         normals = law.normals(noise)
         if not draft.size:
             return follow(draft.valid.sum(1), draft, law.walked(normals).latents)
-        due = draft.valid & (following(t, draft.size) >= self.prefill)
+        due = draft.valid & draft.q.states.isfinite().all((2, 3)) & (following(t, draft.size) >= self.prefill)
         walk = law.walked(driven(normals, draft.q, due, law.chain.start))
         p, q = walk.steps[-1].upto(draft.size), draft.q.steps[-1]
         drafted, lift = draft.q.states[:, :, -1], lifted(draft.q, walk)

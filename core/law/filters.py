@@ -84,6 +84,8 @@ def least_counted(p: Tensor, mass: Tensor) -> Tensor:
     Floats that are not negative are in the order of their bits: what shares the first half of these is counted
     together, and only where the mass is reached the likeliest come first.
     """
+    if p[0].isnan():  # of a row whose logits are no numbers all are, and nothing belongs
+        return p[0]
     keys = p.view(torch.int16)[1::2].long()
     masses = torch.zeros(1 << 15, dtype=torch.double).scatter_add_(0, keys, p.double()).flip(0)
     before, mass = masses.cumsum(0) - masses, mass * masses.sum()  # fp32 chances need not add up to 1

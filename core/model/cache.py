@@ -85,8 +85,8 @@ class SlotLayer(CacheLayerMixin):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write `[rows, heads, N, dim]` where the cache aims; return views of the rows it aims at."""
         keys, values, places = self.stores(key_states, value_states)
-        keys.index_copy_(0, places, key_states.flatten(0, 2))
-        values.index_copy_(0, places, value_states.flatten(0, 2))
+        keys.index_copy_(0, places, finite_(key_states.flatten(0, 2)))
+        values.index_copy_(0, places, finite_(value_states.flatten(0, 2)))
         return self.views()
 
     def stores(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -202,7 +202,7 @@ class SlotCache(Cache):
             if not mine.is_initialized:
                 mine.lazy_initialization(theirs.keys, theirs.values)
             for store, states in ((mine.keys, theirs.keys), (mine.values, theirs.values)):
-                store[row, :, : states.shape[2]] = states[0]
+                store[row, :, : states.shape[2]] = states[0].nan_to_num(0, 0, 0)
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """Copy slots `source` to `target` `[live, M]` of all live rows; sources are read before targets are written."""
@@ -211,6 +211,15 @@ class SlotCache(Cache):
             here, out_of, into = (places.to(layer.keys.device) for places in (rows, source, target))
             for store in (layer.keys, layer.values):
                 store[here, :, into] = store[here, :, out_of]
+
+
+def finite_(states: Tensor) -> Tensor:
+    """Replace what is not a number by 0, in place.
+
+    A mask hides a slot by -inf and its weight by 0, and neither hides NaN or infinity: one such slot would spread to
+    every query whose view it is in, of other nodes and of the rows before it. What computed it is NaN all the same.
+    """
+    return states.nan_to_num_(0, 0, 0)
 
 
 def over(cache: Cache, module: nn.Module) -> dict[str, Cache]:

@@ -160,6 +160,9 @@ def turn(
         second_side = tl.load(side + SIZE // 2 + half, mask=inside, other=0.0).to(tl.float32)
         x, y = low.to(tl.float32), high.to(tl.float32)
         low, high = (x * first + y * first_side).to(low.dtype), (y * second + x * second_side).to(low.dtype)
+    if head >= all:  # see `cache.finite_`
+        low = tl.where(tl.abs(low.to(tl.float32)) < float("inf"), low, 0.0)
+        high = tl.where(tl.abs(high.to(tl.float32)) < float("inf"), high, 0.0)
     if head < all:
         out = made + (line.to(tl.int64) * all + head) * SIZE
         tl.store(out + half, low, mask=inside)

@@ -46,6 +46,7 @@ def collect(method: Method, prompts: list[Prompt]) -> list[Tensor]:
     batch = start(method, prompts)
     for _ in decode(method, batch):
         pass
+    batch.raise_errors()
     return batch.outputs()
 
 

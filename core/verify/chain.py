@@ -82,7 +82,7 @@ class BlockVerification:
         if draft.size == 0:
             return ending(draft, torch.zeros(len(p), dtype=torch.long, device=p.device), p[:, 0], noise)
         q = proposal(draft, p)
-        ends = draft.valid.sum(1)  # rows may have shorter drafts
+        ends = draft.valid.cumprod(1).sum(1)  # rows may have shorter drafts
         weight = weights(p, q, draft)  # [B, N + 1], π_0 … π_N
         left = (weight[:, :-1, None] * p[:, :-1] - q).clamp(min=0)  # behind node i, i < N
         mass = left.sum(-1)

@@ -12,6 +12,7 @@ from torch import Tensor
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.output import whole, writable
 
+INCOMPLETE = ("cancelled", "impossible")
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -45,8 +46,9 @@ class ImageResult:
 
     @property
     def finish_reason(self) -> str:
-        """Why drawing ended: "length" when complete, "cancelled" when stopped."""
-        return "cancelled" if "cancelled" in self.finish_reasons else self.finish_reasons[0]
+        """Why drawing ended: "length" when complete, "cancelled" when stopped, "impossible" where a picture could not
+        go on: nothing may follow, or the model's outputs are not finite."""
+        return next((reason for reason in INCOMPLETE if reason in self.finish_reasons), self.finish_reasons[0])
 
     def contact_sheet(self) -> Image.Image:
         """All pictures on a near-square grid (the picture itself if there is one)."""

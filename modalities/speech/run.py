@@ -84,6 +84,11 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
         self.expected = sum(pipe.family.usual(sentence) for sentence in said.script.sentences)  # codes
 
     @property
+    def has_failed(self) -> bool:
+        """Whether any sentence failed: a text with a gap is not what was asked for."""
+        return bool(self.errors)
+
+    @property
     def codes(self) -> int:
         """Codes so far."""
         return sum(len(sentence.codes) for sentence in self.spoken)
@@ -95,7 +100,7 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
             self.decoded[place] += tokens
             if place in ended:
                 sentence.finish = self.rows[place].finish
-            sentence.add(self.pipe.family.codes(torch.tensor(tokens)), self.passes)
+            sentence.add(self.pipe.family.codes(torch.tensor(tokens, dtype=torch.long)), self.passes)
             if sentence.finish == "loop" and place not in ended:
                 loops[place] = "loop"
         return loops

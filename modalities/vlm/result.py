@@ -15,7 +15,8 @@ class ChatResult:
 
     all_tokens: `[T]` int64 of every row, its end included; all_passes: `[T]` int64, which target pass (from 1) had
     each of them; all_runs: what each pass added to the text. finish_reasons: "eos"; "stop" at a string that was to end
-    the answer, which is in the tokens and not in the text; "length" where an answer was cut; "cancelled".
+    the answer, which is in the tokens and not in the text; "length" where an answer was cut; "cancelled"; "impossible"
+    where nothing may follow, or the model's outputs are not finite.
     """
 
     texts: list[str]

@@ -51,6 +51,7 @@ def decoded(method: Method, prompts: list[Prompt], batch: int = 1) -> Run:
         rows = start(method, prompts[first : first + batch])
         rows.watch.waits = True  # so that phases are what they cost on accelerators too
         passes += sum(1 for _ in decode(method, rows))
+        rows.raise_errors()
         parts.append(DecodeStats.total(list(rows.stats.values())))
         parts[-1].time(rows.watch)
         outputs += rows.outputs()

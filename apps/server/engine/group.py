@@ -98,7 +98,10 @@ class Group:
             job.ticket.post(job.ticket.began, self.method.name, job.run.prompt_tokens, started_at)
 
     def tell(self, job: Job) -> None:
-        """News of one request, and its result."""
+        """News of one request, and its result; or what it failed with, if one of its rows could not go on."""
+        if job.run.errors:
+            self.drop(job, told(job.run.errors[0]))
+            return
         try:
             news = job.run.news()
             result = job.run.result() if job.run.over else None

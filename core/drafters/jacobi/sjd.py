@@ -70,7 +70,10 @@ class SJDDrafter(WindowDrafter[Initial]):
         filled = self.initial.fill(state, guesses, own.known, own.edge, sampler, noise)
         ids = torch.where(fresh, filled, guesses)
         laws = torch.where(fresh[..., None], self.initial.law(state, filled, own.edge), own.laws)
-        return Draft.of_chain(ids, q=torch.nn.functional.pad(laws, (0, 0, 0, 1)) if noise.sampled else None)
+        if not noise.sampled:
+            return Draft.of_chain(ids)
+        known = at(laws, ids) > -torch.inf  # not of a place behind which the target's own logits are no numbers
+        return Draft.of_chain(ids, known, q=torch.nn.functional.pad(laws, (0, 0, 0, 1)))
 
     def refreshed(self, own: Guesses, noise: Noise) -> Tensor:
         """`[B, W]`: a draw from every place's new law, coupled with the old guess or not."""

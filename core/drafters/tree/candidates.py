@@ -70,8 +70,8 @@ class Tree:
 
     @cached_property
     def valid(self) -> Tensor:
-        """`[B, M]` bool: what can be drawn."""
-        return torch.cat([level.chances for level in self.levels], 1) > -torch.inf
+        """`[B, M]` bool: what can be drawn; NaN and infinity are of a drafter that cannot tell."""
+        return torch.cat([level.chances for level in self.levels], 1).abs() < torch.inf
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -49,6 +49,11 @@ class Stem:
         """Whether no row has any but the root."""
         return self.ids.shape[1] == 1
 
+    def as_draft(self) -> Draft:
+        """Return what waits, and nothing under it."""
+        ids = self.ids[:, 1:]
+        return Draft.of_chain(ids, places(ids.shape[1], ids.device) < self.waiting[:, None])
+
     def positions(self, state: State, levels: int) -> Tensor:
         """`[B, levels]`: that nodes of every level have."""
         return following(state.generated + self.waiting, levels)
@@ -147,7 +152,7 @@ class TreeDrafter(ABC):
         draft, kept = plan.drafted(tree)
         if not (self.rank.draws and noise.sampled):
             return draft.after(passes)
-        return draft.after(passes, drawn_from(tree, kept, laws))
+        return draft.after(passes, drawn_from(tree, kept, laws)).without_unknown()
 
     def observe(self, state: State, own: ReadState, outcome: Outcome) -> None:
         own.observe(outcome)

@@ -71,6 +71,14 @@ class Rank:
         return scored.scores + scored.noise if self.draws and scored.noise is not None else scored.scores
 
 
+def at_worst(chances: Tensor) -> Tensor:
+    """Return log chances none of which is below -WORST; NaN, of a drafter whose logits are not numbers, is.
+
+    Otherwise NaN would outrank everything, and children be kept whose parents are not.
+    """
+    return torch.fmax(chances, chances.new_full((), -WORST))
+
+
 class Plan(Protocol):
     """depth: levels; width: most children a node has; nodes: most nodes a draft has; live: most nodes that get
     children, over all levels."""
@@ -131,7 +139,7 @@ class Dynamic:
 
     def grow(self, tree: Tree, scored: Scored, rank: Rank) -> bool:
         chances, ids = rank.children(scored, self.width)
-        over = chances.clamp(min=-WORST)
+        over = at_worst(chances)
         if tree.levels:
             over = over + tree.levels[-1].reached[..., None]
         if tree.going is not None:  # what rows have that stopped before comes first

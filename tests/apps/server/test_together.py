@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import torch
 
 from polydraft.apps.server.engine.group import Group
 from polydraft.apps.server.engine.worker import KEPT
@@ -178,6 +179,35 @@ def test_a_prompt_that_cannot_be_read_fails_alone(
         with pytest.raises(openai.InternalServerError):
             bad.result(LONG)
         assert good.result(LONG) == live.alone("image", prompt=PROMPT, seed=5).image.tobytes()
+
+
+def test_row_that_turns_nan_fails_its_request_alone(
+    live: Live, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is not built anew, and its other rows say what they would have said; of two pictures one is enough."""
+    wanted = live.alone("image", prompt=PROMPT, seed=5).image.tobytes()
+    target, rebuilt = own_target(live), []
+    honest, rebuild = target.prefill, Group.rebuild
+
+    def breaking(state: Any, prompts: Any) -> Any:
+        seen = honest(state, prompts)
+        state.is_finite[-len(prompts) :] &= torch.tensor([[prompt.seed != 667] for prompt in prompts])
+        return seen
+
+    monkeypatch.setattr(target, "prefill", breaking)
+    monkeypatch.setattr(Group, "rebuild", lambda group, error: rebuilt.append(error) or rebuild(group, error))
+    with ThreadPoolExecutor(3) as pool:
+        with live.held():
+            good = pool.submit(draw, client, 5)
+            bad = [pool.submit(draw, client, 667), pool.submit(draw, client, 666, n=2)]
+            wait(lambda: live.ask(lambda: len(live.engine.tickets)) == 3)
+        for each in bad:
+            with pytest.raises(openai.BadRequestError, match="nothing may follow token 0 .* not finite") as caught:
+                each.result(LONG)
+            assert caught.value.code == "invalid_value"
+        assert good.result(LONG) == wanted
+    live.until(lambda: not live.live_rows())
+    assert not rebuilt
 
 
 def test_a_deadline_and_a_cancelled_ticket(live: Live) -> None:

@@ -101,6 +101,17 @@ def test_turning_and_keeping():
     assert not values.index_fill(0, places.flatten(), 0).any()
 
 
+@kernels
+def test_turning_keeps_no_number_that_is_none():
+    heads, (cos, sin) = drawn(2, 1, 6, 16), drawn(2, 2, 1, 1, 16)
+    heads[0, 0, 4, 3], heads[0, 0, 5, 9], heads[0, 0, 5, 2] = torch.nan, torch.inf, torch.nan
+    stores = *torch.ones(2, 2, 16, device=DEVICE, dtype=DTYPE), torch.arange(2, device=DEVICE)
+    fused.turn(heads[:, :, :5], heads[:, :, 5:], (cos, sin), stores)
+    assert stores[0].isfinite().all() and stores[1].isfinite().all()
+    assert not stores[0][0, [3, 11]].any() and torch.equal(stores[1][0], heads[0, 0, 5].nan_to_num(0, 0, 0))
+    assert torch.equal(stores[1][1], heads[1, 0, 5])
+
+
 @pytest.mark.parametrize("biased", [True, False])
 def test_weights_that_read_the_same_lie_end_to_end(biased):
     members = [nn.Linear(8, size, bias=biased) for size in (6, 2, 2)]
