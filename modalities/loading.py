@@ -297,7 +297,10 @@ def load(
     where = resolve_device(device)
     with optional(f"model {found.name!r}"):
         make = getattr(import_module(module), pipeline)
-        return make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
+        pipe = make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
+        if drafter is not None:  # one that cannot draft is refused now
+            pipe.drafter(found.registry.drafters[found.defaults["method"]].kind)
+        return pipe
 
 
 def check(

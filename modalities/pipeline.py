@@ -27,13 +27,13 @@ from polydraft.core.drafters.network.base import FeatureNetwork
 from polydraft.core.drafters.network.eagle import EagleNetwork
 from polydraft.core.drafters.network.kangaroo import KangarooAdapter
 from polydraft.core.drafters.network.lm import IndependentLM
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.errors import InvalidArgument, UnsupportedModel
 from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
 from polydraft.core.methods.fit import CHECKED, ByRows, PassTimes, Timing, expected, time_passes
 from polydraft.core.methods.method import Choice, MethodContext, defaults
 from polydraft.core.methods.naming import Registry
 from polydraft.core.model.network import context as positions
-from polydraft.core.model.proof import COVERED, alike_counts, check, label
+from polydraft.core.model.proof import COVERED, alike_counts, check, label, proven
 from polydraft.core.model.threads import ThreadTuner, limited, starting_level, thread_counts, undisturbed
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.generation import constraints, unheeded
@@ -241,11 +241,18 @@ class Pipeline(ABC):
     def read_drafter(self, kind: str, folder: Path) -> Any:
         """A language model of its own, or a network on the target's features."""
         if kind == "lm":
-            model = causal_lm(folder, self.device, self.dtype)
-            size, own = (config.get_text_config().vocab_size for config in (self.target_model.config, model.config))
-            translation = between(self.words, folder, size, own)
-            return IndependentLM(model, translation if translation is None else translation.to(self.device))
+            own = self.proven_drafter(folder)
+            size = self.target_model.config.get_text_config().vocab_size
+            translation = between(self.words, folder, size, own.vocab)
+            return IndependentLM(own, translation if translation is None else translation.to(self.device))
         return read_weights("drafter", folder, lambda: BY_KIND[kind].from_folder(folder, self.target_model))
+
+    def proven_drafter(self, folder: Path) -> CausalTarget:
+        """Return the language model in `folder`, which drafts; raises UnsupportedModel for one that cannot."""
+        try:
+            return proven(causal_lm(folder, self.device, self.dtype))
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"the drafter in {folder} cannot draft: {error}") from error
 
     def beside(self, drafter: str | Path) -> Self:
         """The same model, its weights shared, with one drafter more; see `loading.load`."""

@@ -22,6 +22,7 @@ from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.latent.law import LatentSampler, Walk
 from polydraft.core.latent.target import Head, LatentTarget, nothing
 from polydraft.core.law.noise import Noise
+from polydraft.core.rows import places
 from polydraft.core.state import State
 from polydraft.core.target import Prefill
 
@@ -71,7 +72,9 @@ class LatentChainDrafter:
                 walks.append(law.walked(law.normals(noise)))
                 drawn.append(walks[-1].latents)
         q = None if noise.on_tape else Walk.behind_each_other(walks)
-        return Draft.of_chain(torch.cat(drawn, 1), passes=self.depth, q=q)
+        deepest = self.reader.depth_within_context(own)
+        known = None if deepest is None else places(self.depth, deepest.device) < deepest[:, None]
+        return Draft.of_chain(torch.cat(drawn, 1), known, passes=self.depth, q=q)
 
 
 class LatentLMReader(NetworkReader):

@@ -87,6 +87,8 @@ class Network:
         self.spread = any(hasattr(part, "_hf_hook") for part in backbone.modules())
         whole = self.nearness is None and not self.stretched and not self.spread and coordinates is None
         self.layers = Layers.of(backbone) if whole else None
+        # a backbone's own forward may look positions up in a table, or change all frequencies with the furthest
+        self.bounded = self.stretched or self.layers is None
 
     @property
     def slot_bytes(self) -> int:
@@ -182,8 +184,8 @@ class Network:
 
     def forward(self, inputs: Tensor, cache: SlotCache, positions: Tensor, mask: Any) -> Tensor:
         """The model's own forward over the rows that `cache` aims at: inputs and positions `[rows, C, …]`."""
-        # nodes beyond the context are never committed, but could change the frequencies of all others
-        turned = positions.clamp(max=self.context - 1) if self.stretched else positions
+        # nodes beyond the context, and padding, are never committed
+        turned = positions.clamp(max=self.context - 1) if self.bounded else positions
         turned = turned if cache.shifts is None else turned + cache.shifts[cache.aimed_rows, None]
         if self.layers is not None:
             return self.layers(inputs, turned, cache, mask)

@@ -14,9 +14,10 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from polydraft.core.draft import Draft
-from polydraft.core.errors import UnsupportedModel
+from polydraft.core.errors import PolydraftError, UnsupportedModel
 from polydraft.core.model.attention import views_alike
 from polydraft.core.model.threads import limited
 from polydraft.core.state import State
@@ -30,6 +31,23 @@ LENGTHS = (9, 23, 5)  # of the prompts that are tried
 APART = {2: 0.1, 4: 2e-3, 8: 1e-6}  # how far logits may be from the model's own, by bytes a number; see `distance`
 
 earned: dict[tuple, bool] = {}
+FAILURES = (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError, ZeroDivisionError, MemoryError)
+
+
+def proven(model: PreTrainedModel) -> CausalTarget:
+    """Return a causal model as a target, refused with UnsupportedModel unless its logits are its own forward's.
+
+    For models that draft, too: one that computes something else would raise at its first draft, or draft nonsense.
+    """
+    try:
+        target = CausalTarget(model)
+    except UnsupportedModel:
+        raise
+    except FAILURES as error:
+        raise no_target(model, error) from error
+    if target.config.model_type not in COVERED:
+        check(target)
+    return target
 
 
 def check(target: CausalTarget, prompts: Sequence[Prompt] = ()) -> None:
@@ -42,11 +60,8 @@ def check(target: CausalTarget, prompts: Sequence[Prompt] = ()) -> None:
         apart = distances(target, [*texts(target, range(len(LENGTHS))), *prompts])
     except UnsupportedModel:
         raise
-    except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError, MemoryError) as error:
-        reason = str(error).strip().partition("\n")[0].rstrip(".")[:120]
-        raise system_error(error, f"{name} cannot be run") or UnsupportedModel(
-            f"{name} cannot run over polydraft's cache ({reason}); use another model."
-        ) from error
+    except FAILURES as error:
+        raise no_target(target.model, error) from error
     experts = any("expert" in key for key in target.config.to_dict())  # near ties between experts flip in 16 bits
     for what, found in apart.items():
         if not (statistics.median(found) if experts else max(found)) < APART[target.network.dtype.itemsize]:
@@ -54,6 +69,14 @@ def check(target: CausalTarget, prompts: Sequence[Prompt] = ()) -> None:
                 f"{name} computes something polydraft does not know: the logits of {what} are not those of its own "
                 "forward; use a model of another family."
             )
+
+
+def no_target(model: PreTrainedModel, error: Exception) -> PolydraftError:
+    """Return why `model` is none."""
+    name, reason = type(model).__name__, str(error).strip().partition("\n")[0].rstrip(".")[:120]
+    return system_error(error, f"{name} cannot be run") or UnsupportedModel(
+        f"{name} cannot run over polydraft's cache ({reason}); use another model."
+    )
 
 
 @torch.inference_mode()
@@ -139,10 +162,11 @@ def tried(target: CausalTarget, rows: range | list[int]) -> tuple[State, list[Pr
 
 
 def texts(target: CausalTarget, rows: range | list[int]) -> list[Prompt]:
-    """Prompts of several lengths, whatever their ids are."""
-    made = []
+    """Prompts of several lengths, whatever their ids are; short enough to leave room for drafts."""
+    made, most = [], max(1, target.context - 2 * PATH)
     for row in rows:
-        ids = tuple((target.words // 4 + 7 * row + 3 * place) % target.words for place in range(LENGTHS[row]))
+        length = min(LENGTHS[row], most)
+        ids = tuple((target.words // 4 + 7 * row + 3 * place) % target.words for place in range(length))
         made.append(Prompt((ids,) * target.branches, 1, seed=row))
     return made
 

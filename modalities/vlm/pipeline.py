@@ -10,7 +10,6 @@ The same seed gives the same answer with every identical method, streamed or who
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedModel
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.model.network import nearness
 from polydraft.core.target import Prompt
+from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import ModelCard, check_method, load, pretrained, read_weights, stamp
 from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
 from polydraft.modalities.vlm.conversation import Conversation, Picture, conversations
@@ -33,7 +33,7 @@ from polydraft.modalities.vlm.reading import Reader
 from polydraft.modalities.vlm.recognise import MARKS
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.run import ChatRun, ChatStep, ChatStream, OnStep
-from polydraft.modalities.vlm.target import VisionTarget, target_of
+from polydraft.modalities.vlm.target import VisionTarget, image_token_ids, target_of
 
 
 def chat(
@@ -103,6 +103,7 @@ class VLMPipeline(Pipeline):
         self.context = min(self.context, card.manifest.get("context", self.context))
         self.words, self.reader = self.processor.tokenizer, Reader(self.processor, card.name, self.context)
         self.eos = self.ends_of(self.target_model.generation_config.eos_token_id)
+        self.check_mark()
         if not self.covered:
             self.target()
 
@@ -117,6 +118,22 @@ class VLMPipeline(Pipeline):
                 "eos_token_id in its generation_config.json."
             )
         return frozenset(ends)
+
+    def check_mark(self) -> None:
+        """Check that a picture's place in a prompt is where the model puts the picture; raises WeightsError."""
+        mark = getattr(self.target_model.config, "image_token_id", None)
+        if mark is None:
+            return
+        try:
+            ids, _ = self.reader.read(conversations(Image.new("RGB", (64, 64)), "What is this?", None)[0])
+        except PromptError:  # which every question about a picture would be told
+            return
+        if mark not in ids:
+            written = getattr(self.processor, "image_token", "the mark of a picture")
+            raise WeightsError(
+                f"{self.card.name} puts pictures at id {mark}, which its tokenizer never writes for {written!r}; "
+                "correct image_token_id in its config.json."
+            )
 
     def read_target(self, folder: Path) -> PreTrainedModel:
         from transformers import AutoConfig, AutoModelForImageTextToText
@@ -155,9 +172,8 @@ class VLMPipeline(Pipeline):
     def placeholders(self) -> list[int]:
         """Ids that stand for pictures (and moving ones)."""
         processor, config = self.processor, self.target_model.config
-        named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
         listed = (getattr(processor, name, None) or [] for name in ("image_token_ids", "video_token_ids"))
-        found = {*named, *itertools.chain(*listed)} - {None}
+        found = image_token_ids(config).union(*listed) - {None}
         return sorted(token for token in found if token < config.get_text_config().vocab_size)
 
     @cached_property
@@ -233,6 +249,8 @@ class VLMPipeline(Pipeline):
     ) -> Prompt:
         """A conversation as the model reads it, with room for an answer."""
         ids, inputs = self.reader.read(asked, max_pixels)
+        marks = image_token_ids(self.target_model.config)
+        check_known((token for token in ids if token not in marks), self.mask.shape[1], self.words, self.card.name)
         if ids[-1] in self.placeholders:  # the answer would start from a token instead of a picture
             raise PromptError("the prompt ends with a picture; let the question come after it.")
         room = self.context - len(ids)

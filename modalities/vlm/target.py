@@ -7,7 +7,7 @@ joined there, and what follows is text: the decoder scores drafts as any other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,12 @@ from polydraft.core.target import CausalTarget, Prefill, Prompt
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids")  # inputs of the text; all others are of the pictures
 
 
+def image_token_ids(config: Any) -> set[int]:
+    """Return ids that stand for pictures and moving ones, which a model's own forward need not look up."""
+    named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
+    return {token for token in named if token is not None}
+
+
 class VisionTarget(CausalTarget):
     """Adapter over a transformers `…ForConditionalGeneration`; `Prompt.inputs` are its processor's, ids excepted.
 
@@ -30,6 +36,10 @@ class VisionTarget(CausalTarget):
     """
 
     shifts = False
+
+    def unknown_id(self, ids: Iterable[int]) -> int | None:
+        marks = image_token_ids(self.model.config)
+        return super().unknown_id(token for token in ids if token not in marks)
 
     def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
         cache = state.cache

@@ -62,6 +62,7 @@ class TableTarget:
     table: Tensor
     vocab: int = VOCAB
     branches: int = 1
+    context: int = 64
 
     model = SimpleNamespace(dtype=torch.float32)
     device = torch.device("cpu")
@@ -108,6 +109,7 @@ class TableNetwork:
     """Features are (token, position)."""
 
     coordinates = None
+    context = 64
 
     def frontier(self, cache: NoCache, cached: Tensor, nodes: int) -> Deeper:
         return Deeper(cached - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,11 +21,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, GenerationMixin, PreTrainedModel
 
+from polydraft.core.draft import Draft, agreed
 from polydraft.core.drafters.network.reading import NetworkReader, ReadState, Said
 from polydraft.core.drafters.tree.candidates import Tree
-from polydraft.core.drafters.tree.drafter import TreeDrafter
+from polydraft.core.drafters.tree.drafter import Stem, TreeDrafter
 from polydraft.core.drafters.tree.plans import Plan, Rank
 from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.law.noise import Noise
+from polydraft.core.law.sampling import Sampler
 from polydraft.core.model.cache import SlotCache
 from polydraft.core.model.kernels import prepare
 from polydraft.core.state import State
@@ -126,6 +130,17 @@ class NetworkDrafter(TreeDrafter):
     ) -> None:
         super().__init__(target, plan, rank, words)
         self.reader = reader
+
+    def draft(self, state: State, own: ReadState, sampler: Sampler, noise: Noise) -> Draft:
+        """Grow a tree as far as the network has positions; past the last of them it drafts nothing."""
+        deepest = self.reader.depth_within_context(own)
+        if deepest is None:
+            return super().draft(state, own, sampler, noise)
+        if agreed(deepest <= own.waiting):
+            return Stem.of(own, self.plan.depth).as_draft()
+        draft = super().draft(state, own, sampler, noise)
+        known = draft.depth[:, 1:] <= torch.maximum(deepest, own.waiting)[:, None]
+        return replace(draft, valid=draft.valid & known)
 
     def passes(self, levels: int) -> int:
         return levels

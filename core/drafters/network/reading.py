@@ -101,6 +101,12 @@ class NetworkReader(ABC):
     def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
         """Inputs for all entries of prompts (see `remember`), and how many of them stay, `[B, R]`."""
 
+    def depth_within_context(self, own: ReadState) -> Tensor | None:
+        """Return `[B]`, how deep nodes may be that the network has positions for; None if it has all the target has."""
+        if self.network.context >= self.target.context:
+            return None
+        return self.network.context + 1 - (own.cached.amax(1) + own.committed)
+
     def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
         """Read prompts but for the root into new rows of `cache` (None: make one); the entries they leave, `[B, R]`."""
         inputs, entries = self.prompt(seen)

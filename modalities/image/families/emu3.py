@@ -40,7 +40,7 @@ class Emu3(EndedRows, PictureFamily):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self.text = Words(parts.card.target, parts.card.name)
+        self.text = Words(parts.card.target, parts.card.name, self.words)
         codes = len(self.vectors)
         self.end, first = self.text.id(END_OF_ROW), self.text.id(CODE.format(0))
         if self.text.id(CODE.format(codes - 1)) != first + codes - 1 or first + codes > self.words:

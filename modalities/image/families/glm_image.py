@@ -41,7 +41,7 @@ class GlmImage(PictureFamily):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         self.size = self.config.vision_vocab_size
-        self.text = Words(parts.card.path / "processor", parts.card.name)
+        self.text = Words(parts.card.path / "processor", parts.card.name, self.words)
         self.marks = [self.mark(name) for name in MARKS]
         self.diffusion = self.read_diffusion(parts)
         known = self.diffusion.transformer.config.prior_vq_quantizer_codebook_size

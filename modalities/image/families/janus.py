@@ -39,7 +39,7 @@ class Janus(PictureFamily):
                 f"{self.card.name} draws {whole.vision_config.num_image_tokens} codes and its decoder reads "
                 f"{self.decoder.quantize.quant_state_dims[0] ** 2}; its parts are of several models, download it again."
             )
-        self.text = Words(parts.card.target, parts.card.name)
+        self.text = Words(parts.card.target, parts.card.name, self.words)
         self.boi, self.pad = self.text.id(BOI), self.special("pad")
         self.bos = self.special("bos")
 

@@ -1,6 +1,6 @@
 """What families read text by that have a Hugging Face tokenizer.
 
-    words = Words(folder, "Janus-Pro-1B")
+    words = Words(folder, "Janus-Pro-1B", known=102400)
     words.ids(f"<|User|>: {words.plain(caption)}")
 
 What a user writes never becomes a control token: whatever would be one is taken out of it first.
@@ -14,14 +14,15 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerFast
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import read_weights
 
 
 class Words:
-    """The tokenizer in `folder`; name: of the model, for errors."""
+    """The tokenizer in `folder`; name: of the model, for errors; known: ids that the model embeds."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
+    def __init__(self, folder: Path, name: str, known: int) -> None:
+        self.name, self.known = name, known
         self.tokenizer: PreTrainedTokenizerFast = read_weights(
             "tokenizer", folder, lambda: PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
         )
@@ -29,15 +30,17 @@ class Words:
     def id(self, token: str) -> int:
         """Id of a token that must be there; raises WeightsError."""
         found = self.tokenizer.backend_tokenizer.token_to_id(token)
-        if found is None:
+        if found is None or found >= self.known:
             raise WeightsError(
-                f"the tokenizer of {self.name} has no {token}; it is of another model, download it again."
+                f"the tokenizer of {self.name} has no {token} among the {self.known} ids that the model knows; it is "
+                "of another model, download it again."
             )
         return int(found)
 
     def ids(self, text: str, framed: bool = False) -> list[int]:
         """Ids of `text` as it stands, control tokens and all; framed: with what the tokenizer puts around a text."""
         found: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=framed).ids
+        check_known(found, self.known, self.tokenizer, self.name)
         return found
 
     @cached_property

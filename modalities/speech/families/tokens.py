@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Script, SpeechFamily
 from polydraft.modalities.speech.text.splitting import sentences, size
@@ -51,10 +52,10 @@ class TokenFamily(SpeechFamily):
     def id(self, token: str) -> int:
         """Id of a token that must be there."""
         found = self.tokenizer.backend_tokenizer.token_to_id(token)
-        if found is None:
+        if found is None or found >= self.parts.vocab:
             raise WeightsError(
-                f"the tokenizer of {self.parts.card.name} has no {token}; it is damaged or of another model, "
-                "install it again."
+                f"the tokenizer of {self.parts.card.name} has no {token} among the {self.parts.vocab} ids that the "
+                "model knows; it is damaged or of another model, install it again."
             )
         return int(found)
 
@@ -67,12 +68,12 @@ class TokenFamily(SpeechFamily):
 
     def text(self, text: str) -> list[int]:
         """Ids of `text`, and nothing but text."""
-        ids = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
-        return [id_ for id_ in ids if id_ not in self.control]
+        return [id_ for id_ in self.written(text) if id_ not in self.control]
 
     def written(self, text: str) -> list[int]:
         """Ids of a part of the prompt, control tokens and all."""
         ids: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        check_known(ids, self.parts.vocab, self.tokenizer, self.parts.card.name)
         return ids
 
     @cached_property

@@ -93,6 +93,7 @@ class MapTarget:
     chain: Line
     branches: int = 1
     vocab: int = 1
+    context: int = 64
 
     device = torch.device("cpu")
 
@@ -127,6 +128,7 @@ class MapNetwork:
     """Says the latents that it reads."""
 
     coordinates = None
+    context = 64
 
     def frontier(self, cache: NoCache, cached: Tensor, nodes: int) -> Deeper:
         return Deeper(cached)

@@ -47,7 +47,7 @@ class CodesAmongWords(PictureFamily):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self.text = Words(parts.card.target, parts.card.name)
+        self.text = Words(parts.card.target, parts.card.name, self.words)
         self.vq = vq.load(parts.card.codec, parts.device, parts.model.dtype, encoder=self.sees)
         self.side, self.size = vq.side(self.vq), len(self.vectors)
         self.first_word = self.block()

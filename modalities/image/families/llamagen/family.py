@@ -124,8 +124,9 @@ class OfCaptions(LlamaGen):
             raise WeightsError(
                 f"{parts.card.path} has no text; put google/flan-t5-xl (Apache-2.0) into its subfolder text."
             )
-        self.text, self.reader = Words(folder, parts.card.name), self.read_reader(folder)
+        self.reader = self.read_reader(folder)
         self.words = self.reader.config.vocab_size
+        self.text = Words(folder, parts.card.name, self.words)
         if self.reader.config.d_model != self.shape.caption:
             raise WeightsError(
                 f"{self.card.name} reads {self.shape.caption} features of a word and the model in {folder} has "

@@ -1,0 +1,155 @@
+"""Models with fewer positions than rows: a drafter stops past its last one, a target's drafts reach past it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+)
+
+from polydraft.core.drafters.network.lm import LMDrafter
+from polydraft.core.drafters.oracle import OracleDrafter
+from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
+from polydraft.core.errors import UnsupportedModel
+from polydraft.core.latent.coupled import CoupledVerifier
+from polydraft.core.model.proof import proven
+from polydraft.core.target import CausalTarget
+from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
+from polydraft.core.verify.tape import TapeVerifier
+from polydraft.core.verify.tree import RecursiveRejection
+
+from ...decoding import Watched
+from ..conftest import VOCAB, Lab, chosen, llama
+from ..latent import lab as latents
+
+POSITIONS = 20
+PLANS = [Dynamic(4), Dynamic(4, 3, 12), Static(3, 9)]
+
+
+def gpt2(positions: int = POSITIONS) -> PreTrainedModel:
+    return GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=2, n_positions=positions, bos_token_id=1,
+                   eos_token_id=2)
+    ).eval()  # fmt: skip
+
+
+def opt(positions: int = POSITIONS) -> PreTrainedModel:
+    return OPTForCausalLM(
+        OPTConfig(vocab_size=VOCAB, hidden_size=32, word_embed_proj_dim=32, ffn_dim=48, num_hidden_layers=2,
+                  num_attention_heads=2, max_position_embeddings=positions)
+    ).eval()  # fmt: skip
+
+
+def short_student(made: Lab) -> PreTrainedModel:
+    """The lab's student, as it would be with fewer positions."""
+    student = llama(max_position_embeddings=POSITIONS)
+    student.load_state_dict(made.student.state_dict())
+    return student.eval()
+
+
+def watched(made: Lab, student: PreTrainedModel, plan: Any) -> Watched:
+    return Watched(LMDrafter(student, made.target(), plan, Rank()))
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("kind", [gpt2, opt])
+def test_lm_drafter_past_its_positions_changes_no_token(lab, run, kind, plan):
+    made = lab()
+    torch.manual_seed(1)
+    drafter = watched(made, kind(), plan)
+    plain = run(made.method(), made.prompts)
+    assert run(made.method(drafter), made.prompts).same(plain)
+    assert drafter.drafts[0].valid.any() and not drafter.drafts[-1].size, "rows went past it, and it drafted on"
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_lm_drafter_stops_where_its_positions_end(lab, run, plan):
+    """Up to there it drafts what it would with more of them, and what it found is committed."""
+    made = lab()
+    prompt = made.prompts[:1]
+    plain = run(made.method(), prompt)
+    whole, cut = watched(made, made.student, plan), watched(made, short_student(made), plan)
+    first, second = run(made.method(whole), prompt), run(made.method(cut), prompt)
+    assert first.same(plain) and second.same(plain) and 1 < second.tau < first.tau
+    assert torch.equal(whole.drafts[0].tokens, cut.drafts[0].tokens) and cut.drafts[0].valid.all()
+    drafted = sum(int(draft.valid.sum()) for draft in cut.drafts)
+    assert 0 < drafted < sum(int(draft.valid.sum()) for draft in whole.drafts)
+
+
+@pytest.mark.parametrize(
+    ("plan", "verifier"),
+    [(Dynamic(4), SpeculativeSampling()), (Dynamic(4), BlockVerification()), (Static(3, 9), RecursiveRejection())],
+)
+def test_exact_methods_go_on_past_a_drafters_positions(lab, run, plan, verifier):
+    made = lab()
+    found = run(made.method(watched(made, short_student(made), plan), verifier=verifier), chosen(made.prompts))
+    assert [len(output) for output in found.outputs] == [prompt.budget for prompt in made.prompts] and found.tau > 1
+
+
+def test_latent_drafter_past_its_positions_changes_no_latent():
+    whole, short = latents.lab(), latents.lab(positions=16)
+    rows = latents.prompts(3)
+    short.model = whole.model
+
+    def drawn(made: latents.Lab, verifier: Any, drafts: bool = True) -> list[torch.Tensor]:
+        from ...decoding import run
+
+        drafter = made.chained()["lm"] if drafts else None
+        return run(made.method(drafter, False, verifier), rows)[0]
+
+    plain = drawn(whole, TapeVerifier(), drafts=False)
+    assert all(torch.equal(a, b) for a, b in zip(drawn(short, TapeVerifier()), plain, strict=True))
+    assert all(latent.isfinite().all() for latent in drawn(short, CoupledVerifier()))
+
+
+@pytest.mark.parametrize("kind", [gpt2, opt])
+def test_target_fills_its_last_position_with_drafts_beyond(lab, run, kind):
+    """Nodes past the context are scored, never committed; prompts are padded past it."""
+    torch.manual_seed(1)
+    made = replace(lab(), model=kind())
+    prompts = [replace(prompt, budget=POSITIONS - len(prompt.branches[0])) for prompt in made.prompts]
+    plain = run(made.method(), prompts)
+    assert [len(output) for output in plain.outputs] == [prompt.budget for prompt in prompts]
+    drafter = OracleDrafter(dict(enumerate(plain.outputs)), VOCAB, reach=5, width=2)
+    found = run(made.method(drafter), prompts)
+    assert found.same(plain) and found.tau > 1.5
+
+
+SMALL = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+UNFIT: dict[str, dict[str, Any]] = {
+    "bloom": {"n_layer": 2, "n_head": 2}, "falcon": {}, "rwkv": {"attention_hidden_size": 32},
+    "mpt": {"d_model": 32, "n_heads": 2, "n_layers": 2, "max_seq_len": 64},
+    "bart": {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "decoder_attention_heads": 2,
+             "decoder_ffn_dim": 48, "max_position_embeddings": 64},
+    "llama4_text": {"num_key_value_heads": 1, "head_dim": 16, "num_local_experts": 2, "intermediate_size": 48,
+                    "intermediate_size_mlp": 48, "max_position_embeddings": 128},
+    "stablelm": {"intermediate_size": 48},  # with more heads of keys than of queries
+}  # fmt: skip
+
+
+def of_family(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(name, **SMALL | UNFIT[name])
+    return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_models_that_cannot_draft_are_refused_with_a_sentence(name):
+    with pytest.raises(UnsupportedModel, match=r"use a(nother)? model|use another"):
+        proven(of_family(name))
+
+
+@pytest.mark.parametrize("kind", [llama, gpt2, opt])
+def test_models_that_can_draft_are_proven(kind):
+    model = kind() if kind is llama else kind(64)
+    assert isinstance(proven(model.eval()), CausalTarget)
