@@ -33,6 +33,7 @@ FILES = [*DESCRIPTIONS, "*.safetensors"]
 PIPELINE = "model_index.json"  # of diffusers' pipelines, whose parts lie in folders
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 SHARDS = "model.safetensors.index.json"  # which tensor is in which file
+SHARD_INDEX = ".safetensors.index.json"  # how all files of that kind end
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def stored(folder: Path) -> dict[str, Path]:
     """Names of the tensors in a folder of safetensors, and the file that each is in."""
     index = said(folder / SHARDS).get("weight_map")
     if isinstance(index, dict):
-        return {str(name): folder / str(file) for name, file in index.items()}
+        return {str(name): weight_file(folder, file) for name, file in index.items()}
     names: dict[str, Path] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as opened:
@@ -116,15 +117,70 @@ def stored(folder: Path) -> dict[str, Path]:
     return names
 
 
+def weight_file(folder: Path, name: Any, endings: tuple[str, ...] = (".safetensors",)) -> Path:
+    """Return the file of weights that an index or a configuration in `folder` names.
+
+    Args:
+        folder: what the name starts from, and must not lead out of.
+        name: as it stands there.
+        endings: of names that may be opened.
+
+    Raises:
+        WeightsError: it is no safetensors file, or does not lie in the folder.
+    """
+    named = Path(str(name))
+    if not named.name.endswith(endings):
+        raise WeightsError(
+            f"{folder} names {str(name)!r:.80} as a file of weights, which is no safetensors file and is never opened; "
+            "get the model as safetensors."
+        )
+    if leads_out(named) or not lies_in(folder / named, folder):
+        raise WeightsError(
+            f"{folder} names {str(name)!r:.80} as a file of weights, which lies elsewhere; put the file itself into "
+            "the folder, and name it without a path."
+        )
+    return folder / named
+
+
+def leads_out(path: Path) -> bool:
+    """Return whether a path in a configuration is absolute or goes upwards."""
+    return path.is_absolute() or ".." in path.parts
+
+
+def lies_in(file: Path, folder: Path) -> bool:
+    """Return whether a file lies in a folder, links followed; those of the hub's cache lead into its store of blobs."""
+    snapshots = next((parent for parent in folder.absolute().parents if parent.name == "snapshots"), None)
+    roots = [folder.resolve()] + ([] if snapshots is None else [(snapshots.parent / "blobs").resolve()])
+    return any(file.resolve().is_relative_to(root) for root in roots)
+
+
 def refuse_pickles(place: Path) -> None:
-    """Raise WeightsError where a file, or a folder without safetensors, holds weights that could run code."""
+    """Check that loading weights from a file or a folder opens safetensors of that folder alone.
+
+    Raises:
+        WeightsError: it holds nothing but pickles, or an index or a configuration leads to one, or elsewhere.
+    """
     files = [place] if place.is_file() else sorted(place.iterdir()) if place.is_dir() else []
     pickles = [file for file in files if file.suffix in PICKLES]
     if pickles and not any(file.suffix == ".safetensors" for file in files):
-        raise WeightsError(
-            f"{pickles[0]} is a pickle, which could run code and is never opened; get the model as safetensors, or "
-            "make them with `polydraft convert` where that knows it."
-        )
+        raise pickled(pickles[0])
+    names = {file.name for file in files}
+    if {"adapter_config.json", "adapter_model.bin"} <= names and "adapter_model.safetensors" not in names:
+        raise pickled(place / "adapter_model.bin")
+    for index in (file for file in files if file.name.endswith(SHARD_INDEX)):
+        shards = said(index).get("weight_map")
+        for name in sorted({str(name) for name in shards.values()} if isinstance(shards, dict) else ()):
+            weight_file(place, name)
+    if place.is_dir() and (named := said(place / "config.json").get("transformers_weights")) is not None:
+        weight_file(place, named, (".safetensors", SHARD_INDEX))
+
+
+def pickled(file: Path) -> WeightsError:
+    """The error that `file` is a pickle."""
+    return WeightsError(
+        f"{file} is a pickle, which could run code and is never opened; get the model as safetensors, or "
+        "make them with `polydraft convert` where that knows it."
+    )
 
 
 def codec_source(place: Path, codec: str | None, own: str | None) -> str:

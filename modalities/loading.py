@@ -34,7 +34,7 @@ from polydraft.core.model.mapped import copy_mapped
 from polydraft.core.model.precision import fast_dtype
 from polydraft.core.suggestions import did_you_mean
 from polydraft.core.system_errors import system_error
-from polydraft.modalities.hub import Downloads, refuse_pickles, said
+from polydraft.modalities.hub import Downloads, leads_out, refuse_pickles, said
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -209,7 +209,7 @@ def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, 
     if name and (folder / MANIFEST).is_file():
         if codec is not None:
             raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
-        return ModelCard(folder.name, folder, said(folder / MANIFEST))
+        return ModelCard(folder.name, folder, manifest_of(folder))
     if name and (found := hub.manifest(name, codec, modality)) is not None:
         path, manifest, downloads = found
         return ModelCard(Path(name).resolve().name, path, manifest, downloads=downloads)
@@ -222,6 +222,19 @@ def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, 
         f"model {name!r} is unknown{did_you_mean(name, [*known, *hub.published_names()])}; embedded models are "
         f"{', '.join(known)}, or give a model's folder or its name on the hub."
     )
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """Return what a model's folder says of itself; raise WeightsError where it names parts outside of itself."""
+    manifest = said(folder / MANIFEST)
+    drafters = manifest.get("drafters")
+    parts = [manifest.get("target"), manifest.get("codec"), *(drafters.values() if isinstance(drafters, dict) else ())]
+    for part in filter(None, parts):
+        if leads_out(Path(str(part))):
+            raise WeightsError(
+                f"{folder / MANIFEST} names {str(part)!r:.80}, which lies elsewhere; put that folder into the model's."
+            )
+    return manifest
 
 
 def folder_of(name: str) -> Path:

@@ -5,6 +5,7 @@ polydraft convert autoencoder kl16.ckpt --out mar-base/vae
 polydraft convert llamagen t2i_XL_stage2_512.pt --out llamagen-xl
 polydraft convert llamagen-vq vq_ds16_t2i.pt --out llamagen-xl/vq
 polydraft convert chameleon-vq vqgan.ckpt --out Lumina-mGPT-7B-768/vqvae
+polydraft convert snac pytorch_model.bin --out orpheus/codec
 """
 
 from __future__ import annotations
@@ -79,3 +80,12 @@ def chameleon_vq(checkpoint: Checkpoint, out: Folder) -> None:
     made = vq.convert(checkpoint, out)
     codes, side = made.quantize.num_embeddings, vq.side(made)
     typer.echo(f"{out}; {codes} codes of {made.quantize.embedding_dim} numbers, {side} by {side} pixels each")
+
+
+@app.command("snac")
+def snac(checkpoint: Checkpoint, out: Folder) -> None:
+    """pytorch_model.bin of hubertsiuzdak/snac_24khz with its config.json beside; no code in it is run."""
+    from polydraft.modalities.speech.codecs.snac import convert
+
+    made = convert(checkpoint, out)
+    typer.echo(f"{out}; SNAC of {made.sampling_rate / 1000:g} kHz, {len(made.vq_strides)} levels of codes")

@@ -18,8 +18,8 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.hub import said
-from polydraft.modalities.image.families.checkpoints import misfits, tensors, write
+from polydraft.modalities.checkpoints import misfits, tensors, write
+from polydraft.modalities.hub import refuse_pickles, said
 from polydraft.modalities.loading import read_weights
 
 SOURCE = "its makers"
@@ -103,6 +103,8 @@ def shape(checkpoint: Path, weights: dict[str, Tensor]) -> dict[str, Any]:
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
     """The autoencoder in `folder`, as `convert` leaves it. Raises WeightsError."""
+
+    refuse_pickles(folder)
 
     def read() -> Any:
         made: Any = AutoencoderKL.from_pretrained(

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument, WeightsError
+from polydraft.modalities.hub import refuse_pickles
 from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
 from polydraft.modalities.image.run import Asked
@@ -71,6 +72,8 @@ class GlmImage(PictureFamily):
         from transformers.utils.import_utils import is_accelerate_available
 
         dtype = torch.float32 if self.model.dtype is torch.float64 else self.model.dtype
+        for part in sorted(part for part in parts.card.path.iterdir() if part.is_dir()):
+            refuse_pickles(part)
 
         def read() -> Any:
             made: Any = GlmImagePipeline.from_pretrained(

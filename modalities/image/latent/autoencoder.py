@@ -23,6 +23,8 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKL
 from torch import Tensor, nn
 
+from polydraft.modalities.hub import refuse_pickles
+
 FOLD = 4  # pixels a side that become channels
 CELL = 2 * FOLD  # pixels a side of a latent's cell
 
@@ -53,6 +55,7 @@ class LatentAutoencoder(nn.Module):
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
         """The autoencoder that diffusers saved in `folder`, in bf16, as it ships."""
+        refuse_pickles(folder)
         return cls(
             AutoencoderKL.from_pretrained(
                 folder, dtype=torch.bfloat16, use_safetensors=True, low_cpu_mem_usage=False

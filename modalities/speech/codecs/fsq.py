@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polydraft.modalities.hub import refuse_pickles
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.codecs.chunks import Window
 
@@ -68,6 +69,7 @@ def whole(model: Any, folder: Path) -> Any:
     stored, wanted = json.loads((folder / "config.json").read_text())["model_type"], model.config_class.model_type
     if stored != wanted:
         raise ValueError(f"it is {stored!r}, not {wanted!r}")
+    refuse_pickles(folder)
     loaded, report = model.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=torch.float32
     )

@@ -1,27 +1,30 @@
 """SNAC (Siuzdak et al. 2024, arXiv 2410.14411): sound of frames whose levels run at rates of their own.
 
 The package `snac` (MIT, `pip install polydraft[snac]`) holds the network; here its noise is tied to places, so that the
-same codes make the same sound, and it is read without running what is stored.
+same codes make the same sound. It is published as a pickle, which `polydraft convert snac` reads once, tensors only.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
 from polydraft.core.extras import optional
 from polydraft.core.law.noise import uniform
+from polydraft.modalities.checkpoints import tensors, write
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.codecs.chunks import Window
 
+FILE, PICKLE = "model.safetensors", "pytorch_model.bin"  # as we have it, and as it is published
+SOURCE = "huggingface.co/hubertsiuzdak/snac_24khz"
 REACH = 39  # samples that three residual units of kernel 7 and dilations 1, 3, 9 see to either side
 
 
@@ -80,22 +83,47 @@ class Snac:
 
 
 def read(folder: Path) -> Any:
-    """The network in `folder`; a .bin is read as tensors, and refused if it holds anything else."""
+    """Return the network in `folder`, which holds config.json and model.safetensors.
+
+    Raises:
+        WeightsError: it holds another codec, or a pickle.
+    """
+    if not (folder / FILE).is_file() and (folder / PICKLE).is_file():
+        raise WeightsError(
+            f"the codec in {folder} is a pickle, which is never opened; run `polydraft convert snac {folder / PICKLE} "
+            "--out FOLDER`, and give codec=FOLDER (--codec FOLDER)."
+        )
+    return filled(folder, load_file(folder / FILE))
+
+
+def filled(folder: Path, weights: dict[str, Tensor]) -> Any:
+    """Return the network that config.json in `folder` describes, with these weights."""
     with optional("this model's codec"):
         from snac import SNAC
     config = json.loads((folder / "config.json").read_text())
     if config.get("attn_window_size") is not None:
         raise WeightsError(f"the codec in {folder} is another SNAC; take the one of 24 kHz.")
     model = SNAC(**config)
-    if (folder / "model.safetensors").is_file():
-        model.load_state_dict(load_file(folder / "model.safetensors"))
-    else:
-        try:
-            weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
-        except UnpicklingError as error:
-            raise ValueError("it holds more than tensors") from error
-        model.load_state_dict(weights)
+    model.load_state_dict(weights)
     return model.eval()
+
+
+def convert(checkpoint: Path, out: Path) -> Any:
+    """Return the network in a published checkpoint with its config.json beside, and write both as a folder.
+
+    Raises:
+        WeightsError: it holds more than tensors, or another network.
+        OutputUnwritable: `out` cannot be made.
+    """
+    weights = tensors(checkpoint, "state_dict", SOURCE, bare=True)
+    made = read_weights("codec", checkpoint.parent, lambda: filled(checkpoint.parent, weights))
+
+    def fill(folder: Path) -> None:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / FILE)
+        shutil.copyfile(checkpoint.parent / "config.json", folder / "config.json")
+
+    write(out, fill)
+    return made
 
 
 def quieten(model: Any, rates: list[int]) -> list[PlacedNoise]:

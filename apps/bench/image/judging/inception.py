@@ -23,7 +23,7 @@ from torch import Tensor
 from polydraft.apps.bench.image.judging.metrics import MetricsMissing, package, pixels
 from polydraft.core.errors import WeightsError
 from polydraft.core.extras import pip_install
-from polydraft.modalities.image.families.checkpoints import tensors
+from polydraft.modalities.checkpoints import tensors
 from polydraft.modalities.loading import read_weights
 
 FILE, MARK = "weights-inception-2015-12-05-6726825d.pth", "6726825d"  # how its SHA-256 begins

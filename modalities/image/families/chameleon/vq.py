@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
+from polydraft.modalities.checkpoints import misfits, tensors, write
 from polydraft.modalities.hub import stored
-from polydraft.modalities.image.families.checkpoints import misfits, tensors, write
 from polydraft.modalities.loading import read_weights
 
 SOURCE = "github.com/facebookresearch/chameleon"

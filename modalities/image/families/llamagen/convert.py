@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.image.families.checkpoints import misfits, tensors, write
+from polydraft.modalities.checkpoints import misfits, tensors, write
 from polydraft.modalities.image.families.llamagen.config import HEADS, KINDS, LlamaGenConfig
 from polydraft.modalities.image.families.llamagen.network import published
 

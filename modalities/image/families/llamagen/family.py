@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
-from polydraft.modalities.hub import said
+from polydraft.modalities.hub import refuse_pickles, said
 from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
 from polydraft.modalities.image.families.llamagen.network import load
 from polydraft.modalities.image.families.text import Words
@@ -136,6 +136,8 @@ class OfCaptions(LlamaGen):
     def read_reader(self, folder: Path) -> Any:
         """The encoder of a T5; what else its files hold is let be."""
         from transformers import T5EncoderModel
+
+        refuse_pickles(folder)
 
         def read() -> Any:
             loaded: Any = T5EncoderModel.from_pretrained(

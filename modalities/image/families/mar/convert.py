@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.image.families.checkpoints import misfits, tensors, write
+from polydraft.modalities.checkpoints import misfits, tensors, write
 from polydraft.modalities.image.families.mar.config import SIZES, MARConfig
 from polydraft.modalities.image.families.mar.network import MAR
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
@@ -117,7 +118,8 @@ def orpheus(folder: Path) -> None:
         if name.endswith("original0"):
             torch.nn.init.constant_(weight, 0.3)
     (folder / "codec" / "config.json").write_text(json.dumps(SNAC))
-    torch.save(model.state_dict(), folder / "codec" / "pytorch_model.bin")
+    save_file({name: weight.contiguous() for name, weight in model.state_dict().items()},
+              folder / "codec" / "model.safetensors")  # fmt: skip
 
 
 def neutts_air(folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.loading import load
@@ -21,6 +22,8 @@ from polydraft.modalities.speech.codecs.snac import PlacedNoise
 from polydraft.modalities.speech.families.orpheus import Orpheus
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
+
+from ....apps.command_line import assert_refused, run
 
 
 def decibels(error: torch.Tensor, signal: torch.Tensor) -> float:
@@ -106,16 +109,34 @@ def test_what_the_semantic_encoder_hears_is_kaldis():
     assert np.abs(semantic(sound, 16_000) - theirs).max() < 0.02
 
 
-def test_a_pickle_is_not_run(folders: dict[str, Path], tmp_path: Path):
+def test_snac_pickle_is_not_opened_but_converted(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As it is published; loading says which command makes safetensors of it, and what that makes sounds the same."""
+    model = shutil.copytree(folders["orpheus"], tmp_path / "model")
+    weights = load_file(model / "codec" / "model.safetensors")
+    (model / "codec" / "model.safetensors").unlink()
+    torch.save(weights, model / "codec" / "pytorch_model.bin")
+    command = "polydraft convert snac .*pytorch_model.bin"
+    with monkeypatch.context() as patch, pytest.raises(WeightsError, match=command):
+        patch.setattr(torch, "load", lambda *_, **__: pytest.fail("it was opened"))
+        load(str(model))
+    done = run("convert", "snac", model / "codec" / "pytorch_model.bin", "--out", tmp_path / "snac")
+    assert done.exit_code == 0 and "24 kHz" in done.stdout
+    converted = load_file(tmp_path / "snac" / "model.safetensors")
+    assert converted.keys() == weights.keys() and all(torch.equal(converted[name], weights[name]) for name in weights)
+    assert load(str(folders["orpheus"]), dtype="float32").sample_rate == 24_000
+
+
+def test_snac_pickle_with_code_is_not_converted(folders: dict[str, Path], tmp_path: Path):
     class Trap:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.mkdir, (str(tmp_path / "run"),)
 
-    model = shutil.copytree(folders["orpheus"], tmp_path / "model")
-    torch.save({"weights": Trap()}, model / "codec" / "pytorch_model.bin")
-    with pytest.raises(WeightsError, match="more than tensors"):
-        load(str(model))
-    assert not (tmp_path / "run").exists()
+    shutil.copy(folders["orpheus"] / "codec" / "config.json", tmp_path)
+    torch.save({"weights": Trap()}, tmp_path / "pytorch_model.bin")
+    assert_refused(run("convert", "snac", tmp_path / "pytorch_model.bin", "--out", tmp_path / "snac"), "of tensors")
+    assert not (tmp_path / "run").exists() and not (tmp_path / "snac").exists()
 
 
 def test_without_its_package_one_sentence_says_how_to_get_it(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
