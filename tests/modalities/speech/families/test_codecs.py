@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from polydraft.core.errors import WeightsError
+from polydraft.core.errors import MissingPackage, WeightsError
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.codecs.chunks import ChunkStream
 from polydraft.modalities.speech.codecs.fsq import semantic
@@ -141,7 +141,7 @@ def test_snac_pickle_with_code_is_not_converted(folders: dict[str, Path], tmp_pa
 
 def test_without_its_package_one_sentence_says_how_to_get_it(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "snac", None)
-    with pytest.raises(WeightsError, match="pip install"):
+    with pytest.raises(MissingPackage, match="pip install"):
         load(str(folders["orpheus"]))
 
 
