@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polydraft.apps.server.api.app import create_engine
 from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.server.models import Served
 from polydraft.apps.server.settings import settings
 from polydraft.core.errors import InvalidArgument, UnknownModel
+
+from .live import Live
+from .reading import asked
 
 ALIASES = {"tts-1": "tiny-speech", "gpt-4o": "tiny-vlm"}
 
@@ -78,3 +82,28 @@ def test_model_alias_and_repository_name_are_found() -> None:
 def test_alias_of_nothing_or_own_name_is_refused(aliases: dict[str, str], word: str) -> None:
     with pytest.raises(InvalidArgument, match=word):
         engine_of(aliases, VLM)
+
+
+def test_engine_of_settings_has_their_aliases() -> None:
+    async def made() -> Engine:
+        return create_engine(settings({"alias": ALIASES}))
+
+    assert asyncio.run(made()).aliases == ALIASES
+
+
+def test_alias_is_listed_and_answers(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.engine, "aliases", ALIASES)
+    listed = {model["id"]: model["root"] for model in live.http.get("/v1/models").json()["data"]}
+    own = ("tiny-image", "tiny-speech", "tiny-vlm")
+    assert listed == {name: name for name in own} | ALIASES
+    assert live.http.get("/v1/models/gpt-4o").json()["root"] == "tiny-vlm"
+    body = {"model": "gpt-4o", "messages": asked(None), "max_tokens": 2}
+    assert live.http.post("/v1/chat/completions", json=body).json()["model"] == "tiny-vlm"
+    assert live.http.post("/v1/chat/completions", json=body | {"model": "tts-1"}).status_code == 404
+
+
+def test_repository_name_in_path_is_found(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = replace(live.engine.model("tiny-vlm"), repository="maker/tiny-vlm")
+    monkeypatch.setitem(live.engine.served, "tiny-vlm", named)
+    assert live.http.get("/v1/models/maker/tiny-vlm").json()["root"] == "tiny-vlm"
+    assert live.http.get("/v1/models/other/tiny-vlm").status_code == 404
