@@ -32,7 +32,7 @@ from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.errors import DataUnavailable
 from polydraft.modalities.loading import load
 
-BUSY_LOOP = "while True: pass"
+BUSY_LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # not longer than who started it
 COLOURS = ("#8a8f98", "#2d6ec8", "#3cb478", "#d98a29")
 
 

@@ -19,7 +19,7 @@ for line in sys.stdin:
     method, prompts, settings = json.loads(line)
     parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(__import__("os").getpid())], capture_output=True, text=True)
     beside = subprocess.run(["ps", "-o", "args=", "--ppid", parent.stdout.strip()], capture_output=True, text=True)
-    loops = beside.stdout.count("while True: pass")
+    loops = beside.stdout.count("while os.getppid()")
     print(json.dumps([20.0 * (1 + loops), 20, 20]), flush=True)
 """
 
