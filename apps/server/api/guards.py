@@ -104,7 +104,7 @@ class Guards:
             return envelope.answer(403, "this server is not known by that name.", "unknown_host")
         if is_refused(scope["method"], is_page(scope), headers, self.origins):
             return envelope.answer(
-                403, "pages of other sites may not use this server; allow their origin when you start it.", "cross_site"
+                403, "pages of other sites may not use this server; --cors-origin lets one in.", "cross_site"
             )
         if page := self.entered(scope):
             return RedirectResponse(page, 303, {"cache-control": "no-store"})

@@ -15,6 +15,7 @@ pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'poly
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 
+from polydraft.apps.server.api.paths import RootPath
 from polydraft.apps.server.limits import LARGEST_PICTURE
 from polydraft.apps.ui.gate import Gate
 from polydraft.apps.ui.kept import Bounds, KeptBySession
@@ -194,3 +195,17 @@ def test_upload_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 
     asyncio.run(app(scope, receive, send))
     assert kept_files(tmp_path) == [] and uploads.under_way == 0
+
+
+@pytest.mark.parametrize("prefix", ["", "/polydraft"])
+def test_gate_knows_its_routes_behind_a_prefix(gate: Gate, prefix: str) -> None:
+    app = FastAPI()
+    app.mount("/ui", gate)
+    served = RootPath(app, prefix) if prefix else app
+
+    async def statuses() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(served), base_url="http://localhost") as client:
+            paths = ("/ui/", "/ui/config", "/ui/monitoring", f"/ui/gradio_api/file={gate.folder}/a.png")
+            return [(await client.get(prefix + path)).status_code for path in paths]
+
+    assert asyncio.run(statuses()) == [200, 200, 404, 200]
