@@ -33,6 +33,7 @@ from polydraft.apps.commands.shared.options import (
     TopP,
 )
 from polydraft.apps.commands.shared.outcome import report, summary, tell, tell_comparison
+from polydraft.apps.commands.shared.quoting import check_question
 from polydraft.apps.commands.shared.terminal import note
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ def chat(
 
     check_asking(seed, max_new_tokens, min_new_tokens, stop or (), **sampling)
     files, question = (about, None) if turns else (about[:-1], about[-1])
+    if question is not None:
+        check_question(files, question)
     pictures = shown(files, question)
     pipe = request.loaded(model, "vlm", **loading)
     options: dict[str, Any] = {

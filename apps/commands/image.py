@@ -29,6 +29,7 @@ from polydraft.apps.commands.shared.options import (
     TopP,
 )
 from polydraft.apps.commands.shared.outcome import report, summary, tell
+from polydraft.apps.commands.shared.quoting import check_prompts
 from polydraft.apps.commands.shared.terminal import note, progress
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
     from polydraft.modalities.image.result import ImageResult
 
 WARM_UP_PASSES = 3
+PROMPTS = "What to draw, each in quotes; several become one batch."
 
 
 def image(
-    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT...", help="What to draw; several become one batch.")],
+    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT...", help=PROMPTS)],
     output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .jpg or .webp file.")] = Path("out.png"),
     model: Model = "tiny-image",
     method: Annotated[
@@ -76,6 +78,7 @@ def image(
     as_json: Statistics = False,
 ) -> None:
     """Draw PROMPTs into one picture file."""
+    check_prompts(prompts)
     seeds = read_seeds(seed)
     check_files(output, map_file)
     sampling = {

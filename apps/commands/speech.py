@@ -35,6 +35,7 @@ from polydraft.apps.commands.shared.options import (
     TopP,
 )
 from polydraft.apps.commands.shared.outcome import report, summary, tell
+from polydraft.apps.commands.shared.quoting import check_text
 from polydraft.apps.commands.shared.terminal import note, progress
 from polydraft.core.suggestions import did_you_mean
 
@@ -50,7 +51,9 @@ PLAYERS = (
 
 
 def speech(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to say; - reads it from standard input.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="TEXT", help="What to say, in quotes; - reads it from standard input.")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A .wav, .flac, .mp3, .opus, .ogg or .pcm file.")
     ] = None,
@@ -85,6 +88,7 @@ def speech(
     as_json: Statistics = False,
 ) -> None:
     """Say TEXT into a sound file."""
+    text = check_text(words)
     path = output or Path(f"out.{file_format}")
     check_sound(path, file_format, stream, compare or map_file is not None)
     sampling = {
@@ -97,8 +101,8 @@ def speech(
     from polydraft.modalities.speech.pipeline import check_speaking
     from polydraft.modalities.speech.reference import listen
 
-    words = sys.stdin.read() if text == "-" else text
-    check_speaking(words, speed, seed, **sampling)
+    text = sys.stdin.read() if text == "-" else text
+    check_speaking(text, speed, seed, **sampling)
     if reference is not None:
         listen(reference, ANY_RATE)
     pipe = request.loaded(model, "speech", **loading)
@@ -109,10 +113,10 @@ def speech(
     } | sampling  # fmt: skip
     asked = request.Request(options, speculative, method, compare)
     if stream is not None:
-        send(pipe, words, file_format, asked.chosen)
+        send(pipe, text, file_format, asked.chosen)
         return
-    asked.warm_up(partial(pipe.stream, words))
-    result, plain = asked.run(partial(say, pipe, words, "speaking"), partial(say, pipe, words, "speaking plainly"))
+    asked.warm_up(partial(pipe.stream, text))
+    result, plain = asked.run(partial(say, pipe, text, "speaking"), partial(say, pipe, text, "speaking plainly"))
 
     result.save(path)
     if map_file is not None:
