@@ -13,8 +13,8 @@ from polydraft.core.errors import InvalidArgument
 
 # Words that stand in sentences and are no picture alone; `polydraft image cat dog` is two prompts, and stays so.
 CONNECTING = frozenset(
-    """a an the on in of at to by with without and or from under above below over beside between behind near next into is
-    are its his her their one two three four five six seven eight nine ten some many""".split()  # noqa: SIM905
+    """a an the on in of at to by with without and or from under above below over beside between behind near next into
+    is are its his her their one two three four five six seven eight nine ten some many""".split()  # noqa: SIM905
 )
 
 
