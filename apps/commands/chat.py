@@ -112,7 +112,7 @@ def chat(
         save_answer_map(result, pictures[0] if pictures else None, about[-1], map_file)
     value = report(
         result, map_file, seed=result.seeds[0], answer=result.text, tokens=len(result.tokens),
-        finish_reason=result.finish_reason,
+        finish_reason=result.finish_reason, notes=list(result.notes),
     )  # fmt: skip
     tell(result, plain, summary(result), value, as_json, note)
 
@@ -125,6 +125,8 @@ def answer(pipe: VLMPipeline, **options: Any) -> ChatResult:
         sys.stdout.flush()
     typer.echo()
     result = stream.result()
+    for text in result.notes:
+        note(f"note: {text}")
     if result.finish_reason == "length":
         note("note: the answer was cut; raise --max-new-tokens")
     return result

@@ -28,6 +28,7 @@ from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import ModelCard, check_method, load, pretrained, read_weights, stamp
 from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
 from polydraft.modalities.vlm.conversation import Conversation, Picture, conversations
+from polydraft.modalities.vlm.domain import notes
 from polydraft.modalities.vlm.processor import SAFELY, load_processor
 from polydraft.modalities.vlm.reading import Reader
 from polydraft.modalities.vlm.recognise import MARKS
@@ -234,7 +235,9 @@ class VLMPipeline(Pipeline):
         )  # fmt: skip
         asked = conversations(image, question, messages)
         prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens, sampling, max_pixels)
-        return ChatRun(self, self.method(choice), prompts, stops)
+        images = [picture for each in asked for picture in each.pictures]
+        told = notes(self.card.name, self.card.manifest.get("domain"), images)
+        return ChatRun(self, self.method(choice), prompts, stops, told)
 
     def prompts(
         self, asked: list[Conversation], row_seeds: list[int], most: int, sampling: Sampling | None = None,

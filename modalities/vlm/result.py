@@ -29,6 +29,7 @@ class ChatResult:
     seeds: list[int]
     model: str
     method: str
+    notes: tuple[str, ...] = ()  # what has to be known about the pictures to take the answers rightly
 
     @property
     def text(self) -> str:

@@ -56,11 +56,14 @@ class ChatNews:
 
 
 class ChatRun(Run[ChatNews, ChatResult]):
-    """Questions of one call; each is a prompt. stops: strings that end an answer."""
+    """Questions of one call; each is a prompt. stops: strings that end an answer; notes: see `ChatResult`."""
 
-    def __init__(self, pipe: VLMPipeline, method: Method, prompts: list[Prompt], stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, pipe: VLMPipeline, method: Method, prompts: list[Prompt], stops: Sequence[str] = (),
+        notes: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         super().__init__(method, prompts)
-        self.pipe = pipe
+        self.pipe, self.notes = pipe, notes
         self.spellings = [Spelling(pipe.words, stops) for _ in prompts]
         self.committed_at: list[list[int]] = [[] for _ in prompts]
         self.runs: list[list[str]] = [[] for _ in prompts]
@@ -93,7 +96,7 @@ class ChatRun(Run[ChatNews, ChatResult]):
             texts, self.said([row.ids for row in self.rows]), self.said(self.committed_at),
             [list(row) for row in self.runs],
             DecodeStats.total(rows), rows, [row.finish for row in self.rows], [prompt.seed for prompt in self.prompts],
-            self.pipe.card.name, self.method.name,
+            self.pipe.card.name, self.method.name, self.notes,
         )  # fmt: skip
 
     def said(self, rows: list[list[int]]) -> list[Tensor]:

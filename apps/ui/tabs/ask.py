@@ -114,8 +114,9 @@ def talk(frame: Frame, question: str, turns: list[Turn], given: dict[str, Any]) 
     if result is None:
         return stage.stage(shown, counts.bars(now) + counts.facts(now), going=True), {}
     cut = "The answer was cut at its longest length." if result.finish_reason == "length" else ""
+    told = [f"{text}." for text in result.notes]
     longest = {"max_new_tokens": now.tokens} if cut else {}
-    below = counts.bars(now) + counts.facts(now) + stage.notes([cut]) + stage.actions(
+    below = counts.bars(now) + counts.facts(now) + stage.notes([cut, *told]) + stage.actions(
         link("ask", {"question": question} | given),
         python("chat", ["picture.png", question], given | longest, ".text").replace("; chat(", "; print(chat(") + ")",
     )  # fmt: skip

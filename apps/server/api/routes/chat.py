@@ -67,7 +67,9 @@ async def complete(asked: ChatRequest, request: Request, engine: TheEngine, sett
         Choice(index=index, message=AnswerMessage(content=text), finish_reason=reason(finish))
         for index, (text, finish) in enumerate(zip(result.texts, result.finish_reasons, strict=True))
     ]
-    return ChatAnswer(choices=choices, usage=usage(ticket, result), metrics=metrics(result.stats), **shared)
+    return ChatAnswer(
+        choices=choices, usage=usage(ticket, result), metrics=metrics(result.stats), notes=list(result.notes), **shared
+    )
 
 
 async def chunks(
@@ -91,7 +93,7 @@ async def chunks(
         told = metrics(result.stats)
         for index, finish in enumerate(result.finish_reasons):
             last = ChunkChoice(index=index, delta=Delta(), finish_reason=reason(finish))
-            yield sse.event(ChatChunk(choices=[last], metrics=told, **shared))
+            yield sse.event(ChatChunk(choices=[last], metrics=told, notes=list(result.notes), **shared))
         if wants_usage:
             yield sse.event(ChatChunk(choices=[], usage=usage(ticket, result), metrics=told, **shared))
         yield b"data: [DONE]\n\n"

@@ -163,6 +163,7 @@ class ChatAnswer(Told):
     usage: ChatUsage
     seed: int
     metrics: Metrics
+    notes: list[str] = Field([], description="What to know about the pictures to take the answer rightly.")
 
 
 class Delta(Told):
@@ -178,7 +179,10 @@ class ChunkChoice(Told):
 
 
 class ChatChunk(Told):
-    """usage and metrics come with the last chunk but one where usage was asked for, metrics always with the last."""
+    """usage and metrics come with the last chunk but one where usage was asked for, metrics always with the last.
+
+    notes, of which there may be none, come with metrics.
+    """
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -188,3 +192,4 @@ class ChatChunk(Told):
     usage: ChatUsage | None = None
     seed: int
     metrics: Metrics | None = None
+    notes: list[str] | None = None
