@@ -77,7 +77,8 @@ def distil(
     objective: the loss of (student, examples), in nats or near it. judge: the loss of what is held out; in the end it
     says whether the last weights are kept or the best of those judged before, for few examples are soon known by heart.
     Returns `seconds`, `step`, the loss `curve` and, where judged, the `best` loss. Checkpoints are safetensors and
-    JSON, each whole or not there; Ctrl-C leaves one where a step was made. The learning rate follows the clock.
+    JSON, each whole or not there; Ctrl-C leaves one where a step was made. The learning rate follows the clock. However
+    little time there is, a step is made.
     """
     folder.mkdir(parents=True, exist_ok=True)
     optimiser = torch.optim.AdamW(student.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01)
@@ -85,9 +86,10 @@ def distil(
     budget, before, begun, saved, cost = minutes * 60, progress["seconds"], time.monotonic(), time.monotonic(), 0.0
     with tqdm(total=round(budget), initial=min(round(before), round(budget)), unit="s", desc="distil") as bar:
         try:
-            while (elapsed := before + time.monotonic() - begun) < budget:
+            while (elapsed := before + time.monotonic() - begun) < budget or not progress["step"]:
                 factor = min(1.0, (progress["step"] + 1) / 50)
-                factor *= 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * elapsed / budget))
+                share = elapsed / budget if elapsed < budget else 1.0
+                factor *= 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share))
                 optimiser.param_groups[0]["lr"] = rate * factor
                 loss = objective(student, next(source))
                 optimiser.zero_grad()

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +18,13 @@ from polydraft.core.errors import UnsupportedMethod
 from polydraft.core.training.distill import collect, distil, divergence, shallow_copy_of
 from polydraft.core.training.eagle import continuation
 from polydraft.core.training.examples import Examples, read
+
+
+@pytest.fixture(autouse=True)
+def ticking(monkeypatch):
+    """A clock that goes on by a hundredth of a second whenever it is read: steps are as many on every machine."""
+    ticks = itertools.count()
+    monkeypatch.setattr("polydraft.core.training.distill.time", SimpleNamespace(monotonic=lambda: next(ticks) / 100))
 
 
 def test_a_student_comes_closer_and_a_stopped_run_resumes(lab, tmp_path):
@@ -66,6 +74,13 @@ def test_the_best_weights_judged_are_kept(tmp_path, best):
     assert (again.value < 1) == (best < 1) and load_file(tmp_path / "model.safetensors")[
         "value"
     ] == again.value.bfloat16()
+
+
+@pytest.mark.parametrize("minutes", [0, 1e-9])
+def test_distil_without_time_makes_one_step(tmp_path, minutes):
+    student = Number()
+    made = distil(lambda one, _: -one.value, student, itertools.repeat(None), minutes=minutes, folder=tmp_path)
+    assert made["step"] == 1 and student.value > 0
 
 
 def stopping(one: Number, steps: int) -> torch.Tensor:
