@@ -130,7 +130,7 @@ def test_ctrl_c_stops_and_leaves_nothing(tmp_path: Path) -> None:
                 break
         assert process.poll() is None, "ended before it could be stopped"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == STOPPED and out == "" and err.splitlines()[-1] == "stopped", err

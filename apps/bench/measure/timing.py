@@ -16,6 +16,8 @@ from torch import Tensor
 
 from polydraft.core.stats import DecodeStats
 
+WARM_UPS = 1  # rounds before those that count
+
 
 @dataclass(frozen=True)
 class Run:
@@ -60,7 +62,7 @@ def take_turns(
 ) -> dict[str, list[Run]]:
     """Every contender once to warm up, then `repeats` rounds in which another one begins each time."""
     runs: dict[str, list[Run]] = {contender.name: [] for contender in contenders}
-    for turn in range(-1, repeats):
+    for turn in range(-WARM_UPS, repeats):
         first = max(turn, 0) % len(contenders)
         for contender in contenders[first:] + contenders[:first]:
             tell(contender.name)

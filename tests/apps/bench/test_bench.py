@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from polydraft.apps.bench.image import costs
 from polydraft.apps.bench.image.prompts import held_out, settings
+from polydraft.apps.bench.measure import timing
 from polydraft.apps.bench.measure.decoding import split
 from polydraft.apps.bench.measure.environment import environment
 from polydraft.apps.bench.measure.table import Block, markdown
@@ -26,7 +27,8 @@ from polydraft.modalities.loading import embedded, load
 runner = CliRunner()
 
 
-def test_contenders_take_turns_and_another_begins_each_round():
+def test_contenders_take_turns_and_another_begins_each_round(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(timing, "WARM_UPS", 1)
     order: list[str] = []
 
     def contender(name: str) -> Contender:
@@ -159,7 +161,7 @@ def test_depth_end_to_end(tmp_path: Path):
 
 
 def test_frontier_end_to_end(tmp_path: Path):
-    arguments = ["--n", "3", "--timed", "1", "--batch", "2", "--guidance", "1"]
+    arguments = ["--n", "2", "--timed", "1", "--batch", "2", "--guidance", "1"]
     arguments += ["--methods", "jacobi(window=8),top-k(k=10)"]
     done = runner.invoke(app, ["bench", "frontier", *arguments, "-o", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output

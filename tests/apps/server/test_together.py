@@ -112,7 +112,7 @@ def test_a_client_that_leaves_frees_its_row(live: Live, streamed: bool) -> None:
     body = {"prompt": PROMPT, "n": 4, "speculative": False, "seed": 1, "stream": streamed, "partial_images": 0}
     with nothing() if streamed else live.held():
         with ThreadPoolExecutor(1) as pool:
-            impatient = httpx.Client(base_url=live.url, timeout=0.2 if not streamed else LONG)
+            impatient = httpx.Client(base_url=live.url, timeout=httpx.Timeout(LONG, read=LONG if streamed else 0.2))
             if streamed:
                 with impatient.stream("POST", "/v1/images/generations", json=body) as answer:
                     assert answer.status_code == 200
