@@ -6,8 +6,8 @@
     polydraft models tiny-image
     python -m polydraft --help
 
-Results go to stdout; progress, notes and errors to stderr. Exit status: 0 fine, 1 a promise or a part is broken, 2 bad
-arguments (one sentence says what to change), 130 stopped with Ctrl-C.
+Results go to stdout; progress, notes and errors to stderr. Exit status: 0 fine, 1 a promise or a part is broken, or the
+machine lacks memory or disk, 2 bad arguments (one sentence says what to change), 130 stopped with Ctrl-C.
 """
 
 from __future__ import annotations

@@ -1,10 +1,17 @@
-"""Workers of a parallel run (`pytest -n`) share the cores: each computes on its part of them. How long an example of a
-property takes decides nothing."""
+"""What holds for every test: no verdict depends on how fast the processor is, or on what else it does.
+
+Workers of a parallel run (`pytest -n`) share the cores: each computes on its part of them. How long an example of a
+property takes decides nothing, and how much is drafted follows from passes of a fixed cost.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -13,3 +20,24 @@ if WORKERS > 1:  # before anything imports torch, and for the commands that test
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+gc.disable()  # until everything is imported, of which nothing becomes garbage
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what is imported, millions of objects, from now on."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def passes_of_fixed_cost() -> Iterator[None]:
+    """Fit windows and trees to the same cost of passes everywhere, instead of to timings of this machine."""
+    from polydraft.core.methods.fit import Timing
+    from polydraft.modalities import pipeline
+
+    def time_passes(target: Any, prompts: Any, nodes: Sequence[int], clock: Any) -> Timing:
+        return Timing({count: 0.007 + 0.0002 * count for count in nodes}, steady=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "time_passes", time_passes)
+        yield

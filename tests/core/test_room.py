@@ -151,7 +151,6 @@ def test_how_often_a_cache_is_copied_to_grow(lab, run, monkeypatch, rows, most):
 def uncollected():
     """Tensors that only the garbage collector would free, since the test began; it does not run meanwhile."""
     gc.collect()
-    gc.freeze()  # what all tests share is not looked through again
     gc.disable()
 
     def found() -> list[torch.Tensor]:
@@ -164,7 +163,6 @@ def uncollected():
 
     yield found
     gc.enable()
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", ["plain", *DRAFTERS, *JUDGED])
