@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.draft import Draft, most
+from polydraft.core.draft import Draft, agreed, most
 from polydraft.core.drafters.base import Outcome
 from polydraft.core.drafters.jacobi.window import behind
 from polydraft.core.drafters.network.reading import NetworkReader, ReadState
@@ -56,6 +56,9 @@ class LatentChainDrafter:
         own.observe(outcome)
 
     def draft(self, state: State, own: ReadState, sampler: Any, noise: Noise) -> Draft:
+        deepest = self.reader.depth_within_context(own)
+        if deepest is not None and agreed(deepest <= 0):
+            return Draft.empty(own.tokens)
         new = most(own.counts, own.tokens.shape[1])
         said = self.reader.read(state, own, own.tokens[:, :new], own.features[:, :, :new], self.depth)
         above = torch.zeros_like(own.counts)[:, None]  # the one node that a chain goes on from
@@ -72,7 +75,6 @@ class LatentChainDrafter:
                 walks.append(law.walked(law.normals(noise)))
                 drawn.append(walks[-1].latents)
         q = None if noise.on_tape else Walk.behind_each_other(walks)
-        deepest = self.reader.depth_within_context(own)
         known = None if deepest is None else places(self.depth, deepest.device) < deepest[:, None]
         return Draft.of_chain(torch.cat(drawn, 1), known, passes=self.depth, q=q)
 
@@ -82,6 +84,11 @@ class LatentLMReader(NetworkReader):
 
     def __init__(self, model: PreTrainedModel, head: Head, target: LatentTarget) -> None:
         self.own = LatentTarget(model, head, begin=target.begin, guided=target.branches > 1)
+        if self.own.held < target.held:
+            raise UnsupportedMethod(
+                f"this drafter reads prompts of {self.own.held} ids and its target writes {target.held}; use a drafter "
+                "with the target's words."
+            )
         super().__init__(self.own.network, target)
 
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:

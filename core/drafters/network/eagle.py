@@ -36,7 +36,7 @@ from polydraft.core.drafters.network.base import (
 )
 from polydraft.core.drafters.network.reading import NetworkReader, Said, embeddings
 from polydraft.core.drafters.tree.plans import Plan, Rank
-from polydraft.core.errors import InvalidArgument
+from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.model.kernels import layer, together, weight_of
 from polydraft.core.model.network import Frontier, Network
 from polydraft.core.target import CausalTarget, Prefill
@@ -98,6 +98,11 @@ class EagleReader(NetworkReader):
     def __init__(self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None = None) -> None:
         self.model, self.pictured = model.eval(), pictured
         super().__init__(Network(model.layer, model.config), target)
+        if unknown := [word for word in model.words or () if not 0 <= word < target.vocab]:
+            raise UnsupportedMethod(
+                f"this EAGLE head guesses the id {unknown[0]} and its target draws 0 to {target.vocab - 1}; use the "
+                "head that was made for it."
+            )
         self.words = None if model.words is None else torch.tensor(model.words, device=target.device)
         self.projection = None if self.words is None else target.narrowed(self.words)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -40,6 +40,9 @@ class TinySpeech(SpeechFamily):
         self.loudness: dict[str, float] = card.manifest.get("loudness", {})  # LUFS of what the codec says, by voice
         self.commas: dict[str, float] = card.manifest.get("commas", {})  # seconds that voices pause at one
         self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.target))
+        for voice in self.speakers:  # one that the tokenizer lacks is refused now, and not when it is to speak
+            token = vocabulary.voice_token(voice)
+            read_weights("vocabulary", card.path, partial(vocabulary.id_of, self.words, token))
         self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.words))
         self.codec = read_weights("codec", card.codec, lambda: SpeechCodec.from_folder(card.codec))
         wanted = self.code_offset + self.codec.config.codebook_size

@@ -12,15 +12,18 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaModel,
     OPTConfig,
     OPTForCausalLM,
     PreTrainedModel,
 )
 
+from polydraft.core.drafters.network.eagle import EagleDrafter
 from polydraft.core.drafters.network.lm import LMDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
-from polydraft.core.errors import UnsupportedModel
+from polydraft.core.errors import UnsupportedMethod, UnsupportedModel
 from polydraft.core.latent.coupled import CoupledVerifier
 from polydraft.core.model.proof import proven
 from polydraft.core.target import CausalTarget
@@ -153,3 +156,17 @@ def test_models_that_cannot_draft_are_refused_with_a_sentence(name):
 def test_models_that_can_draft_are_proven(kind):
     model = kind() if kind is llama else kind(64)
     assert isinstance(proven(model.eval()), CausalTarget)
+
+
+def test_eagle_head_that_guesses_unknown_ids_is_refused(lab):
+    made = lab()
+    made.eagle.guess_only([3, VOCAB])
+    with pytest.raises(UnsupportedMethod, match=f"guesses the id {VOCAB} and its target draws 0 to {VOCAB - 1}"):
+        EagleDrafter(made.eagle, made.target(), Dynamic(3), Rank())
+
+
+def test_latent_drafter_of_fewer_words_is_refused():
+    made = latents.lab()
+    made.student = LlamaModel(LlamaConfig(**made.student.config.to_dict() | {"vocab_size": latents.WORDS - 5}))
+    with pytest.raises(UnsupportedMethod, match=f"reads prompts of {latents.WORDS - 5} ids"):
+        made.chained()["lm"](made.target())
