@@ -199,7 +199,7 @@ def unidentified(signature: bytes, formats: tuple[str, ...]) -> str:
     return f"is {found}, which is not read here"
 
 
-def unreadable(error: Exception, name: str, formats: Sequence[str]) -> PolydraftError:
+def unreadable(error: Exception, name: str, formats: tuple[str, ...]) -> PolydraftError:
     """Return the error of an image that a decoder failed on: what the machine lacks, or what is wrong with the file."""
     lack = system_error(error, f"{name} cannot be read")
     return lack or PromptError(f"{name} {broken(error)}; {advice(formats)}.")

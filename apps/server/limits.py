@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
+
+from PIL import Image
 
 from polydraft.apps.server.errors import TooBusy
 
 LARGEST_PICTURE = 24_000_000  # bytes of a picture's file, sent in Base64 or uploaded
 LARGEST_BODY = 32 * 2**20  # bytes; such a picture in Base64, and the rest of a request
 LONGEST_WAIT = 30  # seconds that a client is told to wait at most
+MAX_PIXELS = 2**29  # of the pictures of all requests, decoded: 2 GB, or forty photographs of a phone
 RECENT = 0.2  # weight of the newest request in how long requests take
 
 
@@ -22,21 +26,30 @@ class Admission:
     def __init__(self, rows: int, queue: int) -> None:
         self.rows, self.queue = rows, queue
         self.held: Counter[str] = Counter()
+        self.pixels = 0
         self.seconds: dict[str, float] = {}
 
-    def admit(self, model: str, prompts: int) -> None:
-        """Count a request in; raises TooBusy where there is no room."""
+    def admit(self, model: str, prompts: int, pixels: int = 0) -> None:
+        """Count a request in; raises TooBusy where there is no room. pixels: of all its pictures, decoded."""
         held, most = self.held[model], self.rows + self.queue
         if held and held + prompts > most:
             raise TooBusy(
                 f"{model} has {held} prompts under way or waiting and takes {most}; try again in a moment.",
                 self.retry_after(model),
             )
+        if pixels and self.pixels and self.pixels + pixels > MAX_PIXELS:
+            raise TooBusy(
+                f"pictures of {self.pixels:,} pixels are under way or waiting and at most {MAX_PIXELS:,} are held; "
+                "try again in a moment.",
+                self.retry_after(model),
+            )
         self.held[model] += prompts
+        self.pixels += pixels
 
-    def release(self, model: str, prompts: int, seconds: float | None) -> None:
+    def release(self, model: str, prompts: int, seconds: float | None, pixels: int = 0) -> None:
         """Count it out; seconds: how long it took, where it went well."""
         self.held[model] -= prompts
+        self.pixels -= pixels
         if seconds is not None:
             usual = self.seconds.get(model, seconds)
             self.seconds[model] = usual + RECENT * (seconds - usual)
@@ -44,3 +57,12 @@ class Admission:
     def retry_after(self, model: str) -> int:
         """Whole seconds until there is likely room."""
         return max(1, min(LONGEST_WAIT, math.ceil(self.seconds.get(model, 1.0))))
+
+
+def decoded_pixels(arguments: Any) -> int:
+    """Return how many pixels of pictures stand in a request's arguments, however deep."""
+    if isinstance(arguments, Image.Image):
+        return arguments.width * arguments.height
+    if isinstance(arguments, dict):
+        return sum(map(decoded_pixels, arguments.values()))
+    return sum(map(decoded_pixels, arguments)) if isinstance(arguments, (list, tuple)) else 0

@@ -32,6 +32,8 @@ from polydraft.modalities.image.sibling import Sibling
 from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.loading import ModelCard, check_method, load
 
+KEPT_GRIDS = 8  # sizes whose methods are kept, those last drawn; models of any size have no end of them
+
 
 def generate_image(
     prompt: str | list[str], *, speculative: bool = True, model: str = "tiny-image", method: str | None = None,
@@ -121,8 +123,10 @@ class ImagePipeline(PicturePipeline):
         if size in (None, "auto", self.dimensions):
             return self
         grid = self.family.grid_of(str(size))
-        if grid not in self._grids:  # methods belong to a grid, so that requests of one size share theirs
-            self._grids[grid] = self.of(self.family.at(grid))
+        found = self._grids.pop(grid, None)  # methods belong to a grid, so that requests of one size share theirs
+        self._grids[grid] = self.of(self.family.at(grid)) if found is None else found
+        for oldest in list(self._grids)[:-KEPT_GRIDS]:
+            del self._grids[oldest]
         return self._grids[grid].changed(negative=self.negative)
 
     def of(self, family: PictureFamily) -> Self:

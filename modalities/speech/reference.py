@@ -21,6 +21,7 @@ Recording: TypeAlias = str | Path | tuple[Any, int]
 
 SHORTEST, LONGEST = 0.5, 30.0  # seconds
 SILENCE = 1e-3  # largest sample, of 1
+MAX_VALUES = 2**24  # samples times channels; 30 s of stereo at 192 kHz are 11.5 million
 RATES = (4_000, 768_000)  # Hz
 
 
@@ -49,6 +50,7 @@ def from_file(path: Path) -> tuple[NDArray[np.float32], int]:
         # opened by Python, which says why where that fails
         with path.open("rb") as content, soundfile.SoundFile(content) as file:
             check_length(file.frames, file.samplerate)
+            check_values(file.frames, file.channels)
             return file.read(int(LONGEST * file.samplerate), dtype="float32", always_2d=True), file.samplerate
     except (soundfile.SoundFileError, OSError, TypeError, MemoryError) as error:  # TypeError: no header, no rate
         raise system_error(error, f"the reference {path} cannot be read") or InvalidArgument(
@@ -66,8 +68,18 @@ def from_samples(reference: Any) -> tuple[NDArray[np.float32], int]:
     if sound.dtype.kind not in "fi" or sound.ndim not in (1, 2):
         raise InvalidArgument("the reference is no recording; samples must be numbers, [S] or [S, channels].")
     check_length(len(sound), rate)
+    check_values(*sound.reshape(len(sound), -1).shape)
     full = np.float32(np.iinfo(sound.dtype).max if sound.dtype.kind == "i" else 1)
     return sound.astype(np.float32).reshape(len(sound), -1) / full, rate
+
+
+def check_values(samples: int, channels: int) -> None:
+    """Check that a recording holds a bounded number of values, before any is decoded or converted."""
+    if samples * channels > MAX_VALUES:
+        raise InvalidArgument(
+            f"the reference has {channels} channels of {samples:,} samples, {MAX_VALUES:,} values are the most in all; "
+            "give a mono or stereo recording."
+        )
 
 
 def check_length(samples: int, rate: int) -> None:

@@ -48,7 +48,7 @@ from polydraft.apps.server.engine.meter import Meter
 from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.apps.server.engine.worker import Worker
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed, Draining, Loading, TooBusy
-from polydraft.apps.server.limits import Admission
+from polydraft.apps.server.limits import Admission, decoded_pixels
 from polydraft.apps.server.models import ModelChoice, Served, read, warm_up
 from polydraft.core.errors import InvalidArgument, UnknownModel
 from polydraft.core.stats import DecodeStats
@@ -149,14 +149,15 @@ class Engine:
         if self.draining:
             raise Draining("the server is about to stop; ask another one, or later.")
         served = self.model(model, modality)
-        prompts = served.prompts(arguments)
+        prompts, pixels = served.prompts(arguments), decoded_pixels(arguments)
         try:
-            self.admission.admit(served.name, prompts)
+            self.admission.admit(served.name, prompts, pixels)
         except TooBusy:
             self.meter.rejected(served.name)
             raise
         self.count += 1
         ticket = Ticket(self.count, served.name, modality, prompts, self._ended)
+        ticket.pixels = pixels
         self.tickets.add(ticket)
         seconds = self.limits.deadline if deadline is None else deadline
         ticket.expire(seconds, DeadlinePassed(f"the request took longer than {seconds:g} s; ask for less, or later."))
@@ -190,7 +191,8 @@ class Engine:
         self.tickets.discard(ticket)
         assert ticket.ended_at is not None
         done = ticket.state == "done"
-        self.admission.release(ticket.model, ticket.prompts, ticket.ended_at - ticket.accepted_at if done else None)
+        took = ticket.ended_at - ticket.accepted_at if done else None
+        self.admission.release(ticket.model, ticket.prompts, took, ticket.pixels)
         self.meter.ended(ticket)
         if ticket.state == "cancelled":
             self.worker.compute.wake()

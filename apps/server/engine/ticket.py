@@ -41,6 +41,7 @@ class Ticket:
         self.first_at: float | None = None
         self.ended_at: float | None = None
         self.prompt_tokens, self.method = 0, ""
+        self.pixels = 0  # of the pictures it came with, which admission counts
         self.stats: DecodeStats | None = None
         self._on_end = ended
         self._timer: asyncio.TimerHandle | None = None

@@ -6,11 +6,12 @@ import threading
 from concurrent.futures import Future
 
 import pytest
+from PIL import Image
 
 from polydraft.apps.server.engine.compute import Compute
 from polydraft.apps.server.engine.turns import Turns
 from polydraft.apps.server.errors import TooBusy
-from polydraft.apps.server.limits import Admission
+from polydraft.apps.server.limits import MAX_PIXELS, Admission, decoded_pixels
 
 LONG = 60
 
@@ -71,6 +72,25 @@ def test_one_request_is_never_too_large() -> None:
     limits.admit("a", 10)
     with pytest.raises(TooBusy):
         limits.admit("a", 1)
+
+
+def test_admission_bounds_decoded_pixels_of_all_requests() -> None:
+    limits = Admission(rows=40, queue=0)
+    limits.admit("a", 1, MAX_PIXELS + 1)  # alone it is never too large
+    with pytest.raises(TooBusy, match="pixels are under way"):
+        limits.admit("b", 1, 1)
+    limits.admit("b", 1)  # without a picture
+    limits.release("a", 1, None, MAX_PIXELS + 1)
+    limits.admit("b", 1, MAX_PIXELS // 2)
+    limits.admit("b", 1, MAX_PIXELS // 2)
+    assert limits.pixels == MAX_PIXELS
+
+
+def test_pixels_of_request_are_counted_wherever_pictures_stand() -> None:
+    first, second = Image.new("1", (30, 20)), Image.new("RGB", (7, 5))
+    parts = [{"type": "text", "text": "?"}, {"type": "image", "image": first}]
+    asked = {"messages": [{"role": "user", "content": parts}], "prime": second, "n": 3}
+    assert decoded_pixels(asked) == 30 * 20 + 7 * 5
 
 
 def test_calls_come_between_turns_and_errors_to_who_called() -> None:

@@ -11,7 +11,9 @@ import torch
 import transformers as hf
 
 import polydraft
+from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.families.emu3 import BLAME, PRAISE
+from polydraft.modalities.image.pipeline import KEPT_GRIDS
 from polydraft.modalities.loading import load
 
 from .conftest import Loaded
@@ -93,3 +95,19 @@ def test_what_does_not_fit_is_one_sentence(folder_of: Callable[[str], Path], loa
         (folder / file.name).write_bytes(text)
     with pytest.raises(polydraft.WeightsError, match=r"has no <\|visual token 000031\|>"):
         load(str(folder))
+
+
+def test_sizes_that_were_drawn_are_not_kept_without_end(folder_of: Callable[[str], Path]) -> None:
+    pipe = load(str(folder_of("emu3")), dtype="float32", modality="image")
+    side = pipe.token_side
+    last = [pipe.sized(f"{columns * side}x{side}").family for columns in range(1, 3 * KEPT_GRIDS)][-1]
+    assert len(pipe._grids) == KEPT_GRIDS and pipe.sized(f"{(3 * KEPT_GRIDS - 1) * side}x{side}").family is last
+
+
+@pytest.mark.parametrize("spare", [0, 1, 5, 40])
+def test_size_that_leaves_no_room_for_its_prompt_is_refused(folder_of: Callable[[str], Path], spare: int) -> None:
+    """Beside the codes there are ends of rows and the prompt; what does not fit is told before anything is made."""
+    pipe = load(str(folder_of("emu3")), dtype="float32", modality="image")
+    size = f"{(pipe.context - spare) * pipe.token_side}x{pipe.token_side}"
+    with pytest.raises(InvalidArgument, match="positions"):
+        pipe("a cat", size=size)

@@ -83,6 +83,17 @@ def test_an_hour_is_refused_by_its_header(
     refused(pipes["llasa"], "3600 s; it must last from 0.5 to 30 s", reference=path, **SAID)
 
 
+def test_a_recording_of_many_channels_is_refused_by_its_header(
+    pipes: dict[str, SpeechPipeline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "wall.wav"
+    soundfile.write(path, np.zeros((20_000, 1000), np.int16), 4000, "PCM_U8")
+    monkeypatch.setattr(soundfile.SoundFile, "read", lambda *_, **__: pytest.fail("it was decoded"))
+    refused(pipes["llasa"], "1000 channels of 20,000 samples", reference=path, **SAID)
+    broad = np.broadcast_to(np.float32(1), (20_000, 1000))
+    refused(pipes["llasa"], "1000 channels of 20,000 samples", reference=(broad, 4000), **SAID)
+
+
 @pytest.mark.parametrize(
     ("made", "word"),
     [
