@@ -20,7 +20,7 @@ from polydraft.core.verify.tree import RecursiveRejection
 
 from . import tables
 from .conftest import VOCAB, Lab, chosen
-from .tables import LENGTH, TableDrafter, TableTarget, distance, drawn, enumerated, floor
+from .tables import TableDrafter, TableTarget, distance, drawn, enumerated, floor
 
 DRAFTERS = list(Lab(*[None] * 9, []).drafters([]))  # type: ignore[arg-type]
 JUDGED = list(Lab(*[None] * 9, []).judged())  # type: ignore[arg-type]
@@ -111,8 +111,11 @@ def test_a_word_of_the_padding_breaks_no_prompt(lab, run):
     assert run(without_embedding(made, 0).method(mask=mask), made.prompts).same(plain)
 
 
-@pytest.mark.parametrize("name", [name for name in DRAFTERS if not name.startswith(("oracle", "lookup", "jacobi"))])
-@pytest.mark.parametrize("number", BROKEN)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, "nan") for name in DRAFTERS if not name.startswith(("oracle", "lookup", "jacobi"))]
+    + [(name, "infinite") for name in ("lm tree", "eagle chain", "hydra tree", "block crowded")],
+)
 def test_a_broken_drafter_changes_no_token(lab, run, name, number):
     made = lab()
     prompts = [
@@ -158,5 +161,5 @@ def half_known(value: float) -> Tensor:
 def test_exact_methods_stay_exact_with_a_broken_drafter(number, plan, verifier):
     target = TableTarget(tables.laws(0))
     drafter = TableDrafter(half_known(BROKEN[number]), target, plan, Rank())
-    law = enumerated(target.table)
-    assert len(law) == tables.VOCAB**LENGTH and distance(drawn(target, drafter, verifier), law) < floor(law)
+    law, runs = enumerated(target.table), 8_000
+    assert distance(drawn(target, drafter, verifier, runs=runs), law) < floor(law, runs)
