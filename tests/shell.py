@@ -12,6 +12,7 @@ import typer
 
 from polydraft.apps.cli import app
 
+AT_ONCE = ("--help", "--version", "--install-completion", "--show-completion")
 # No program is found, so bash hands every command to this function, words expanded; `base64` must print something.
 PRELUDE = r"""
 PATH=/nowhere
@@ -57,8 +58,11 @@ def tree() -> Any:
 def parse(words: list[str]) -> Any:
     """Parse the words behind `polydraft` as the command line does, and run nothing; return the last command's context.
 
-    Raises typer's own errors for an unknown command or option, and for a value of the wrong type.
+    Raises typer's own errors for an unknown command or option, and for a value of the wrong type. Options that act as
+    soon as they are parsed are looked up alone.
     """
+    if words[0] in AT_ONCE:
+        return tree().make_context("polydraft", [], resilient_parsing=True)
     context = tree().make_context("polydraft", list(words))
     while getattr(context, "_protected_args", []):
         rest = [*context._protected_args, *context.args]

@@ -31,6 +31,7 @@ from pydantic_settings import (
 
 from polydraft.apps.server.limits import LARGEST_BODY
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.suggestions import did_you_mean
 
 EMBEDDED = ("tiny-image", "tiny-speech", "tiny-vlm")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -245,6 +246,8 @@ def settings(given: dict[str, Any], file: Path | None = None) -> Settings:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         text = first["msg"].removeprefix("Value error, ").rstrip(".")
+        if first["type"] == "extra_forbidden":
+            text = f"this setting is unknown{did_you_mean(name, Settings.model_fields)}; leave it out"
         raise InvalidArgument(f"{name}: {text}." if name else f"{text}.") from error
     except (SettingsError, ValueError) as error:
         raise InvalidArgument(

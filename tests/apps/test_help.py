@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,9 +51,7 @@ def test_help_ends_with_examples_that_parse(path: str, capsys: pytest.CaptureFix
     called = [words for words in shell.commands("\n".join(lines)) if "polydraft" in words]
     assert len(called) == len(lines)
     for words in called:
-        arguments = words[words.index("polydraft") + 1 :]
-        if arguments != ["--help"]:
-            shell.parse(arguments)
+        shell.parse(words[words.index("polydraft") + 1 :])
 
 
 @pytest.mark.parametrize("path", COMMANDS)
@@ -115,6 +114,12 @@ def test_misspelt_name_is_answered_with_the_closest(
     assert done.exit_code == 2 and done.stdout == ""
     assert meant in " ".join(done.stderr.replace("│", " ").split()), done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_misspelt_setting_of_a_file_is_answered_with_the_closest(tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text("max_quue = 3\n")
+    done = run("serve", "--config", tmp_path / "server.toml")
+    assert done.exit_code == 2 and "unknown (did you mean 'max_queue'?)" in done.stderr
 
 
 # --- completion

@@ -30,6 +30,7 @@ from polydraft.core.errors import (
     UnsupportedMethod,
     WeightsError,
 )
+from polydraft.core.suggestions import did_you_mean
 
 log = logging.getLogger("polydraft.server")
 
@@ -79,8 +80,8 @@ def described(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]
     return 500, body(500, "the server failed unexpectedly; its log says more.", "internal_error"), {}
 
 
-def invalid(error: RequestValidationError) -> JSONResponse:
-    """The first thing that is wrong with a request, without what was sent."""
+def invalid(error: RequestValidationError, known: Sequence[str] = ()) -> JSONResponse:
+    """The first thing that is wrong with a request, without what was sent; known: the fields that it could have."""
     # of a union every branch complains; the one that got furthest is the one that was meant
     first = max(error.errors(), key=lambda each: len(each["loc"]))
     where, *steps = first["loc"]
@@ -92,7 +93,16 @@ def invalid(error: RequestValidationError) -> JSONResponse:
     name = f"{'.'.join(place):.200}"
     field = next((step for step in reversed(place) if not step.isdecimal()), "")
     message = MEANT.get((field, first["type"])) or MEANT.get(("", first["type"])) or first["msg"]
+    if first["type"] == "extra_forbidden" and len(place) == 1:
+        message = message.replace(" here", f" here{did_you_mean(field, known)}", 1)
     return answer(400, f"{name}: {message:.400}.", first["type"], name)
+
+
+def known_fields(request: Request) -> list[str]:
+    """Return the fields that the body of a request to this route can have."""
+    dependant = getattr(request.scope.get("route"), "dependant", None)
+    models = (parameter.field_info.annotation for parameter in getattr(dependant, "body_params", ()))
+    return [name for model in models for name in getattr(model, "model_fields", ())]
 
 
 def place_of(steps: Sequence[str | int], sent: Any, missing: bool) -> list[str]:
@@ -116,7 +126,7 @@ def install(app: FastAPI) -> None:
 
     async def validation(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        return invalid(error)
+        return invalid(error, known_fields(request))
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

@@ -35,7 +35,7 @@ def test_unknown_field_is_named_whatever_it_is_called(client: TestClient, name: 
     error = answer.json()["error"]
     assert answer.status_code == 400
     assert (error["code"], error["param"]) == ("extra_forbidden", name)
-    assert error["message"] == f"{name}: this field is unknown here; leave it out."
+    assert error["message"].startswith(f"{name}: this field is unknown here")
 
 
 @pytest.mark.parametrize("name", NAMES)

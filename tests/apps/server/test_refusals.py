@@ -188,3 +188,18 @@ def test_extremes_that_are_allowed_are_answered(live: Live, extreme: dict[str, A
     assert answer.status_code == 200, answer.text
     if extreme.get("min_tokens"):
         assert answer.json()["usage"]["completion_tokens"] == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "meant"),
+    [
+        ("/v1/images/generations", {"prompt": "a cat", "methd": "ar"}, "did you mean 'method'?"),
+        ("/v1/audio/speech", {"input": "Yes.", "voise": "rms"}, "did you mean 'voice'?"),
+        ("/v1/images/generations", {"prompt": "a cat", "model": "tiny-imge"}, "did you mean 'tiny-image'?"),
+        ("/v1/images/generations", {"prompt": "a cat", "method": "jacoby"}, "did you mean 'jacobi'?"),
+        ("/v1/audio/speech", {"input": "Yes.", "voice": "rns"}, "did you mean 'rms'?"),
+    ],
+)
+def test_misspelt_name_is_answered_with_the_closest(live: Live, path: str, body: dict[str, Any], meant: str) -> None:
+    answer = live.http.post(path, json=body)
+    assert 400 <= answer.status_code < 500 and meant in answer.json()["error"]["message"]
