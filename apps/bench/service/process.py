@@ -20,10 +20,24 @@ PATIENCE = 60  # seconds for it to end
 
 @dataclass(frozen=True)
 class Server:
-    """pid: 0 where the server is somebody else's."""
+    """process: none where the server is somebody else's."""
 
     url: str
-    pid: int = 0
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Return its process id; 0 where the server is somebody else's."""
+        return self.process.pid if self.process else 0
+
+    def send_signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self, seconds: float) -> int:
+        """Return its exit status; raises subprocess.TimeoutExpired."""
+        assert self.process is not None
+        return self.process.wait(seconds)
 
     def memory(self) -> float | None:
         """MB that it holds; None where nobody tells."""
@@ -35,9 +49,9 @@ class Server:
 
 
 @contextmanager
-def started(options: Sequence[str]) -> Iterator[Server]:
-    """`polydraft serve` with `options` on a free port, ended with the block."""
-    command = [sys.executable, "-m", "polydraft.apps.cli", "serve", "--port", "0", "--log-level", "warning", "--no-ui"]
+def started(options: Sequence[str], is_read: bool = True) -> Iterator[Server]:
+    """`polydraft serve` with `options` on a free port, ended with the block; is_read: whether anybody reads its log."""
+    command = [sys.executable, "-m", "polydraft", "serve", "--port", "0", "--log-level", "warning", "--no-ui"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = []
@@ -48,8 +62,11 @@ def started(options: Sequence[str]) -> Iterator[Server]:
                     break
             else:
                 raise DataUnavailable(f"the server did not start ({''.join(lines[-3:]).strip():.300}).")
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            yield Server(line.split()[-1], process.pid)
+            if is_read:
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+            else:
+                process.stderr.close()
+            yield Server(line.split()[-1], process)
         finally:
             process.terminate()
             try:

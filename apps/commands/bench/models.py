@@ -372,6 +372,27 @@ def moments(
     )  # fmt: skip
 
 
+@app.command("trial")
+def trial(
+    clients: Annotated[int, typer.Option(min=1, help="Clients at a time.")] = 12,
+    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 100.0,
+    option: Annotated[
+        list[str] | None, typer.Option(help="Of `polydraft serve`, as in --option=--rows=4; may be repeated.")
+    ] = None,
+    as_json: Results = False,
+) -> None:
+    """A server while clients leave, pictures are too thin, rows turn NaN and SIGTERM comes; every answer compared."""
+    from polydraft.apps.bench.service.trial import run, tell
+    from polydraft.apps.commands.shared.outcome import BROKEN
+    from polydraft.apps.commands.shared.terminal import print_json
+
+    value = run(clients, seconds, option or [])
+    if as_json:
+        print_json(value)
+    if not tell(value):
+        raise typer.Exit(BROKEN)
+
+
 @app.command("serve")
 def serve(
     url: Annotated[str | None, typer.Option(help="A running server. Default: one is started for it.")] = None,
