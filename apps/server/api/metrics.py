@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import polydraft
+from polydraft.apps.server.api.paths import route_path
 from polydraft.apps.server.engine.engine import Engine
 from polydraft.apps.server.engine.meter import Meter
 from polydraft.apps.server.engine.ticket import Ticket
@@ -105,7 +106,7 @@ class CountResponses:
             raise
         finally:
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self.meter.responses.labels(self.handler(scope["path"]), method, status).inc()
+            self.meter.responses.labels(self.handler(route_path(scope)), method, status).inc()
 
     def handler(self, path: str) -> str:
         """Return the template of the route that `path` belongs to, of which there are few; none where there is none."""

@@ -118,6 +118,18 @@ def test_root_path_is_served_stripped_or_not(sent: str) -> None:
     assert shown.headers["location"] == "/pd/ui/"
 
 
+def test_metrics_name_routes_without_the_prefix() -> None:
+    engine = create_engine(PREFIXED)
+    app = guarded(create_app(PREFIXED, engine), PREFIXED)
+
+    async def fetched() -> str:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            await client.get("/pd/health")
+            return (await client.get("/pd/metrics", headers={"authorization": "Bearer sesame"})).text
+
+    assert 'handler="/health"' in asyncio.run(fetched())
+
+
 ASK = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
 
 
