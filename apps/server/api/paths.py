@@ -23,7 +23,7 @@ class RootPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             path = self.prefix + without_prefix(scope["path"], self.prefix)
-            scope = scope | {"root_path": self.prefix, "path": path, "raw_path": path.encode()}
+            scope = {**scope, "root_path": self.prefix, "path": path, "raw_path": path.encode()}
         await self.app(scope, receive, send)
 
 
@@ -57,4 +57,4 @@ class HeadAsGet:
                 ended = True
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        await self.app(scope | {"method": "GET"}, receive, send_head)
+        await self.app({**scope, "method": "GET"}, receive, send_head)
