@@ -104,7 +104,7 @@ class Connection(H11Protocol):
 
     def has_unsent(self, prefix: str) -> bool:
         """Return whether an answer to a path below `prefix` is not wholly on its way."""
-        asked = self.scope is not None and route_path(self.scope).startswith(prefix)
+        asked = self.scope is not None and route_path(dict(self.scope)).startswith(prefix)
         return asked and (self.answering or self.transport.get_write_buffer_size() > 0)
 
     def refuse_late(self) -> None:
@@ -205,7 +205,7 @@ class Server(uvicorn.Server):
                 connection.close()
                 continue
             if is_crowded:
-                protocol.app = Crowded(protocol.app)  # type: ignore[assignment]
+                protocol.app = Crowded(protocol.app)
 
     def protocol(self) -> Connection:
         return Connection(config=self.config, server_state=self.server_state, app_state={})
