@@ -63,8 +63,10 @@ def from_samples(reference: Any) -> tuple[NDArray[np.float32], int]:
     try:
         samples, rate = reference
         sound, rate = np.asarray(samples), int(rate)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidArgument("the reference is no recording; give a file's path or (samples, rate).") from error
+    except (TypeError, ValueError, RuntimeError, MemoryError) as error:
+        raise system_error(error, "the reference cannot be read") or InvalidArgument(
+            "the reference is no recording; give a file's path or (samples, rate)."
+        ) from error
     if sound.dtype.kind not in "fi" or sound.ndim not in (1, 2):
         raise InvalidArgument("the reference is no recording; samples must be numbers, [S] or [S, channels].")
     check_length(len(sound), rate)

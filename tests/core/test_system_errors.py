@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from safetensors import SafetensorError
 from polydraft.core.errors import OutOfMemory, SystemRefusal, WeightsError
 from polydraft.core.system_errors import system_error
 
+ROOT = Path(__file__).parents[2]
 HUGE = 1 << 50  # bytes
 
 ALLOCATIONS: dict[str, Callable[[], object]] = {
@@ -76,3 +79,35 @@ def test_system_error_cause_of_a_cause_is_found() -> None:
 )  # fmt: skip
 def test_system_error_other_fault_is_none(error: Exception) -> None:
     assert system_error(error, "it cannot be read") is None
+
+
+BROAD = {"OSError", "RuntimeError", "MemoryError", "Exception", "BaseException", "UNREADABLE"}
+QUOTES = {"OutputUnwritable", "unusable"}  # say in the system's own words why
+
+
+def renamed(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and name of the errors that a broad `except` raises without asking whether the machine lacks a thing.
+
+    `unreadable` asks for all images.
+    """
+    for handler in ast.walk(tree):
+        if not isinstance(handler, ast.ExceptHandler) or handler.type is None:
+            continue
+        if not BROAD & {name.id for name in ast.walk(handler.type) if isinstance(name, ast.Name)}:
+            continue
+        called = [part for part in ast.walk(handler) if isinstance(part, ast.Call)]
+        if {"system_error", "unreadable"} & {ast.unparse(call.func) for call in called}:
+            continue
+        raised = [part for part in ast.walk(handler) if isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call)]
+        names = [(part.lineno, ast.unparse(part.exc.func)) for part in raised]  # type: ignore[union-attr]
+        yield from ((line, name) for line, name in names if name not in QUOTES)
+
+
+def test_broad_excepts_ask_what_the_machine_lacks() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line} raises {name}"
+        for folder in ("core", "modalities", "apps")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, name in renamed(ast.parse(path.read_text()))
+    ]
+    assert found == []

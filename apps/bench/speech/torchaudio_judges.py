@@ -21,6 +21,7 @@ from torch import Tensor
 from polydraft.apps.bench.speech.word_errors import plain_words
 from polydraft.core.errors import PolydraftError
 from polydraft.core.extras import pip_install
+from polydraft.core.system_errors import system_error
 
 Sound = NDArray[np.float32]
 
@@ -36,7 +37,7 @@ def torchaudio() -> ModuleType:
         import torchaudio.pipelines
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # a build for another torch raises any
         reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-        raise TorchaudioMissing(
+        raise system_error(error, "torchaudio cannot be imported") or TorchaudioMissing(
             f"torchaudio cannot be used here ({reason}); {pip_install('torchaudio')} beside a torch of its build, or "
             "leave out what needs it."
         ) from error

@@ -45,7 +45,10 @@ def test_bits_depend_on_neither_batch_nor_queries_nor_view(name, groups, columns
 
     In bf16 that holds for heads of 16 numbers and of whole multiples of 32: for 48, 72, 80 or 112 the kernel sums in
     another order for almost every number of queries, and `core.model.proof` gives such models no label "identical".
+    Nor does it on machines whose products do so for every size, as MKL's with AVX2 alone do.
     """
+    if not views_alike(DTYPES[name], size):
+        pytest.skip("products of this machine sum other numbers of queries in other orders")
     torch.manual_seed(seed)
     length = KEYS
     query, key, value, visible = drawn(DTYPES[name], groups, columns, rows, length, size)

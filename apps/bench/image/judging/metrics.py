@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from polydraft.core.errors import PolydraftError
 from polydraft.core.extras import pip_install
+from polydraft.core.system_errors import system_error
 
 
 class MetricsMissing(PolydraftError, ImportError):
@@ -43,7 +44,7 @@ def package() -> ModuleType:
         import torchmetrics.image.fid
     except (ImportError, OSError, RuntimeError, AttributeError) as error:  # torchvision of another torch raises any
         reason = str(error).strip().partition("\n")[0].rstrip(".")[:100] or type(error).__name__
-        raise MetricsMissing(
+        raise system_error(error, "torchmetrics cannot be imported") or MetricsMissing(
             f"CLIP scores and Fréchet distances need the package torchmetrics ({reason}); install it with: "
             f"{pip_install('bench')}."
         ) from error
