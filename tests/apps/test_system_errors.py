@@ -20,8 +20,7 @@ from polydraft.apps.server.engine import group
 from polydraft.apps.train.own import rows
 from polydraft.core.errors import OutOfMemory, PolydraftError, SystemRefusal
 from polydraft.core.model import proof
-from polydraft.modalities import hub, image_io, loading
-from polydraft.modalities.image.families import checkpoints
+from polydraft.modalities import checkpoints, hub, image_io, loading
 from polydraft.modalities.speech import reference
 
 from .command_line import run
