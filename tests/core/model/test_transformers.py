@@ -47,9 +47,9 @@ def test_guidance_is_a_combination_of_two_plain_passes(lab):
     target, untouched = made.target(guided=True), lab(torch.float64).model
     (prompt,) = chosen(made.prompts[:1], guidance=2.5)
     state = target.empty()
-    target.prefill(state, [prompt])
-    scores = target.score(state, Draft.of_chain(torch.tensor([[8, 9, 10]])))
-    with torch.no_grad():
+    with torch.inference_mode():
+        target.prefill(state, [prompt])
+        scores = target.score(state, Draft.of_chain(torch.tensor([[8, 9, 10]])))
         conditional, unconditional = (
             untouched(torch.tensor([[*branch, 8, 9, 10]])).logits[0, -4:] for branch in prompt.branches
         )
