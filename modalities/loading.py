@@ -312,7 +312,7 @@ def load(
         make = getattr(import_module(module), pipeline)
         pipe = make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
         if drafter is not None:  # one that cannot draft is refused now
-            pipe.drafter(found.registry.drafters[found.defaults["method"]].kind)
+            pipe.load_drafter(found.registry.drafters[found.defaults["method"]].kind)
         return pipe
 
 

@@ -238,6 +238,10 @@ class Pipeline(ABC):
             self._drafters[kind] = self.read_drafter(kind, self.card.path / self.card.manifest["drafters"][kind])
         return self._drafters[kind]
 
+    def load_drafter(self, kind: str) -> None:
+        """Load a drafter before it is asked to draft, whatever it will draft then."""
+        Pipeline.drafter(self, kind)
+
     def read_drafter(self, kind: str, folder: Path) -> Any:
         """A language model of its own, or a network on the target's features."""
         if kind == "lm":
