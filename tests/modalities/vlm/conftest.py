@@ -25,7 +25,7 @@ from polydraft.modalities.vlm.conversation import conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
 from ...decoding import one_thread as one_thread
-from ...mapped import mapped_files
+from ...mapped import maps_no_more
 
 WIDTH = 32
 TEXT: dict[str, Any] = {
@@ -209,8 +209,8 @@ def pipe_of(folder_of: Callable[[str], Path]) -> Callable[..., VLMPipeline]:
 
     def pipe(family: str = "llava", dtype: str = "float32") -> VLMPipeline:
         if (family, dtype) not in loaded:
-            loaded[family, dtype] = load(str(folder_of(family)), dtype=dtype)
-            assert not mapped_files(folder_of(family))
+            with maps_no_more(folder_of(family)):
+                loaded[family, dtype] = load(str(folder_of(family)), dtype=dtype)
         return loaded[family, dtype]
 
     return pipe

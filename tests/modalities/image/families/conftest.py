@@ -13,7 +13,7 @@ from polydraft.modalities.image.families.glm_image import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-from ....mapped import mapped_files
+from ....mapped import maps_no_more
 from .folders import FOLDERS, LIQUID_SIDE, SIZES
 
 Loaded = Callable[..., ImagePipeline]
@@ -56,8 +56,8 @@ def loaded(folder_of: Callable[[str], Path]) -> Loaded:
 
     @lru_cache
     def made(family: str, dtype: str = "float32") -> ImagePipeline:
-        pipe = load(str(folder_of(family)), dtype=dtype, modality="image")
-        assert not mapped_files(folder_of(family))
+        with maps_no_more(folder_of(family)):
+            pipe = load(str(folder_of(family)), dtype=dtype, modality="image")
         return pipe.sized(SIZES.get(family))
 
     return made
