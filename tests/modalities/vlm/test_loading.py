@@ -14,7 +14,7 @@ import torch
 import transformers as hf
 
 import polydraft
-from polydraft.core.errors import InvalidArgument, PolydraftError, WeightsError
+from polydraft.core.errors import MissingPackage, PolydraftError, WeightsError
 from polydraft.modalities import loading
 from polydraft.modalities.loading import card, load, pretrained
 
@@ -98,7 +98,7 @@ def test_a_device_map_is_handed_on(folder_of, placed):
 
 @pytest.mark.skipif(find_spec("accelerate") is not None, reason="accelerate is installed")
 def test_a_device_map_needs_accelerate(folder_of):
-    with pytest.raises(InvalidArgument, match="accelerate"):
+    with pytest.raises(MissingPackage, match="accelerate"):
         load(str(folder_of("llava")), device_map="auto")
 
 
