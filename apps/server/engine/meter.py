@@ -16,12 +16,13 @@ from polydraft.apps.server.errors import (
     ReplicaLost,
     TooBusy,
 )
-from polydraft.core.errors import PolydraftError, WeightsError
+from polydraft.core.errors import OutOfMemory, PolydraftError, SystemRefusal, WeightsError
 from polydraft.core.stats import DecodeStats
 
 OUTCOMES: Sequence[tuple[type[BaseException], str]] = (  # the first that fits
     (Cancelled, "cancelled"), (DeadlinePassed, "expired"), (TooBusy, "rejected"), (Draining, "rejected"),
     (Loading, "rejected"), (ComputeFailed, "failed"), (ReplicaLost, "failed"), (WeightsError, "failed"),
+    (OutOfMemory, "failed"), (SystemRefusal, "failed"),
     (PolydraftError, "refused"),
 )  # fmt: skip
 
