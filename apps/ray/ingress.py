@@ -49,7 +49,9 @@ def application(given: dict[str, Any] | None = None) -> Any:
 
         async def drain(self, seconds: float) -> None:
             """Finish what this process accepted; the command calls it before it shuts Serve down."""
-            for app, engine in BUILT:
+            from polydraft.apps.ray import ingress  # this class travels by value, and with it copies of what it names
+
+            for app, engine in ingress.BUILT:
                 await drained(app, engine, seconds)
 
     bound: Any = Front
