@@ -272,7 +272,7 @@ def test_a_damaged_picture_is_named_before_anything_is_drawn(clip_folder: Path, 
     done = run(*asked(captions, "--clip", clip_folder, "--fid-features", "clip", "--few", "--fid", damaged.parent))
     assert done.exit_code == 2 and "timing" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert "2.png cannot be decoded" in line and "replace or remove it" in line
+    assert "2.png is cut off" in line and "replace or remove it" in line
 
 
 def test_without_torchmetrics(clip_folder: Path, captions: Path, monkeypatch: pytest.MonkeyPatch):
