@@ -118,7 +118,8 @@ class RemoteEngine(Engine):
     async def compute(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
         raise NotImplementedError("there is nothing to compute with here; replicas do that")
 
-    async def stop(self) -> None:
+    async def stop(self, seconds: float = 0.0) -> None:
+        """Drop whatever is left; the replicas end by themselves."""
         await self.drain(0)
 
     def _ended(self, ticket: Ticket) -> None:

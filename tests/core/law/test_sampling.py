@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from polydraft.core.decode import start
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.law import filters
@@ -224,7 +225,7 @@ def test_classes_by_position_are_foreseen_from_the_first_token_on():
 
 @pytest.mark.parametrize("spoilt", ["grammar", "logits"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_law_with_nothing_possible_is_named(lab, run, spoilt, temperature):
+def test_a_law_with_nothing_possible_is_named(lab, go_on, spoilt, temperature):
     made, mask = lab(), torch.ones(3, 61, dtype=torch.bool)
     if spoilt == "grammar":
         mask[2] = False
@@ -233,10 +234,14 @@ def test_a_law_with_nothing_possible_is_named(lab, run, spoilt, temperature):
             made.model.lm_head.weight.fill_(torch.nan)
     prompts = [replace(made.prompts[0], sampling=Sampling(temperature=temperature))]
     for drafter in (None, made.drafters([torch.zeros(9, dtype=torch.long)])["jacobi left"]):
+        batch = start(made.method(drafter, mask=mask), prompts)
+        go_on(made.method(drafter, mask=mask), batch)
         with pytest.raises(InvalidArgument, match="of request 0: grammar and sampling rule out every id"):
-            run(made.method(drafter, mask=mask), prompts)
+            batch.raise_errors()
+    ending = made.method(eos=frozenset({0}), mask=mask)
+    go_on(ending, batch := start(ending, prompts))
     with pytest.raises(InvalidArgument, match="of request 0"):
-        run(made.method(eos=frozenset({0}), mask=mask), prompts)
+        batch.raise_errors()
 
 
 @settings(max_examples=60)
