@@ -175,6 +175,8 @@ class PicturePipeline(Pipeline):
         """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
         pipe = self.nearest(size[1:]) if size is not None and size.startswith("~") else self.sized(size)
         pipe, choice = pipe.drawn_in(iterations), self.chosen(speculative, method)
+        if negative_prompt:
+            check_prompt(negative_prompt)
         pipe = pipe.led_from(negative_prompt).begun(prime)
         texts = check_drawing(prompt, n, seed)
         captions, ignored = pipe.read(texts)
@@ -216,6 +218,14 @@ class PicturePipeline(Pipeline):
         return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
 
 
+def check_prompt(text: Any) -> None:
+    """Raise PromptError for a prompt that is empty or too long."""
+    if not isinstance(text, str) or not text.strip():
+        raise PromptError("the prompt is empty; say what to draw, such as 'two frogs on a blue background'.")
+    if len(text) > LONGEST_TEXT:
+        raise PromptError(f"the prompt has {len(text)} characters; use at most {LONGEST_TEXT}.")
+
+
 def check_drawing(prompt: str | list[str], n: int, seed: int | list[int], **sampling: Any) -> list[str]:
     """Return the prompts; raise where no model could draw what is asked for, which needs no weights to tell.
 
@@ -229,10 +239,7 @@ def check_drawing(prompt: str | list[str], n: int, seed: int | list[int], **samp
     if not texts:
         raise PromptError("the list of prompts is empty; give at least one prompt.")
     for text in texts:
-        if not isinstance(text, str) or not text.strip():
-            raise PromptError("the prompt is empty; say what to draw, such as 'two frogs on a blue background'.")
-        if len(text) > LONGEST_TEXT:
-            raise PromptError(f"the prompt has {len(text)} characters; use at most {LONGEST_TEXT}.")
+        check_prompt(text)
     seeds(seed, n * len(texts), "picture")
     check_sampling(**sampling)
     return texts

@@ -16,6 +16,7 @@ polydraft bench certainty --n 32 --temperature 1
 polydraft bench latents --method eagle
 polydraft bench moments --method eagle+coupled --prompts 200
 polydraft bench serve --clients 1,2,4,8
+polydraft bench trial --clients 12 --seconds 100
 
 Those of the engine itself are in `engine.py`.
 """

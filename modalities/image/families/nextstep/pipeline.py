@@ -97,7 +97,6 @@ class NextStepPipeline(LatentPictures):
     def led_from(self, negative_prompt: str | None) -> Self:
         if not negative_prompt:
             return self
-        self.read([negative_prompt])  # what is wrong with it is said as of prompts
         return self.changed(negative=negative_prompt)
 
     def caption(self, text: str) -> tuple[str, list[str]]:

@@ -13,13 +13,12 @@ from ...command_line import assert_refused, run
 
 # takes as many seconds as there are busy loops beside it, and one
 WORKER = """
-import json, subprocess, sys
+import json, os, subprocess, sys
 print(json.dumps("ready"), flush=True)
 for line in sys.stdin:
     method, prompts, settings = json.loads(line)
-    parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(__import__("os").getpid())], capture_output=True, text=True)
-    beside = subprocess.run(["ps", "-o", "args=", "--ppid", parent.stdout.strip()], capture_output=True, text=True)
-    loops = beside.stdout.count("while os.getppid()")
+    listed = subprocess.run(["ps", "-ww", "-o", "args=", "--ppid", str(os.getppid())], capture_output=True, text=True)
+    loops = listed.stdout.count("while os.getppid()")
     print(json.dumps([20.0 * (1 + loops), 20, 20]), flush=True)
 """
 

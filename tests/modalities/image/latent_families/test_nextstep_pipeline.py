@@ -296,8 +296,9 @@ def test_what_cannot_be_drawn_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_others_draw_their_own_size_alone(folder: str) -> None:
+def test_others_draw_their_own_size_alone(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(polydraft.InvalidArgument, match="size=64x64 is not possible; tiny-image draws 128x128"):
         load("tiny-image", dtype="float32").run("a cat", size="64x64")
+    monkeypatch.setattr("transformers.utils.import_utils.is_accelerate_available", lambda: True)
     with pytest.raises(polydraft.InvalidArgument, match="device_map"):
         load(folder, device_map={"": "cpu"})
