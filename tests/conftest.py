@@ -23,6 +23,15 @@ settings.load_profile("untimed")
 gc.disable()  # until everything is imported, of which nothing becomes garbage
 
 
+LONG_FILES = ("tests/test_packaging.py", "tests/apps/ui/", "tests/apps/server/", "tests/apps/bench/", "tests/core/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that at the end no worker is left alone with one of them."""
+    items.sort(key=lambda item: next((place for place, name in enumerate(LONG_FILES) if item.nodeid.startswith(name)),
+                                     len(LONG_FILES)))  # fmt: skip
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what is imported, millions of objects, from now on."""
     gc.freeze()

@@ -18,6 +18,7 @@ from polydraft.core.verify.chain import BlockVerification, SpeculativeSampling
 from polydraft.core.verify.tape import TargetOnlyVerifier
 from polydraft.core.verify.tree import RecursiveRejection
 
+from ..covering import every_pair
 from . import tables
 from .conftest import VOCAB, Lab, chosen
 from .tables import TableDrafter, TableTarget, distance, drawn, enumerated, floor
@@ -130,8 +131,13 @@ def test_a_broken_drafter_changes_no_token(lab, run, name, number):
     assert run(made.method(made.drafters(plain.outputs)[name]), prompts).same(plain)
 
 
-@pytest.mark.parametrize("rank", [Rank(draws=False), Rank(), Rank(2.0)], ids=["published", "drawn", "spread"])
-@pytest.mark.parametrize("plan", [Dynamic(4, 3, 12), Dynamic(3, 3), Dynamic(4), Static(3, 9)], ids=str)
+@pytest.mark.parametrize(
+    ("plan", "rank"),
+    every_pair(
+        [Dynamic(4, 3, 12), Dynamic(3, 3), Dynamic(4), Static(3, 9)], [Rank(draws=False), Rank(), Rank(2.0)]
+    ),
+    ids=str,
+)
 def test_a_drafter_that_breaks_below_some_nodes_changes_no_token(lab, run, plan, rank):
     """Children of nodes that it cannot read are worth nothing, and are not kept in place of their parents."""
     made = lab()

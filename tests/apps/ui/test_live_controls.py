@@ -113,13 +113,23 @@ def with_results(page: Any) -> None:
             fold.click()
 
 
-def test_every_view_fits_and_can_be_read(opened: Any) -> None:
+WIDE, NARROW = 1280, 390
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([(False, WIDE), (True, NARROW)], id="wide by day, narrow by night"),
+        pytest.param([(False, NARROW), (True, WIDE)], id="narrow by day, wide by night", marks=pytest.mark.thorough),
+    ],
+)
+def test_every_view_fits_and_can_be_read(opened: Any, looks: list[tuple[bool, int]]) -> None:
     """Five tabs with results, by day and by night, wide and narrow; axe judges what it can."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = opened()
     with_results(page)
     wrong = []
-    for name, dark, width in itertools.product(TABS, (False, True), (1280, 390)):
+    for name, (dark, width) in itertools.product(TABS, looks):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme="dark" if dark else "light")
         page.get_by_role("tab", name=name.capitalize(), exact=True).click()

@@ -141,8 +141,12 @@ def test_an_uploaded_picture_is_asked_about(opened: Any, tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "prompt"), [("Picture", PROMPT), ("Speech", "It is late."), ("Answer", "Describe the picture.")]
-)
+    ("kind", "prompt"),
+    [
+        ("Picture", PROMPT), ("Speech", "It is late."),
+        pytest.param("Answer", "Describe the picture.", marks=pytest.mark.thorough),
+    ],
+)  # fmt: skip
 def test_a_race_ends_with_the_same_tokens(opened: Any, kind: str, prompt: str) -> None:
     page = opened("?tab=compare")
     box = page.locator("#compare-prompt textarea")

@@ -145,7 +145,7 @@ def proper(pipe: ImagePipeline, committed: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize(("temperature", "guidance"), [(0.0, 1.0), (1.0, 1.0), (1.0, 2.5)])
-@pytest.mark.parametrize("min_p", [0.0, 0.1])
+@pytest.mark.parametrize("min_p", [pytest.param(0.0, marks=pytest.mark.thorough), 0.1])
 def test_a_plan_and_its_picture_are_the_same_drafted_or_not(
     pipe: ImagePipeline, temperature: float, guidance: float, min_p: float
 ) -> None:

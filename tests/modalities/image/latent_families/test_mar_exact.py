@@ -77,7 +77,7 @@ def least(one: Tensor, other: Tensor, form: Form) -> tuple[float, float]:
     return min([*values, *(test.pvalue for test in whole)]), max(test.statistic for test in whole)
 
 
-@pytest.mark.parametrize(("scale", "count"), [(1.0, MANY), (1.8, SOME)])
+@pytest.mark.parametrize(("scale", "count"), [pytest.param(1.0, MANY, marks=pytest.mark.thorough), (1.8, SOME)])
 def test_exact_drafts_keep_the_law(scale: float, count: int) -> None:
     form = replace(FORM, scale=scale)
     made = drafted(form, count)
