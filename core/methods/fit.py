@@ -150,7 +150,7 @@ class PassTimes:
             self.contradictions = 0 if agrees else self.contradictions + 1
 
 
-ALIKE = 0.95  # of the best rate: less cannot be told from noise, and of equals the shorter window wastes less
+ALIKE = 0.98  # of the best rate: less cannot be told from noise, and of equals the shorter window wastes less
 
 
 def best_nodes(committed: Mapping[int, float], seconds: Mapping[int, float]) -> int:

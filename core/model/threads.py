@@ -30,6 +30,7 @@ except ImportError:  # Windows counts no preemptions; its passes are judged by t
     resource = None  # type: ignore[assignment]
 
 SHARE = 0.9  # of a pass that the calling thread runs, at least, while its cores are its own
+SLOWED = 1.2  # times the fastest pass of its size: less is no matter of who else runs
 SLOWER = 3  # times the fastest pass of its size: a host that takes its cores away shows in nothing else
 WINS = 0.95  # a count replaces the present one where its passes take less than this of the present one's
 RECENT = 5  # passes whose median stands for a count
@@ -147,7 +148,9 @@ class ThreadTuner:
             self.judge_trial(size)
         else:
             fastest = self.fastest[level, size] = min(usage.seconds, self.fastest.get((level, size), usage.seconds))
-            self.consider_trial(usage.disturbed or usage.seconds > SLOWER * fastest, usage.seconds)
+            slowed = usage.preemptions > 0 and usage.seconds > SLOWED * fastest  # the kernel's own threads take no time
+            disturbed = usage.running < SHARE or slowed or usage.seconds > SLOWER * fastest
+            self.consider_trial(disturbed, usage.seconds)
 
     def consider_trial(self, disturbed: bool, seconds: float) -> None:
         """Try fewer threads where passes are disturbed, and more where they no longer are."""
