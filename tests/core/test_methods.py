@@ -57,7 +57,7 @@ def test_rows_that_share_a_pass_draft_less_where_results_do_not_show_it(lab):
     seconds = {0: 0.01, 10: 0.01, 20: 0.02}
     sized = ByRows(committed, lambda: {0: 0.01, 10: 0.01}, lambda: seconds)
     sizes = [sized(rows) for rows in (1, 2, 4, 8, 64)]
-    assert sizes == [8, 4, 2, 1, 1]
+    assert sizes == [8, 5, 2, 1, 1]
     made = lab()
     context = MethodContext(
         "m", made.target(), torch.ones(61, dtype=torch.bool), fitted=lambda method: {
