@@ -33,7 +33,7 @@ SHARE = 0.9  # of a pass that the calling thread runs, at least, while its cores
 SLOWED = 1.2  # times the fastest pass of its size: less is no matter of who else runs
 SLOWER = 3  # times the fastest pass of its size: a host that takes its cores away shows in nothing else
 WINS = 0.95  # a count replaces the present one where its passes take less than this of the present one's
-RECENT = 5  # passes whose median stands for a count
+RECENT = 3  # passes whose median stands for a count, and that must all be disturbed before fewer threads are tried
 FIRST_WAIT, LONGEST_WAIT = 8, 128  # passes before a number of threads that lost is tried again
 MOST_TRIES = 4  # passes of a trial, where none has a size that was timed before
 PROBE_SECONDS = 0.01
@@ -102,7 +102,8 @@ class ThreadTuner:
         self.tries = 0
         self.times: dict[tuple[int, int], deque[float]] = {}  # seconds of recent passes, by level and size
         self.fastest: dict[tuple[int, int], float] = {}  # seconds, by level and size
-        self.disturbed: deque[bool] = deque(maxlen=RECENT)  # which recent passes others disturbed
+        # Which recent passes others disturbed; as if some had before the first, so that a slow start is looked into.
+        self.disturbed: deque[bool] = deque([True] * (RECENT - 1), maxlen=RECENT)
         self.wait = {+1: 0, -1: FIRST_WAIT}  # passes before fewer (+1) and more (-1) threads may be tried
         self.patience = {+1: FIRST_WAIT, -1: FIRST_WAIT}
         self.settled = 0  # passes since the highest count was taken up
@@ -157,8 +158,7 @@ class ThreadTuner:
         self.disturbed.append(disturbed)
         self.wait = {step: left - 1 for step, left in self.wait.items()}
         self.settled = self.settled + 1 if self.level == 0 else 0
-        mostly = 2 * sum(self.disturbed) > len(self.disturbed)  # a single one of many may be chance
-        if mostly and self.level + 1 < len(self.counts) and self.wait[+1] <= 0:
+        if all(self.disturbed) and self.level + 1 < len(self.counts) and self.wait[+1] <= 0:
             self.begin_trial(self.level + 1)
         elif not disturbed and self.level > 0 and self.wait[-1] <= 0:
             if self.quiet(self.counts[self.level - 1]):
@@ -169,7 +169,6 @@ class ThreadTuner:
     def begin_trial(self, level: int) -> None:
         """Give the next passes the count of `level`, whose earlier times say nothing about now."""
         self.trial, self.tries = level, 0
-        self.disturbed.clear()
         self.times = {key: times for key, times in self.times.items() if key[0] != level}
 
     def judge_trial(self, size: int) -> None:
