@@ -46,6 +46,7 @@ NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, 
 NEAR, FAR = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # nodes that passes are timed with
 SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # nodes that trees of heads may get
 MOST = SIZES[-1]
+SURE = 3  # looks at the cores, each of a few milliseconds, before passes of several threads are timed
 BY_KIND: dict[str, type[FeatureNetwork]] = {network.kind: network for network in NETWORKS}
 
 
@@ -293,17 +294,24 @@ class Pipeline(ABC):
     def pass_times(self) -> PassTimes:
         """Return t(N) with the present number of threads.
 
-        Measured anew where passes long turned out otherwise, and where repeats did not agree while others were at work
-        which no longer are.
+        Measured anew where passes long turned out otherwise, and where repeats did not agree. While others take the
+        cores one thread alone is measured, whose own time they do not change: with more, passes could take for ever.
         """
         prompts = self.sample_prompts()[:1]
         threads = self.threads(guided(prompts))
         count = threads.count if threads.counts else 0
-        known = self._pass_times.get(count)
-        patience = 2 * known.patience if known is not None and known.contradicted else CHECKED
-        if known is None or known.contradicted or (not known.steady and undisturbed(max(1, count))):
+        if count > 1 and self.needs_timing(count) and not all(undisturbed(count) for _ in range(SURE)):
+            count = 1
+        if self.needs_timing(count):
+            known = self._pass_times.get(count)
+            patience = 2 * known.patience if known is not None and known.contradicted else CHECKED
             self._pass_times[count] = PassTimes(partial(self.timed, prompts, count), NEAR, FAR, patience)
         return self._pass_times[count]
+
+    def needs_timing(self, threads: int) -> bool:
+        """Return whether t(N) with so many threads is not known, or no longer true."""
+        known = self._pass_times.get(threads)
+        return known is None or known.contradicted or not known.steady
 
     def timed(self, prompts: list[Prompt], threads: int, nodes: Sequence[int]) -> Timing:
         """Measure t(N) with so many threads, 0 being no choice of ours."""

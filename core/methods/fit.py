@@ -23,6 +23,7 @@ Clock = Callable[[], float]
 
 AGREEMENT = 1.25  # repeats agree where the second fastest takes at most so many times as long as the fastest
 ROUNDS, MOST_ROUNDS = 3, 8  # repeats of a measurement, and of one whose repeats do not agree
+HOPELESS = 3.0  # times the fastest repeat that typical ones take where no further repeat would help
 CHECKED = 32  # passes that are compared with what was measured
 OTHERWISE = 1.6  # a pass that takes so many times as long, or as short, as measured is another kind of pass
 
@@ -59,9 +60,16 @@ def time_passes(
     """
     repeats = pass_repeats(target, prompts, nodes, ROUNDS, clock)
     while not (timing := Timing.of_repeats(repeats)).steady and len(repeats[nodes[0]]) < MOST_ROUNDS:
+        if slowest(repeats) > HOPELESS:
+            break
         for count, times in pass_repeats(target, prompts, nodes, 1, clock).items():
             repeats[count] += times
     return timing
+
+
+def slowest(repeats: Mapping[int, Sequence[float]]) -> float:
+    """Return how many times as long as the fastest the typical repeat took, at worst."""
+    return max(statistics.median(times) / min(times) for times in repeats.values())
 
 
 def pass_seconds(

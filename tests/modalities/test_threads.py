@@ -98,13 +98,21 @@ def window(pipe: ImagePipeline) -> int:
 
 
 def test_a_fit_whose_repeats_disagree_is_made_again(timings: Callable[..., list[Any]]) -> None:
-    say = {"column": 1.0, "steady": False, "quiet": False}
+    say = {"column": 1.0, "steady": False, "quiet": True}
     measured, pipe = timings(say), fresh()
     short = window(pipe)
-    assert window(pipe) == short and len(measured) == 1  # others are still at work: measuring again would be no better
-    say.update(column=0.0, steady=True, quiet=True)
+    say.update(column=0.0, steady=True)
     assert window(pipe) > short and len(measured) == 2
     assert window(pipe) > short and len(measured) == 2  # and that is kept
+
+
+def test_a_fit_beside_neighbours_is_of_one_thread(timings: Callable[..., list[Any]]) -> None:
+    say = {"column": 1.0, "steady": True, "quiet": False}
+    measured, pipe = timings(say), fresh()
+    short = window(pipe)
+    assert window(pipe) == short and len(measured) == 1 and set(pipe._pass_times) == {1}
+    say.update(column=0.0, quiet=True)
+    assert window(pipe) > short and set(pipe._pass_times) == {1, 2}
 
 
 def test_a_fit_that_passes_contradict_is_made_again(timings: Callable[..., list[Any]]) -> None:
