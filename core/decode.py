@@ -215,7 +215,7 @@ def step(method: Method, batch: Batch) -> Step:
     with method.threads.measure() as measured:
         learnt = batch.replays.run(work, batch.watch.lap, batch.state, [batch.noise, batch.drafts])
         made = record(batch, learnt)
-        measured.size = learnt.positions
+        measured.method, measured.size = method.name, learnt.positions
     if method.pass_times is not None:
         method.pass_times.observe(learnt.positions - 1, measured.own_seconds(batch.watch.seconds["score"] - scored))
     leave(batch, {request: batch.requests[request].finish for request in made.ended})

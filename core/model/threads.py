@@ -17,7 +17,7 @@ import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +30,12 @@ except ImportError:  # Windows counts no preemptions; its passes are judged by t
     resource = None  # type: ignore[assignment]
 
 SHARE = 0.9  # of a pass that the calling thread runs, at least, while its cores are its own
-SLOWED = 1.2  # times the fastest pass of its size: less is no matter of who else runs
-SLOWER = 3  # times the fastest pass of its size: a host that takes its cores away shows in nothing else
+SLOWED = 1.2  # times the fastest pass of its kind: less is no matter of who else runs
+SLOWER = 3  # times the fastest pass of its kind: a host that takes its cores away shows in nothing else
 WINS = 0.95  # a count replaces the present one where its passes take less than this of the present one's
 RECENT = 3  # passes whose median stands for a count, and that must all be disturbed before fewer threads are tried
 FIRST_WAIT, LONGEST_WAIT = 8, 128  # passes before a number of threads that lost is tried again
-MOST_TRIES = 4  # passes of a trial, where none has a size that was timed before
+MOST_TRIES = 4  # passes of a trial, where none is of a kind that was timed before
 PROBE_SECONDS = 0.01
 PROBE_EVERY = 0.25  # seconds of passes between two probes
 PROBE_REGIONS = 400
@@ -76,6 +76,7 @@ def preemptions() -> int:
 class Measured:
     """One pass under way, and what it took once it is over."""
 
+    method: str = ""  # passes are compared with others of the same method
     size: int = 0  # scored positions of all sequences; passes are compared with others of about the same size
     threads: int = 0  # that compute it; 0 where nobody counts
     usage: Usage | None = None
@@ -100,8 +101,8 @@ class ThreadTuner:
         self.counts, self.level, self.quiet = tuple(counts), level, quiet or undisturbed
         self.trial: int | None = None  # index of the count that is being tried
         self.tries = 0
-        self.times: dict[tuple[int, int], deque[float]] = {}  # seconds of recent passes, by level and size
-        self.fastest: dict[tuple[int, int], float] = {}  # seconds, by level and size
+        self.times: dict[tuple[int, Hashable], deque[float]] = {}  # seconds of recent passes, by level and kind
+        self.fastest: dict[tuple[int, Hashable], float] = {}  # seconds, by level and kind
         # Which recent passes others disturbed; as if some had before the first, so that a slow start is looked into.
         self.disturbed: deque[bool] = deque([True] * (RECENT - 1), maxlen=RECENT)
         self.wait = {+1: 0, -1: FIRST_WAIT}  # passes before fewer (+1) and more (-1) threads may be tried
@@ -125,7 +126,7 @@ class ThreadTuner:
             yield measured
             measured.usage = end()
         if len(self.counts) > 1:
-            self.observe(size_class(measured.size), measured.usage)
+            self.observe((measured.method, size_class(measured.size)), measured.usage)
 
     @contextmanager
     def apply(self) -> Iterator[None]:
@@ -136,50 +137,56 @@ class ThreadTuner:
         with limited(self.count):
             yield
 
-    def observe(self, size: int, usage: Usage) -> None:
+    def observe(self, kind: Hashable, usage: Usage) -> None:
         """Take note of a pass of the present count.
 
         Args:
-            size (int): Passes of one size are comparable.
+            kind (Hashable): Passes of one kind are comparable.
             usage (Usage): What the pass took.
         """
         level = self.level if self.trial is None else self.trial
-        self.times.setdefault((level, size), deque(maxlen=RECENT)).append(usage.seconds)
+        self.times.setdefault((level, kind), deque(maxlen=RECENT)).append(usage.seconds)
         if self.trial is not None:
-            self.judge_trial(size)
+            self.judge_trial(kind)
         else:
-            fastest = self.fastest[level, size] = min(usage.seconds, self.fastest.get((level, size), usage.seconds))
-            slowed = usage.preemptions > 0 and usage.seconds > SLOWED * fastest  # the kernel's own threads take no time
-            disturbed = usage.running < SHARE or slowed or usage.seconds > SLOWER * fastest
-            self.consider_trial(disturbed, usage.seconds)
+            fastest = self.fastest[level, kind] = min(usage.seconds, self.fastest.get((level, kind), usage.seconds))
+            self.consider_trial(usage, usage.seconds / fastest)
 
-    def consider_trial(self, disturbed: bool, seconds: float) -> None:
-        """Try fewer threads where passes are disturbed, and more where they no longer are."""
+    def consider_trial(self, usage: Usage, slowdown: float) -> None:
+        """Try fewer threads where passes are disturbed, and more where they no longer are.
+
+        Args:
+            usage (Usage): What the last pass took.
+            slowdown (float): Times the fastest pass of its kind that it took.
+        """
+        slowed = usage.preemptions > 0 and slowdown > SLOWED  # the kernel's own threads take no time
+        disturbed = usage.running < SHARE or slowed or slowdown > SLOWER
         self.disturbed.append(disturbed)
         self.wait = {step: left - 1 for step, left in self.wait.items()}
         self.settled = self.settled + 1 if self.level == 0 else 0
-        if all(self.disturbed) and self.level + 1 < len(self.counts) and self.wait[+1] <= 0:
+        fewer = all(self.disturbed) and self.level + 1 < len(self.counts)
+        if fewer and (self.wait[+1] <= 0 or slowdown > SLOWER):
             self.begin_trial(self.level + 1)
         elif not disturbed and self.level > 0 and self.wait[-1] <= 0:
             if self.quiet(self.counts[self.level - 1]):
                 self.begin_trial(self.level - 1)
             else:
-                self.wait[-1] = 1 + int(PROBE_EVERY / seconds)
+                self.wait[-1] = 1 + int(PROBE_EVERY / usage.seconds)
 
     def begin_trial(self, level: int) -> None:
         """Give the next passes the count of `level`, whose earlier times say nothing about now."""
         self.trial, self.tries = level, 0
         self.times = {key: times for key, times in self.times.items() if key[0] != level}
 
-    def judge_trial(self, size: int) -> None:
-        """Keep the count on trial if its last pass beat the present count's at the same size."""
+    def judge_trial(self, kind: Hashable) -> None:
+        """Keep the count on trial if its last pass beat the present count's of the same kind."""
         assert self.trial is not None
         self.tries += 1
-        present = self.times.get((self.level, size))
+        present = self.times.get((self.level, kind))
         if not present and self.tries < MOST_TRIES:
             return
         step = self.trial - self.level
-        wins = bool(present) and self.times[self.trial, size][-1] < WINS * statistics.median(present or [0])
+        wins = bool(present) and self.times[self.trial, kind][-1] < WINS * statistics.median(present or [0])
         if not wins:
             self.put_off(step)
         elif step > 0:  # others are at work: who fell at once after rising waits longer before the next rise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -27,7 +27,7 @@ PROMPT = "two frogs on a blue background"
 class Restless(ThreadTuner):
     """Changes the number of threads at every pass."""
 
-    def observe(self, size: int, usage: Usage) -> None:
+    def observe(self, kind: Hashable, usage: Usage) -> None:
         self.level = (self.level + 1) % len(self.counts)
 
 

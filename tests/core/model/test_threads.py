@@ -159,7 +159,7 @@ def test_measure_runs_with_the_count_and_restores_it() -> None:
 
 
 def test_own_seconds_of_one_thread_leave_waiting_out() -> None:
-    one, two = threads.Measured(1, 1, Usage(4.0, 0.25, 3)), threads.Measured(1, 2, Usage(4.0, 0.25, 3))
+    one, two = (threads.Measured("ar", 1, count, Usage(4.0, 0.25, 3)) for count in (1, 2))
     assert one.own_seconds(4.0) == 1.0 and two.own_seconds(4.0) == 4.0
 
 
