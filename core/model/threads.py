@@ -35,6 +35,7 @@ SLOWER = 3  # times the fastest pass of its kind: a host that takes its cores aw
 WINS = 0.95  # a count replaces the present one where its passes take less than this of the present one's
 RECENT = 3  # passes whose median stands for a count, and that must all be disturbed before fewer threads are tried
 FIRST_WAIT, LONGEST_WAIT = 8, 128  # passes before a number of threads that lost is tried again
+KINDS = 256  # of passes that are remembered; a server's methods have any number of names
 MOST_TRIES = 4  # passes of a trial, where none is of a kind that was timed before
 PROBE_SECONDS = 0.01
 PROBE_EVERY = 0.25  # seconds of passes between two probes
@@ -90,7 +91,7 @@ class ThreadTuner:
     """Number of threads of a method's passes, tuned while they run.
 
     Args:
-        counts (Sequence[int]): Numbers of threads to choose from, falling. None: threads are left alone.
+        counts (Sequence[int]): Numbers of threads to choose from, falling. Empty: threads are left alone.
         level (int): Index of the count to begin with.
         quiet (Callable[[int], bool]): Tell whether so many threads run undisturbed now, in a few milliseconds.
     """
@@ -145,6 +146,9 @@ class ThreadTuner:
             usage (Usage): What the pass took.
         """
         level = self.level if self.trial is None else self.trial
+        if len(self.fastest) > KINDS:
+            self.fastest.clear()
+            self.times.clear()
         self.times.setdefault((level, kind), deque(maxlen=RECENT)).append(usage.seconds)
         if self.trial is not None:
             self.judge_trial(kind)

@@ -131,6 +131,13 @@ def test_tuner_compares_passes_of_one_size() -> None:
     assert tuner.count == 2
 
 
+def test_tuner_remembers_a_bounded_number_of_kinds() -> None:
+    tuner = ThreadTuner((2, 1))
+    for kind in range(10 * threads.KINDS):
+        tuner.observe(("a method", kind), Usage(0.007, 1.0, 0))
+    assert len(tuner.fastest) <= threads.KINDS + 1 and len(tuner.times) <= threads.KINDS + 2
+
+
 def test_tuner_with_many_cores_halves() -> None:
     tuner = ThreadTuner((8, 4, 2, 1), quiet=lambda count: False)
     for _ in range(60):
