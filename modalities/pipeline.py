@@ -297,15 +297,14 @@ class Pipeline(ABC):
         Measured anew where passes long turned out otherwise, and where repeats did not agree. While others take the
         cores one thread alone is measured, whose own time they do not change: with more, passes could take for ever.
         """
-        prompts = self.sample_prompts()[:1]
-        threads = self.threads(guided(prompts))
+        threads = self.threads(self.is_sample_guided)
         count = threads.count if threads.counts else 0
         if count > 1 and self.needs_timing(count) and not all(undisturbed(count) for _ in range(SURE)):
             count = 1
         if self.needs_timing(count):
             known = self._pass_times.get(count)
             patience = 2 * known.patience if known is not None and known.contradicted else CHECKED
-            self._pass_times[count] = PassTimes(partial(self.timed, prompts, count), NEAR, FAR, patience)
+            self._pass_times[count] = PassTimes(partial(self.timed, count), NEAR, FAR, patience)
         return self._pass_times[count]
 
     def needs_timing(self, threads: int) -> bool:
@@ -313,8 +312,14 @@ class Pipeline(ABC):
         known = self._pass_times.get(threads)
         return known is None or known.contradicted or not known.steady
 
-    def timed(self, prompts: list[Prompt], threads: int, nodes: Sequence[int]) -> Timing:
+    @cached_property
+    def is_sample_guided(self) -> bool:
+        """Return whether passes are timed with two branches; prompts are made for that once, and not a request."""
+        return guided(self.sample_prompts()[:1])
+
+    def timed(self, threads: int, nodes: Sequence[int]) -> Timing:
         """Measure t(N) with so many threads, 0 being no choice of ours."""
+        prompts = self.sample_prompts()[:1]
         clock = time.thread_time if threads == 1 else time.perf_counter  # one thread's own time no neighbour changes
         with limited(threads) if threads else nullcontext():
             return time_passes(self.target(guided(prompts)), prompts, nodes, clock)

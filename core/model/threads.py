@@ -187,10 +187,10 @@ class ThreadTuner:
         assert self.trial is not None
         self.tries += 1
         present = self.times.get((self.level, kind))
-        if not present and self.tries < MOST_TRIES:
+        if present is None and self.tries < MOST_TRIES:
             return
         step = self.trial - self.level
-        wins = bool(present) and self.times[self.trial, kind][-1] < WINS * statistics.median(present or [0])
+        wins = present is not None and self.times[self.trial, kind][-1] < WINS * statistics.median(present)
         if not wins:
             self.put_off(step)
         elif step > 0:  # others are at work: who fell at once after rising waits longer before the next rise

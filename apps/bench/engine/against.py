@@ -50,8 +50,7 @@ def run(
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
-    if not (checkout / "src" / "polydraft").is_dir():
-        raise DataUnavailable(f"{checkout} is no checkout of polydraft; make one with `git worktree add`.")
+    check_checkout(checkout)
     pipe = load(model)
     names = asked_for(methods, pipe)
     settings = {} if guidance_scale is None else {"guidance_scale": guidance_scale}
@@ -79,6 +78,12 @@ def run(
     sheet = (HEADERS, [cells_of(row) for row in rows])
     told = "ms a token; S over plain decoding of the same engine"
     report.tell("against", value, [sheet], [told], lambda: bars(rows), output, json)
+
+
+def check_checkout(folder: Path) -> None:
+    """Raise DataUnavailable unless an engine can be started from `folder`."""
+    if not (folder / "src" / "polydraft").is_dir():
+        raise DataUnavailable(f"{folder} is no checkout of polydraft; make one with `git worktree add`.")
 
 
 def prompts_of(modality: str, count: int, folder: Path) -> list[list[str]]:

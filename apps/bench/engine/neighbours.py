@@ -22,14 +22,13 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.engine.against import HERE, Engine, prompts_of, started
+from polydraft.apps.bench.engine.against import HERE, Engine, check_checkout, prompts_of, started
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.decoding import asked_for
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.lists import whole_numbers
 from polydraft.apps.bench.measure.timing import Contender, Run, Spread, pace, take_turns
 from polydraft.apps.commands.shared.terminal import note
-from polydraft.core.errors import DataUnavailable
 from polydraft.modalities.loading import load
 
 BUSY_LOOP = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # not longer than who started it
@@ -55,8 +54,8 @@ def run(
 ) -> None:  # fmt: skip
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
-    if checkout is not None and not (checkout / "src" / "polydraft").is_dir():
-        raise DataUnavailable(f"{checkout} is no checkout of polydraft; make one with `git worktree add`.")
+    if checkout is not None:
+        check_checkout(checkout)
     counts = sorted({0, *whole_numbers(loops, "--loops", least=0)})
     pipe = load(model)
     names = asked_for(pipe.default_method.name if methods == "best" else methods, pipe)

@@ -17,28 +17,24 @@ import typer
 from typer.core import HAS_RICH, TyperCommand, TyperGroup
 
 
-class Command(TyperCommand):
+class Described:
+    """Help that is literal and ends with examples, of a command or a group of them."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        escape_markup(self)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)  # type: ignore[misc]  # of the class that it is mixed into
+        write_examples(self, ctx, formatter)
+
+
+class Command(Described, TyperCommand):
     """A command whose help is literal and ends with examples."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        escape_markup(self)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        write_examples(self, ctx, formatter)
-
-
-class Group(TyperGroup):
+class Group(Described, TyperGroup):
     """A group of commands whose help is literal and ends with examples."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        escape_markup(self)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        write_examples(self, ctx, formatter)
 
 
 class Application(typer.Typer):

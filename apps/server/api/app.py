@@ -57,7 +57,7 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
 
 
 def guarded(app: FastAPI, settings: Settings, sessions: Sessions | None = None) -> ASGIApp:
-    """What is to be served: `app` behind its guards. sessions: of browsers; where several applications share them."""
+    """Return `app` behind its guards. sessions: of browsers; given where several applications share them."""
     served: ASGIApp = Guards(
         HeadAsGet(app), settings.key, settings.names, settings.max_body, settings.cors_origins, sessions or Sessions()
     )

@@ -154,7 +154,7 @@ class Guards:
         return name.lower() in self.hosts
 
     def known(self, headers: Headers) -> bool:
-        """Whether the key is shown, as a bearer token."""
+        """Return whether the key is shown, as a bearer token."""
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and same(shown.strip(), self.key)
 

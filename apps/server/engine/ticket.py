@@ -75,7 +75,7 @@ class Ticket:
 
     @property
     def error(self) -> BaseException | None:
-        """What the request failed with, once it has."""
+        """Return what the request failed with, once it has."""
         return self.outcome.exception() if self.outcome.done() else None
 
     # What follows is for the engine, in the event loop.
