@@ -36,12 +36,22 @@ def every_pair(*settings: Iterable[Any]) -> list[Any]:
     missing, new = set().union(*map(pairs, every)), set().union(*map(enumerate, every))
     chosen = []
     while missing:
-        best = max(every, key=lambda places: len(pairs(places) & missing))
+        best = max(every, key=lambda places: (len(new & set(enumerate(places))), len(pairs(places) & missing)))
         first_seen = new & set(enumerate(best))
         chosen.append(pytest.param(*told(best), marks=() if first_seen else pytest.mark.thorough))
         missing -= pairs(best)
         new -= first_seen
     return chosen
+
+
+def shares(values: Iterable[Any], hosts: Iterable[Any]) -> list[Any]:
+    """Return hosts with their parts of `values`: each value meets some host, and every host in a thorough run."""
+    hosts, values = list(hosts), list(values)
+    parts = {host: values[index % len(values) :: len(hosts)] for index, host in enumerate(hosts)}
+    rest = {host: [value for value in values if value not in part] for host, part in parts.items()}
+    return list(parts.items()) + [
+        pytest.param(host, others, marks=() if EVERY else pytest.mark.thorough) for host, others in rest.items()
+    ]
 
 
 def first(count: int, values: Iterable[Any]) -> list[Any]:

@@ -16,6 +16,8 @@ from polydraft.core.law.sampling import Sampler, Sampling, Settings
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.verify.tape import TapeVerifier
 
+from ..covering import every_pair
+
 VOCAB, LENGTH, RUNS, BATCH = 4, 3, 6000, 500
 
 
@@ -67,16 +69,21 @@ def fits(counts: torch.Tensor, law: torch.Tensor) -> bool:
     return bool(stats.chisquare(pairs[0].numpy(), pairs[1].numpy(), sum_check=False).pvalue > 1e-3)
 
 
+SETTINGS = {
+    "plain": Sampling(),
+    "nucleus and penalty": Sampling(temperature=1.5, top_p=0.9, repetition_penalty=1.5),
+    "top-k and min-p": Sampling(top_k=3, min_p=0.02),
+}
+
+
 @pytest.mark.parametrize(
-    "sampling",
-    [Sampling(), Sampling(temperature=1.5, top_p=0.9, repetition_penalty=1.5), Sampling(top_k=3, min_p=0.02)],
-    ids=["plain", "nucleus and penalty", "top-k and min-p"],
+    ("setting", "drafter"),
+    every_pair(
+        SETTINGS, (NoDrafter(), JacobiDrafter(3, Initial("random", torch.ones(VOCAB, dtype=torch.bool))))
+    ),
 )
-@pytest.mark.parametrize(
-    "drafter", [NoDrafter(), JacobiDrafter(3, Initial("random", torch.ones(VOCAB, dtype=torch.bool)))]
-)
-def test_sequences_follow_the_enumerated_law(tiny, sampling, drafter):
-    prompt = (1, 2, 3)
+def test_sequences_follow_the_enumerated_law(tiny, setting, drafter):
+    prompt, sampling = (1, 2, 3), SETTINGS[setting]
     law = enumerate_law(tiny, sampling, prompt)
     assert (law > 0.01).sum() > 5 and fits(drawn(tiny, drafter, sampling, prompt), law)
 

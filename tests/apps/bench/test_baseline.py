@@ -88,8 +88,10 @@ def slow_baseline(contenders: list[Any], repeats: int, tell: Any = None) -> dict
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("polydraft.apps.bench.image.speed",
-         ("image", "--prompts", "1", "--guidance", "1", "--methods", "jacobi(window=8)")),
+        pytest.param(
+            "polydraft.apps.bench.image.speed",
+            ("image", "--prompts", "1", "--guidance", "1", "--methods", "jacobi(window=8)"), marks=pytest.mark.thorough,
+        ),
         ("polydraft.apps.bench.vlm.speed",
          ("vlm", "--prompts", "1", "--methods", "pld", "--max-new-tokens", "6", "--temperatures", "0")),
         ("polydraft.apps.bench.speech.speed",

@@ -24,6 +24,8 @@ from polydraft.core.law.sampling import Sampling
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.loading import embedded, load
 
+from ...covering import first
+
 runner = CliRunner()
 
 
@@ -143,6 +145,7 @@ def test_costs_end_to_end_change_what_windows_commit_and_nothing_else(tmp_path: 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"costs.json", "costs.md", "costs.png"}
 
 
+@pytest.mark.thorough
 def test_depth_end_to_end(tmp_path: Path):
     done = runner.invoke(
         app,
@@ -176,7 +179,7 @@ def test_frontier_end_to_end(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("world", "entropies", "sure"), [("flat", (0, 0.5), (0.9, 1)), ("textured", (1.5, 4), (0, 0.4))]
+    ("world", "entropies", "sure"), first(1, [("textured", (1.5, 4), (0, 0.4)), ("flat", (0, 0.5), (0.9, 1))])
 )
 def test_certainty_end_to_end(
     tmp_path: Path, world: str, entropies: tuple[float, float], sure: tuple[float, float]

@@ -58,6 +58,7 @@ def member(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.thorough
 def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
     mp.spawn(member, (str(tmp_path),), nprocs=2)
     alone = matrices()

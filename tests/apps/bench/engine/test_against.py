@@ -25,6 +25,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.thorough
 def test_an_engine_beside_itself(tmp_path: Path) -> None:
     """Both say the same tokens in as many passes, and what is told of them is kept.
 

@@ -13,6 +13,8 @@ from polydraft.modalities.world.glyphs import SIZES
 from polydraft.modalities.world.scene import Composition, Group, overlap, place, stands
 from polydraft.modalities.world.worlds import FLAT
 
+from ....covering import first
+
 PLACES = list(plan.places())
 SCENES = 3000
 
@@ -47,12 +49,12 @@ def test_the_last_things_law_is_every_place_that_is_left(seed: int) -> None:
 
 @pytest.mark.parametrize(
     "composition",
-    [
-        Composition("blue", (Group("cat", 3),)),
+    first(1, [
         Composition("blue", (Group("cat", 1), Group("dog", 2, "small")), "left"),
+        Composition("blue", (Group("cat", 3),)),
         Composition("blue", (Group("cat", 2, "large"), Group("dog", 1)), "above"),
-    ],
-)
+    ]),
+)  # fmt: skip
 def test_laws_are_shares_of_scenes(composition: Composition) -> None:
     rng = np.random.default_rng(0)
     scenes = [place(composition, rng) for _ in range(SCENES)]

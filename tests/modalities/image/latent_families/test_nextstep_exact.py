@@ -78,7 +78,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("tiny") / "model", TINY, SCALES)
 
 
-@pytest.mark.parametrize(("release", "scale", "runs"), [("1.1", 1.0, 20_000), ("1.1", 1.5, 10_000), ("1", 1.5, 5000)])
+@pytest.mark.parametrize(
+    ("release", "scale", "runs"),
+    [
+        pytest.param("1.1", 1.0, 20_000, marks=pytest.mark.thorough), ("1.1", 1.5, 10_000), ("1", 1.5, 5000),
+    ],
+)  # fmt: skip
 def test_coupled_tokens_have_the_law_of_plain_ones(folder: Path, release: str, scale: float, runs: int) -> None:
     plain, one = drawn(folder, release, scale, False, runs)
     drafted, tau = drawn(folder, release, scale, True, runs)

@@ -18,6 +18,7 @@ from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.spoken import Pace
 
+from ....covering import shares
 from .conftest import MAKERS, SNAC
 
 TEXT = "Yes, we can! Shall we meet?"
@@ -66,11 +67,11 @@ def test_a_code_lasts_as_long_as_its_makers_say(speaker: Any, request: Any):
         assert np.isfinite(result.audio).all() and result.audio.std() > 1e-3
 
 
-@every_family
-def test_every_method_speaks_and_rigid_ids_are_no_codes(speaker: Any):
+@pytest.mark.parametrize(("speaker", "methods"), shares(METHODS, MAKERS), indirect=["speaker"])
+def test_every_method_speaks_and_rigid_ids_are_no_codes(speaker: Any, methods: list[str]):
     pipe, voice = speaker
     assert pipe.rigid.sum() == len(pipe.rigid) - pipe.family.size and pipe.mask.any(0).sum() > pipe.family.size
-    for method in METHODS:
+    for method in methods:
         if "lantern" in method:
             method += "(k=3)"
         result = pipe("Ah.", method=method, seed=2, **voice)
