@@ -27,7 +27,6 @@ from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStre
 from polydraft.modalities.pipeline import Pipeline, check_sampling, guided, seeds
 
 LONGEST_TEXT = 2000  # characters
-TOGETHER = 8  # pictures made of tokens at a time
 SCALES = [1 - step / 32 for step in range(31)]  # of a size that is to be drawn as nearly as possible
 SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")  # width and height
 
@@ -211,11 +210,24 @@ class PicturePipeline(Pipeline):
 
     @torch.inference_mode()
     def decode_images(self, tokens: Tensor, asked: Sequence[Asked] = ()) -> list[Image.Image]:
-        """Pictures of tokens `[n, T, …]`; whatever where some are missing. asked: of each, if known."""
-        parts = [slice(first, first + TOGETHER) for first in range(0, len(tokens), TOGETHER)]
-        pixels = torch.cat([self.pixels(tokens[part].to(self.device), asked[part]) for part in parts])
-        bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).to("cpu", torch.uint8)
-        return [Image.fromarray(np.asarray(picture)) for picture in bytes_]
+        """Return the pictures of tokens `[n, T, …]`; where some are missing it is open what they show.
+
+        Each is decoded alone, since convolutions round differently in a batch: a picture's bytes must not depend on
+        what is drawn beside it.
+
+        Args:
+            asked (Sequence[Asked]): What each picture was drawn for, if known.
+        """
+        return [
+            to_image(self.pixels(tokens[row : row + 1].to(self.device), asked[row : row + 1])[0])
+            for row in range(len(tokens))
+        ]
+
+
+def to_image(pixels: Tensor) -> Image.Image:
+    """Return the picture of `pixels` `[3, H, W]` in -1..1."""
+    bytes_ = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().permute(1, 2, 0).to("cpu", torch.uint8)
+    return Image.fromarray(np.asarray(bytes_))
 
 
 def check_prompt(text: Any) -> None:

@@ -75,6 +75,16 @@ def test_a_whole_picture_and_what_is_known_of_it(folder: str, tmp_path: Path) ->
     assert not pipe(CAPTIONS[:2], seed=4).tokens.equal(plain.tokens)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pixels_of_a_batch_are_those_of_each_picture_alone(folder: str, dtype: str) -> None:
+    pipe = loaded(folder, dtype)
+    torch.manual_seed(1)
+    latents = torch.randn(4, pipe.image_tokens, pipe.coordinates)
+    alone = [pipe.decode_images(latents[row : row + 1])[0].tobytes() for row in range(4)]
+    assert [picture.tobytes() for picture in pipe.decode_images(latents)] == alone
+    assert [picture.tobytes() for picture in pipe.decode_images(latents[1:3])] == alone[1:3]
+
+
 def test_a_coupled_method_is_another_picture_of_the_same_law(folder: str) -> None:
     pipe = loaded(folder, "float32")
     drawn = pipe(CAPTIONS[0], method="early-exit(depth=3)+coupled")

@@ -18,9 +18,10 @@ from polydraft.core.methods.registry import parse
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.catalogue import CODES, PUBLISHED
 from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.image.run import Asked
 from polydraft.modalities.loading import card, load
 
-from ....covering import every_pair, shares
+from ....covering import every_pair, first, shares
 from ....decoding import run, same
 from .conftest import Loaded
 from .folders import FOLDERS
@@ -116,6 +117,38 @@ def test_pictures_have_their_size_and_depend_on_their_codes(loaded: Loaded, fami
     one, two = (np.asarray(picture) for picture in result.images)
     assert (one != two).any()
     assert result.save(tmp_path / "x.png").is_file()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", first(2, FOLDERS))
+def test_pixels_of_a_batch_are_those_of_each_picture_alone(loaded: Loaded, family: str, dtype: str) -> None:
+    pipe = loaded(family, dtype)
+    torch.manual_seed(1)
+    codes = torch.randint(0, len(pipe.family.vectors), (5, pipe.image_tokens))
+    asked_for = [Asked(captions(pipe)[row % 3], row) for row in range(5)]
+    alone = [pipe.decode_images(codes[row : row + 1], asked_for[row : row + 1])[0].tobytes() for row in range(5)]
+    for order in ([0, 1, 2, 3, 4], [3, 1]):
+        drawn = pipe.decode_images(codes[order], [asked_for[row] for row in order])
+        assert [picture.tobytes() for picture in drawn] == [alone[row] for row in order]
+
+
+@pytest.mark.parametrize("family", first(1, FOLDERS))
+def test_picture_beside_others_of_other_settings_has_the_bytes_of_itself_alone(loaded: Loaded, family: str) -> None:
+    pipe = loaded(family)
+    settings: list[dict[str, Any]] = [
+        {"seed": 5, "temperature": temperature, "guidance_scale": scale(pipe, True) + more, "method": "ar"}
+        for temperature, more in ((1.0, 0), (0.0, 0), (0.7, 1.5 if pipe.family.branches > 1 else 0))
+    ]
+    texts = captions(pipe)
+    runs = [pipe.run(text, **setting) for text, setting in zip(texts, settings, strict=True)]
+    driver = polydraft.modalities.run.Driver(runs[0].method)
+    for run_ in runs:
+        driver.join(run_, run_.due(1))
+    while driver.live:
+        driver.turn()
+    for text, setting, run_ in zip(texts, settings, runs, strict=True):
+        alone, beside = pipe(text, **setting), run_.result()
+        assert beside.tokens.equal(alone.tokens) and beside.image.tobytes() == alone.image.tobytes()
 
 
 @pytest.mark.parametrize("family", FOLDERS)

@@ -60,6 +60,13 @@ def test_plain_pictures_are_those_of_the_network(pipe: Any) -> None:
         assert (result.passes[0, places[turn, : sizes[turn]]] == turn + 1).all()
 
 
+def test_pixels_of_a_batch_are_those_of_each_picture_alone(pipe: Any) -> None:
+    torch.manual_seed(1)
+    latents = torch.randn(9, pipe.image_tokens, pipe.coordinates)
+    alone = [pipe.decode_images(latents[row : row + 1])[0].tobytes() for row in range(9)]
+    assert [picture.tobytes() for picture in pipe.decode_images(latents)] == alone
+
+
 @pytest.mark.parametrize("method", ["early-exit(layers=1)", "coupled", "cspd", "early-exit(depth=2)+cspd(prefill=1)"])
 def test_drafted_pictures_are_whole(pipe: Any, method: str) -> None:
     seen = []

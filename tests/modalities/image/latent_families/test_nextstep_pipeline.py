@@ -20,7 +20,7 @@ from polydraft.modalities.image.families.nextstep.pipeline import NextStepPipeli
 from polydraft.modalities.image.families.patches import unpatchify
 from polydraft.modalities.loading import card, load
 
-from ....covering import every_pair
+from ....covering import every_pair, first
 from ....decoding import run
 from .nextstep_folder import SMALL, SMALL_1, save_model, vae, write
 
@@ -115,6 +115,14 @@ def test_pictures_are_what_the_autoencoder_makes_of_the_latents(folder: str, tmp
     with Image.open(drawn.save(tmp_path / "x.png")) as picture:
         notes: Any = picture.text  # type: ignore[attr-defined]
     assert notes["prompt"] == "\n".join(CAPTIONS) and notes["model"] == "NextStep-1.1" and notes["seed"] == "7,8"
+
+
+@pytest.mark.parametrize("dtype", first(1, ["bfloat16", "float32"]))
+def test_pixels_of_a_batch_are_those_of_each_picture_alone(folder: str, dtype: str) -> None:
+    pipe = loaded(folder, dtype)
+    drawn = pipe([*CAPTIONS, "a"], size=SIZE, seed=7)
+    alone = pipe("a", size=SIZE, seed=9)
+    assert drawn.tokens[2].equal(alone.tokens[0]) and drawn.images[2].tobytes() == alone.image.tobytes()
 
 
 def test_unfinished_pictures(folder: str) -> None:

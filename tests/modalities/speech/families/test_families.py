@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from polydraft.core.decode import decode, start
 from polydraft.core.methods.registry import available, parse
+from polydraft.modalities.run import Driver
 from polydraft.modalities.speech.families import tokens
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.spoken import Pace
 
-from ....covering import shares
+from ....covering import first, shares
 from .conftest import MAKERS, SNAC
 
 TEXT = "Yes, we can! Shall we meet?"
@@ -52,6 +53,23 @@ def test_drafted_streamed_or_whole_it_says_the_same(speaker: Any):
             assert (len(chunks) > 2) == bool(len(plain.audio))
             best = max(best, drafted.stats.mean_accepted_length)
     assert best > 1.5 and len(plain.tokens.unique()) > 3
+
+
+@pytest.mark.parametrize("speaker", first(1, MAKERS), indirect=True)
+def test_sound_of_a_text_beside_others_has_the_bytes_of_it_alone(speaker: Any):
+    pipe, voice = speaker
+    asked = [(TEXT, 4, 1.0), ("Good morning.", 5, 0.9), ("No, we cannot.", 6, 1.0)]
+    runs = [pipe.run(text, seed=seed, speed=speed, method="ar", **voice) for text, seed, speed in asked]
+    driver = Driver(runs[0].method)
+    for run in runs:
+        driver.join(run, run.due(4))
+    while driver.live:
+        driver.turn()
+        for run in runs:
+            run.news()
+    for (text, seed, speed), run in zip(asked, runs, strict=True):
+        alone, beside = pipe(text, seed=seed, speed=speed, method="ar", **voice), run.result()
+        assert beside.tokens.equal(alone.tokens) and beside.audio.tobytes() == alone.audio.tobytes()
 
 
 @every_family
