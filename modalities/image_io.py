@@ -1,10 +1,12 @@
 """Read image files and `data:` URLs of users: known formats, bounded pixels, upright and RGB.
 
-    image = open_image("frogs.jpg", "frogs.jpg")
+    image = load_image("frogs.jpg")  # or a Pillow image
+    image = open_image(sys.stdin.buffer, "standard input")
     image = open_image(decode_data_url("data:image/png;base64,…"), "the picture", formats=WEB_FORMATS)
 
-Every image of a user is opened here. Pillow tries all of its formats unless told which, and hands PostScript to
-Ghostscript, whatever the file is called; the formats below are decoded in this process alone.
+Every image of a user is opened here, and becomes RGB here: what is transparent is composited on white. Pillow tries all
+of its formats unless told which, and hands PostScript to Ghostscript, whatever the file is called; the formats below
+are decoded in this process alone.
 """
 
 from __future__ import annotations
@@ -15,15 +17,18 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 from urllib.parse import unquote, unquote_to_bytes
 
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from polydraft.core.errors import PolydraftError, PromptError
 from polydraft.core.system_errors import system_error
+from polydraft.modalities.image_modes import convert_to_rgb
 
-ImageFile: TypeAlias = "str | Path | bytes | IO[bytes]"  # a path, a file's content, or an open binary file
+Picture: TypeAlias = "str | Path | Image.Image"  # an image as users of the library give it
+ImageSource: TypeAlias = "str | Path | bytes | IO[bytes]"  # a path, a file's content, or an open binary file
+REMOTE = ("http://", "https://", "ftp://", "data:")
 WEB_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")  # what strangers may send
 FORMATS = (*WEB_FORMATS, "BMP", "TIFF", "PPM", "AVIF")  # what may lie on the user's own disk
 MAX_PIXELS = 178_956_970  # width times height; beyond it Pillow itself refuses
@@ -50,13 +55,28 @@ URL_SAFE = str.maketrans("-_", "+/")
 NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")
 
 
+def load_image(image: Any) -> Image.Image:
+    """Return the image that a user of the library gave, a `Picture`, as upright RGB.
+
+    Raises:
+        PromptError: it is something else, or cannot be used; the message says why.
+    """
+    if isinstance(image, Image.Image):
+        return upright_rgb(image, "the picture")
+    if not isinstance(image, (str, Path)):
+        raise PromptError(f"a picture is a {type(image).__name__}; give a file's path or a PIL image.")
+    if str(image).startswith(REMOTE):
+        raise PromptError(f"{image!s:.80} is an address, and nothing is fetched; save the picture and give its file.")
+    return open_image(image, str(image))
+
+
 def open_image(
-    source: ImageFile, name: str, *, formats: tuple[str, ...] = FORMATS, max_pixels: int = MAX_PIXELS
+    source: ImageSource, name: str, *, formats: tuple[str, ...] = FORMATS, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
     """Return the image in a file as upright RGB, of an animation the first frame.
 
     Args:
-        source: see `ImageFile`.
+        source: see `ImageSource`.
         name: what errors call the image.
         formats: the formats, in Pillow's names, that may be decoded.
         max_pixels: refuse an image whose header says more, before any pixel is decoded.
@@ -68,7 +88,7 @@ def open_image(
         return upright_rgb(image, name)
 
 
-def header_size(source: ImageFile, name: str, formats: tuple[str, ...] = FORMATS) -> tuple[int, int]:
+def header_size(source: ImageSource, name: str, formats: tuple[str, ...] = FORMATS) -> tuple[int, int]:
     """Return width and height of an image as its header says them, decoding nothing.
 
     Raises:
@@ -79,7 +99,7 @@ def header_size(source: ImageFile, name: str, formats: tuple[str, ...] = FORMATS
 
 
 @contextmanager
-def opened_image(source: ImageFile, name: str, formats: tuple[str, ...], max_pixels: int) -> Iterator[Image.Image]:
+def opened_image(source: ImageSource, name: str, formats: tuple[str, ...], max_pixels: int) -> Iterator[Image.Image]:
     """Open a file of one of `formats`, undecoded; whatever goes wrong with it is a PromptError."""
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
@@ -116,12 +136,27 @@ def identified(file: str | Path | IO[bytes], formats: tuple[str, ...]) -> Image.
 
 
 def upright_rgb(image: Image.Image, name: str) -> Image.Image:
-    """Return an image as RGB, turned as its EXIF says; raise PromptError where pixels are missing."""
+    """Return an image as RGB on white, turned as its EXIF says.
+
+    Raises:
+        PromptError: pixels are missing, or are none, or of an unknown range.
+    """
+    if 0 in image.size:
+        raise PromptError(f"{name} has {image.width}x{image.height} pixels; give one of at least 1x1.")
     transpose = exif_transpose(image)
     try:
-        return (image if transpose is None else image.transpose(transpose)).convert("RGB")
+        return convert_to_rgb(image if transpose is None else image.transpose(transpose), name)
+    except PolydraftError:
+        raise
     except Exception as error:  # decoders meet broken files with whatever their code runs into
+        if is_closed(image, error):
+            raise PromptError(f"{name} was closed before it was read; give it open, or its file's path.") from error
         raise unreadable(error, name, WEB_FORMATS) from error
+
+
+def is_closed(image: Image.Image, error: Exception) -> bool:
+    """Return whether `error` comes of reading an image after it, or the file that it is decoded from, was closed."""
+    return "closed" in str(error) or (isinstance(image, ImageFile.ImageFile) and image.fp is None and bool(image.tile))
 
 
 def exif_transpose(image: Image.Image) -> Image.Transpose | None:

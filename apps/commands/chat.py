@@ -153,11 +153,11 @@ def ask() -> str:
 
 def shown(files: list[str], question: str | None) -> list[Image]:
     """The pictures, read before a model is loaded; raises PromptError where they or the question cannot be used."""
-    from polydraft.modalities.image_io import open_image
-    from polydraft.modalities.vlm.conversation import conversation, opened
+    from polydraft.modalities.image_io import load_image, open_image
+    from polydraft.modalities.vlm.conversation import conversation
 
     pictures = [
-        open_image(sys.stdin.buffer.read(), "standard input") if file == "-" else opened(file) for file in files
+        open_image(sys.stdin.buffer.read(), "standard input") if file == "-" else load_image(file) for file in files
     ]
     if question is not None:
         conversation(pictures, question, ())

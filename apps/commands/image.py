@@ -140,9 +140,9 @@ def check_request(prompts: list[str], n: int, seeds: int | list[int], sampling: 
 
 def opened(prime: Path | None) -> Any:
     """The picture in a file; what is wrong with it is said before any model is loaded."""
-    from polydraft.modalities.vlm.conversation import opened
+    from polydraft.modalities.image_io import load_image
 
-    return None if prime is None else opened(prime)
+    return None if prime is None else load_image(prime)
 
 
 def check_files(output: Path, map_file: Path | None) -> None:

@@ -24,6 +24,7 @@ from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
+from polydraft.modalities.image_io import Picture, load_image
 from polydraft.modalities.pipeline import Pipeline, check_sampling, guided, seeds
 
 LONGEST_TEXT = 2000  # characters
@@ -131,7 +132,7 @@ class PicturePipeline(Pipeline):
         return self
 
     def begun(self, prime: Image.Image | None) -> Self:
-        """The same model, going on from a picture, or shown one with the prompt; None is neither."""
+        """The same model, going on from an RGB picture, or shown one with the prompt; None is neither."""
         if prime is not None:
             raise anew(self.card.name)
         return self
@@ -169,14 +170,14 @@ class PicturePipeline(Pipeline):
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, min_p: float | None = None, guidance_scale: float | None = None,
         size: str | None = None, iterations: int | None = None, negative_prompt: str | None = None,
-        prime: Image.Image | None = None, partial_images: int = 0,
+        prime: Picture | None = None, partial_images: int = 0,
     ) -> ImageRun:  # fmt: skip
         """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
         pipe = self.nearest(size[1:]) if size is not None and size.startswith("~") else self.sized(size)
         pipe, choice = pipe.drawn_in(iterations), self.chosen(speculative, method)
         if negative_prompt:
             check_prompt(negative_prompt)
-        pipe = pipe.led_from(negative_prompt).begun(prime)
+        pipe = pipe.led_from(negative_prompt).begun(None if prime is None else load_image(prime))
         texts = check_drawing(prompt, n, seed)
         captions, ignored = pipe.read(texts)
         captions = [caption for caption in captions for _ in range(n)]

@@ -147,7 +147,7 @@ class PictureFamily(ABC):
         return len(self.prime) + torch.arange(self.budget)
 
     def begun(self, picture: Image.Image) -> Self:
-        """The same, going on from what of `picture` is to stay; its codes are `prime`, and part of prompts."""
+        """The same, going on from what of the RGB `picture` is to stay; its codes are `prime`, and part of prompts."""
         raise anew(self.card.name)
 
     @property

@@ -30,6 +30,7 @@ from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
 from polydraft.modalities.image.sibling import Sibling
 from polydraft.modalities.image.target import EMBEDDINGS
+from polydraft.modalities.image_io import Picture
 from polydraft.modalities.loading import ModelCard, check_method, load
 
 KEPT_GRIDS = 8  # sizes whose methods are kept, those last drawn; models of any size have no end of them
@@ -39,7 +40,7 @@ def generate_image(
     prompt: str | list[str], *, speculative: bool = True, model: str = "tiny-image", method: str | None = None,
     n: int = 1, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
     top_p: float | None = None, min_p: float | None = None, guidance_scale: float | None = None,
-    size: str | None = None, negative_prompt: str | None = None, prime: Image.Image | None = None, device: str = "auto",
+    size: str | None = None, negative_prompt: str | None = None, prime: Picture | None = None, device: str = "auto",
     dtype: str = "auto", on_step: Callable[[ImageStep], None] | None = None,
 ) -> ImageResult:  # fmt: skip
     """Draw `prompt` (or each of a list), `n` pictures a prompt.
@@ -47,8 +48,8 @@ def generate_image(
     speculative: True uses the model's best identical method, False plain decoding; the picture is the same.
     seed: picture i gets seed + i, or the i-th of a list. None everywhere else means the model's own default;
     temperature 0 is greedy, guidance_scale 1 is off. size: "512x256" is wide, for models that draw several sizes.
-    negative_prompt: what guidance leads away from. prime: a picture to go on from, or one shown with the prompt, for
-    models that do. Raises a PolydraftError that says what to change.
+    negative_prompt: what guidance leads away from. prime: a picture (a file or a PIL image) to go on from, or one
+    shown with the prompt, for models that do. Raises a PolydraftError that says what to change.
     """
     check_drawing(
         prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale

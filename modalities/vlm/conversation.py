@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from PIL import Image
 
 from polydraft.core.errors import PromptError
-from polydraft.modalities.image_io import open_image, upright_rgb
+from polydraft.modalities.image_io import Picture, load_image
 
-Picture: TypeAlias = "str | Path | Image.Image"
 Message: TypeAlias = dict[str, Any]
 WHERE = ("image", "path")  # what an image part may call its picture
 FETCHED = {"url", "image_url", "base64"}  # what others call it
-REMOTE = ("http://", "https://", "ftp://", "data:")
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ def conversation(image: Any, question: str | None, messages: Sequence[Message]) 
         )
     rest = iter(given)
     sources = [next((part[name] for name in WHERE if name in part), None) for part in image_parts(turns)]
-    pictures = [opened(next(rest) if source is None else source) for source in sources]
+    pictures = [load_image(next(rest) if source is None else source) for source in sources]
     for turn in turns:
         turn["content"] = [{"type": "image"} if part["type"] == "image" else part for part in turn["content"]]
     return Conversation(turns, pictures)
@@ -120,14 +117,3 @@ def parts(content: Any) -> list[dict[str, Any]]:
                 f"an image part has the key {min(other)!r}, and nothing is fetched; give the picture as image or path."
             )
     return [dict(part) for part in content]
-
-
-def opened(picture: Any) -> Image.Image:
-    """An RGB picture, upright."""
-    if isinstance(picture, Image.Image):
-        return upright_rgb(picture, "the picture")
-    if not isinstance(picture, (str, Path)):
-        raise PromptError(f"a picture is a {type(picture).__name__}; give a file's path or a PIL image.")
-    if str(picture).startswith(REMOTE):
-        raise PromptError(f"{picture!s:.80} is an address, and nothing is fetched; save the picture and give its file.")
-    return open_image(picture, str(picture))

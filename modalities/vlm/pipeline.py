@@ -24,14 +24,15 @@ from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedModel
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.model.network import nearness
 from polydraft.core.target import Prompt
+from polydraft.modalities.image_io import Picture
 from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import ModelCard, check_method, load, pretrained, read_weights, stamp
 from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
-from polydraft.modalities.vlm.conversation import Conversation, Picture, conversations
+from polydraft.modalities.vlm.conversation import Conversation, conversations
 from polydraft.modalities.vlm.domain import notes
 from polydraft.modalities.vlm.processor import SAFELY, load_processor
 from polydraft.modalities.vlm.reading import Reader
-from polydraft.modalities.vlm.recognise import MARKS
+from polydraft.modalities.vlm.recognise import MARKS, NO_SINGLE_PATCH
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.run import ChatRun, ChatStep, ChatStream, OnStep
 from polydraft.modalities.vlm.target import VisionTarget, image_token_ids, target_of
@@ -254,6 +255,7 @@ class VLMPipeline(Pipeline):
         ids, inputs = self.reader.read(asked, max_pixels)
         marks = image_token_ids(self.target_model.config)
         check_known((token for token in ids if token not in marks), self.mask.shape[1], self.words, self.card.name)
+        self.check_patches(ids)
         if ids[-1] in self.placeholders:  # the answer would start from a token instead of a picture
             raise PromptError("the prompt ends with a picture; let the question come after it.")
         room = self.context - len(ids)
@@ -264,6 +266,16 @@ class VLMPipeline(Pipeline):
                 f"holds {self.context} with the answer; give max_pixels, fewer or smaller pictures, or less text."
             )
         return Prompt((tuple(ids),), min(most, room), seed, inputs=inputs, sampling=sampling)
+
+    def check_patches(self, ids: list[int]) -> None:
+        """Raise PromptError where the images of a prompt are too small for the model's own forward."""
+        config = self.target_model.config
+        if config.model_type in NO_SINGLE_PATCH and ids.count(config.image_token_id) == 1:
+            side = config.vision_config.patch_size * config.spatial_merge_size
+            raise PromptError(
+                f"a picture of at most {side}x{side} pixels is a single patch, which {self.card.name} cannot read; "
+                "give a larger one, or a larger max_pixels."
+            )
 
 
 __all__ = ["ChatResult", "ChatRun", "ChatStep", "ChatStream", "VLMPipeline", "chat"]

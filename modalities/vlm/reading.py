@@ -47,7 +47,7 @@ class Reader:
             made = self.made(text, asked.pictures, max_pixels)
         except PromptError:
             raise
-        except (*REFUSES, IndexError, KeyError) as error:
+        except (*REFUSES, ArithmeticError, LookupError) as error:
             raise PromptError(f"{self.name} cannot read {self.blamed(text, asked, error)}.") from error
         ids = made.pop("input_ids")[0].tolist()
         if SET_APART in text and SET_APART in self.words.decode(ids):  # a processor that does not know of it

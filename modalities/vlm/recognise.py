@@ -28,6 +28,7 @@ REFUSED = {
     "qwen3_5": RECURRENT, "qwen3_5_moe": RECURRENT, "qwen4_exp": RECURRENT,
     "lfm2_vl": "has layers of convolutions, whose states cannot be taken back where a draft is rejected",
 }  # fmt: skip
+NO_SINGLE_PATCH = {"mistral3"}  # families whose own forward fails where the images of a prompt are one merged patch
 CODECS: dict[str, tuple[str, list[str]]] = {}
 
 

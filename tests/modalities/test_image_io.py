@@ -8,18 +8,21 @@ import io
 import itertools
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from PIL import EpsImagePlugin, Image
 
+from polydraft.apps.bench.vlm.task import pictures
 from polydraft.apps.server.api.pictures import from_data_url
 from polydraft.apps.server.api.schemas.chat import ChatRequest
-from polydraft.apps.train.own.lessons import asks
+from polydraft.apps.train.own.lessons import asks, seen
+from polydraft.apps.train.own.rows import PICTURES, rows
 from polydraft.apps.ui.upload import opened as uploaded
 from polydraft.core.errors import DataUnavailable, PromptError
-from polydraft.modalities.vlm.conversation import opened
+from polydraft.modalities.image_io import load_image, open_image
 
 ROOT = Path(__file__).parents[2]
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
@@ -59,7 +62,7 @@ def test_postscript_called_jpg_is_refused_everywhere(tmp_path: Path) -> None:
     file = tmp_path / "photo.jpg"
     file.write_bytes(EPS)
     url = data_url(EPS, "data:image/jpeg;base64,")
-    for refused in (lambda: opened(file), lambda: uploaded(str(file)), lambda: from_data_url(url)):
+    for refused in (lambda: load_image(file), lambda: uploaded(str(file)), lambda: from_data_url(url)):
         with pytest.raises(PromptError, match="is PostScript, which is not read"):
             refused()
     (tmp_path / "other.png").write_bytes(encoded())
@@ -85,7 +88,7 @@ def test_every_image_open_names_its_formats() -> None:
 def test_opened_file_of_known_format_is_rgb(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "picture"
     file.write_bytes(encoded(kind))
-    image = opened(file)
+    image = load_image(file)
     assert (image.mode, image.size) == ("RGB", (12, 8))
 
 
@@ -96,6 +99,29 @@ def test_animation_is_its_first_frame(kind: str) -> None:
     frames[0].save(file, kind, save_all=True, append_images=frames[1:], duration=50)
     red, green, blue = from_data_url(data_url(file.getvalue())).getpixel((3, 3))
     assert red > 200 and green < 50 and blue < 50
+
+
+DOORS: dict[str, Callable[[Path], Image.Image | None]] = {
+    "file": load_image,
+    "Pillow image": lambda file: load_image(Image.open(file, formats=("PNG",))),
+    "content": lambda file: open_image(file.read_bytes(), "it"),
+    "data URL": lambda file: from_data_url(data_url(file.read_bytes())),
+    "upload": lambda file: uploaded(str(file)),
+    "row of a bench": lambda file: pictures([Image.open(file, formats=("PNG",))])[0],
+    "training": lambda file: seen(next(rows(str(file), PICTURES)), {"type": "image", "image": file})["image"],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_transparent_image_is_white_at_every_door(tmp_path: Path, door: str) -> None:
+    Image.new("RGBA", (3, 2)).save(tmp_path / "a.png")
+    image = DOORS[door](tmp_path / "a.png")
+    assert image is not None and image.getcolors() == [(6, (255, 255, 255))]
+
+
+def test_unusable_image_of_a_bench_is_damaged_data() -> None:
+    with pytest.raises(DataUnavailable, match="0x5 pixels"):
+        pictures([Image.new("RGB", (0, 5))])
 
 
 # data: URLs

@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 
 from polydraft.core.errors import DataUnavailable, PromptError
-from polydraft.modalities.image_io import open_image
+from polydraft.modalities.image_io import open_image, upright_rgb
 
 Row = dict[str, Any]
 DIRECTLY = "Answer with the option's letter from the given choices directly."
@@ -88,12 +88,12 @@ def pictures(value: Any, folder: Path | None = None) -> list[Image.Image]:
         value = ast.literal_eval(value)
     if isinstance(value, (list, tuple)):
         return [picture for item in value for picture in pictures(item, folder)]
-    if isinstance(value, Image.Image):
-        return [value.convert("RGB")]
     if isinstance(value, dict):
         return pictures(value.get("bytes") or value.get("path"), folder)
-    said = f"a row's picture ({value[:40] if isinstance(value, str) else 'bytes'})"
+    said = f"a row's picture ({value[:40] if isinstance(value, str) else type(value).__name__})"
     try:
+        if isinstance(value, Image.Image):
+            return [upright_rgb(value, said)]
         return [open_image(value if isinstance(value, bytes) else found(str(value), folder), said)]
     except PromptError as error:
         raise DataUnavailable(str(error)) from error

@@ -21,8 +21,8 @@ from polydraft.apps.train.samples import TOGETHER
 from polydraft.core.errors import DataUnavailable, InvalidArgument, PromptError
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
-from polydraft.modalities.image_io import open_image
-from polydraft.modalities.vlm.conversation import conversation, opened
+from polydraft.modalities.image_io import load_image, open_image
+from polydraft.modalities.vlm.conversation import conversation
 
 HELD = 32  # held-out prompts at most
 MOST = 256  # tokens of an answer about a picture
@@ -154,7 +154,7 @@ def seen(row: Row, part: dict[str, Any]) -> dict[str, Any]:
         return part
     try:
         given = forms.located(row, part["image"])
-        return {"type": "image", "image": open_image(given, "it") if isinstance(given, bytes) else opened(given)}
+        return {"type": "image", "image": open_image(given, "it") if isinstance(given, bytes) else load_image(given)}
     except PromptError as error:
         reason = str(error).rstrip(".")
         raise row.wrong(f"has a picture that cannot be used ({reason})", "replace or remove it") from error

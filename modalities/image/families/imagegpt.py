@@ -87,7 +87,7 @@ class ImageGPT(PictureFamily):
 
     def begun(self, picture: Image.Image) -> Self:
         high, wide = self.grid
-        small = np.asarray(picture.convert("RGB").resize((wide, high), Image.Resampling.BILINEAR))
+        small = np.asarray(picture.resize((wide, high), Image.Resampling.BILINEAR))
         pixels = torch.from_numpy(small[: high // 2].reshape(-1, 3) / 127.5 - 1).float()
         other = self.at(self.grid)
         other.prime = tuple(torch.cdist(pixels, self.colours.cpu()).argmin(1).tolist())

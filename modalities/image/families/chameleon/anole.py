@@ -37,14 +37,14 @@ class Anole(Chameleon):
         self.grid = across, across
 
     def begun(self, picture: Image.Image) -> Self:
-        """The same with `picture` shown to it, its shorter side filled."""
+        """The same with the RGB `picture` shown to it, its shorter side filled."""
         if not hasattr(self.vq.encoder, "conv_in"):
             raise WeightsError(
                 f"the VQGAN of {self.card.name} has no encoder, so that no picture can be shown to it; "
                 f"convert the whole one of {vq.SOURCE}."
             )
         high, wide = (count * self.side for count in self.grid)
-        small = ImageOps.fit(picture.convert("RGB"), (wide, high), Image.Resampling.LANCZOS)
+        small = ImageOps.fit(picture, (wide, high), Image.Resampling.LANCZOS)
         pixels = torch.from_numpy(np.asarray(small) / 127.5 - 1).permute(2, 0, 1)[None]
         other = self.at(self.grid)
         with torch.inference_mode():

@@ -55,6 +55,12 @@ def test_a_picture_goes_on_from_the_upper_half_of_another(loaded: Loaded) -> Non
     assert pipe("x", seed=4).tokens.equal(whole.tokens), "what was asked once is forgotten"
 
 
+def test_transparent_prime_is_white(loaded: Loaded) -> None:
+    pipe = loaded("imagegpt")
+    begun = [pipe.run("x", prime=Image.new(mode, (8, 8), colour)).prompts for mode, colour in (("RGBA", 0), ("L", 255))]
+    assert begun[0][0].branches == begun[1][0].branches
+
+
 def test_others_go_on_from_nothing(loaded: Loaded) -> None:
     with pytest.raises(polydraft.InvalidArgument, match="tiny-janus begins every picture anew"):
         loaded("janus").run("a cat", prime=Image.new("RGB", (8, 8)))
