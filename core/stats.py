@@ -41,8 +41,8 @@ class Stopwatch:
 class DecodeStats:
     """Statistics of one row, or of a whole run (`sum` over rows for counts).
 
-    tokens: committed; target_passes: scored passes the rows took part in (prefill apart); drafted and accepted: nodes;
-    most_drafted: nodes of the largest draft.
+    tokens: committed, none of them behind the end of its row, whatever ended it; target_passes: scored passes the rows
+    took part in (prefill apart); drafted and accepted: nodes; most_drafted: nodes of the largest draft.
     accepted_at: how often depth i (from 1) was accepted. Seconds are wall time of the batch the row was in; where steps
     are replayed (`core.replay`) all of a step counts as scoring.
     """
@@ -106,6 +106,16 @@ class DecodeStats:
         self.tokens += tokens
         if accepted:
             self.accepted_at.update(range(1, accepted + 1))
+
+    def uncount(self, accepted: int, tokens: int, kept: int) -> None:
+        """Keep only the first `kept` of the `tokens` that the last pass of one row was counted with.
+
+        The pass itself and what it drafted stay counted: both were needed for the tokens that are kept.
+        """
+        kept_drafts = min(accepted, kept)
+        self.tokens -= tokens - kept
+        self.accepted -= accepted - kept_drafts
+        self.accepted_at -= Counter(range(kept_drafts + 1, accepted + 1))
 
     def time(self, watch: Stopwatch) -> None:
         """Take phase times over from the batch's watch; "rest" is committing, bookkeeping and events."""

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from polydraft.core.decode import Batch, Method, Request, Step, join, leave, start, step
 from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats, Stopwatch
+from polydraft.core.stopping import Stop, stop
 from polydraft.core.target import Prompt
 
 New = TypeVar("New")
@@ -84,15 +85,14 @@ class Run(ABC, Generic[New, Result]):
         self.begun += len(rows)
         self.live += len(rows)
 
-    def passed(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, str]:
+    def passed(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, Stop]:
         """A pass came to this: by prompt, how many tokens it had and which were committed, and which prompts ended.
 
-        Returns prompts that are to leave though the loop did not end them, each with its reason.
+        Returns prompts that end inside of what was committed, whether or not the loop ended them behind it.
         """
         self.passes += 1
-        self.live -= len(ended)
         stopped = self.take(committed, ended)
-        self.live -= len(stopped)
+        self.live -= len(ended | stopped.keys())
         return stopped
 
     def stats(self) -> list[DecodeStats]:
@@ -102,7 +102,7 @@ class Run(ABC, Generic[New, Result]):
         return [row.stats for row in self.rows]
 
     @abstractmethod
-    def take(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, str]:
+    def take(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, Stop]:
         """See `passed`."""
 
     @abstractmethod
@@ -158,24 +158,24 @@ class Driver:
         ended: dict[Run[Any, Any], set[int]] = {run: set() for run in committed}
         for id in made.ended:
             ended[owned[id][0]].add(owned[id][1])
-            self._forget(id)
+        stops: dict[int, Stop] = {}
         for run, rows in committed.items():
             run.watch.seconds += spent
             stopped = run.passed(rows, ended[run])
-            mine = {id: prompt for id, (owner, prompt) in owned.items() if owner is run}
-            self._leave({id: stopped[prompt] for id, prompt in mine.items() if prompt in stopped})
+            mine = {prompt: id for id, (owner, prompt) in owned.items() if owner is run}
+            stops.update((mine[prompt], end) for prompt, end in stopped.items())
+        made = stop(self.batch, made, stops)
+        for id in made.ended:
+            self._forget(id)
         return made
 
     def leave(self, run: Run[Any, Any], reason: str = "cancelled") -> None:
         """All rows of `run` leave."""
         mine = {id: reason for id, (owner, _) in self.owners.items() if owner is run}
-        self._leave(mine)
-        run.live -= len(mine)
-
-    def _leave(self, reasons: dict[int, str]) -> None:
-        leave(self.batch, reasons)
-        for id in reasons:
+        leave(self.batch, mine)
+        for id in mine:
             self._forget(id)
+        run.live -= len(mine)
 
     def _forget(self, id: int) -> None:
         del self.owners[id]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polydraft.core.decode import Method, Step
 from polydraft.core.stats import DecodeStats
+from polydraft.core.stopping import Stop
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.run import Run, Stream
@@ -79,7 +80,7 @@ class ImageRun(Run[ImageNews, ImageResult]):
         self.done, self.total = 0, self.committed_at.numel()
         self.due_at = [self.total * share // (partial_images + 1) for share in range(1, partial_images + 1)]
 
-    def take(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, str]:
+    def take(self, committed: dict[int, tuple[int, list[Any]]], ended: set[int]) -> dict[int, Stop]:
         for row, (had, tokens) in committed.items():
             places, made = self.pipe.placed(self.prompts[row], had, tokens)
             self.tokens[row, places] = made

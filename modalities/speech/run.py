@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polydraft.core.decode import Method, Step
 from polydraft.core.stats import DecodeStats
+from polydraft.core.stopping import Stop
 from polydraft.core.target import Prompt
 from polydraft.modalities.run import Run, Stream
 from polydraft.modalities.speech.family import Script, SoundStream, Voice
@@ -93,17 +94,26 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
         """Codes so far."""
         return sum(len(sentence.codes) for sentence in self.spoken)
 
-    def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, str]:
+    def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, Stop]:
         loops = {}
-        for place, (_, tokens) in committed.items():
+        for place, (had, tokens) in committed.items():
             sentence = self.spoken[place]
-            self.decoded[place] += tokens
             if place in ended:
                 sentence.finish = self.rows[place].finish
-            sentence.add(self.pipe.family.codes(torch.tensor(tokens, dtype=torch.long)), self.passes)
-            if sentence.finish == "loop" and place not in ended:
-                loops[place] = "loop"
+            num_kept = sentence.add(self.codes_of(tokens), self.passes)
+            if sentence.finish == "loop":
+                tokens = self.up_to_code(tokens, num_kept)
+                loops[place] = Stop("loop", had + len(tokens))
+            self.decoded[place] += tokens
         return loops
+
+    def codes_of(self, tokens: list[int]) -> Tensor:
+        """Return the codes among tokens."""
+        return self.pipe.family.codes(torch.tensor(tokens, dtype=torch.long))
+
+    def up_to_code(self, tokens: list[int], count: int) -> list[int]:
+        """Return tokens up to the one that is the last of `count` codes."""
+        return next(begun for end in range(len(tokens) + 1) if len(self.codes_of(begun := tokens[:end])) == count)
 
     def news(self) -> list[SpeechNews]:
         new = []

@@ -39,8 +39,8 @@ class Spoken:
     finish: str | None = None
     fed: int = 0
 
-    def add(self, codes: Tensor, count: int) -> None:
-        """Codes that pass `count` has committed; a loop ends the sentence where it is first seen."""
+    def add(self, codes: Tensor, count: int) -> int:
+        """Take codes that pass `count` has committed, up to where a loop is first seen, and return how many."""
         before, loop, period = len(self.codes), self.pace.loop, self.pace.period
         self.codes = torch.cat([self.codes, codes])
         for end in range(max(loop, before // period * period), len(self.codes) + 1, period):
@@ -48,7 +48,9 @@ class Spoken:
             if end > before and repeats(self.codes[end - loop : end], period):
                 self.codes, self.finish = self.codes[:end], "loop"
                 break
-        self.passes = torch.cat([self.passes, torch.full((len(self.codes) - before,), count)])
+        kept = len(self.codes) - before
+        self.passes = torch.cat([self.passes, torch.full((kept,), count)])
+        return kept
 
     def hear(self) -> Tensor:
         """New sound: all of it at the end of the sentence, before that when there is enough.

@@ -16,7 +16,8 @@ class ChatResult:
     all_tokens: `[T]` int64 of every row, its end included; all_passes: `[T]` int64, which target pass (from 1) had
     each of them; all_runs: what each pass added to the text. finish_reasons: "eos"; "stop" at a string that was to end
     the answer, which is in the tokens and not in the text; "length" where an answer was cut; "cancelled"; "impossible"
-    where nothing may follow, or the model's outputs are not finite.
+    where nothing may follow, or the model's outputs are not finite. Neither tokens nor statistics hold anything behind
+    the token that completes a stop string, and the reason is "stop" even where that token was the last one allowed.
     """
 
     texts: list[str]

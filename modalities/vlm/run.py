@@ -11,6 +11,7 @@ from torch import Tensor
 
 from polydraft.core.decode import Method, Step
 from polydraft.core.stats import DecodeStats
+from polydraft.core.stopping import Stop
 from polydraft.core.target import Prompt
 from polydraft.modalities.run import Run, Stream
 from polydraft.modalities.vlm.result import ChatResult
@@ -64,25 +65,20 @@ class ChatRun(Run[ChatNews, ChatResult]):
     ) -> None:  # fmt: skip
         super().__init__(method, prompts)
         self.pipe, self.notes = pipe, notes
-        self.spellings = [Spelling(pipe.words, stops) for _ in prompts]
+        self.spellings = [Spelling(pipe.words, stops, prompt.sampling.min_tokens) for prompt in prompts]
         self.committed_at: list[list[int]] = [[] for _ in prompts]
-        self.runs: list[list[str]] = [[] for _ in prompts]
         self.pieces = [""] * len(prompts)
-        self.ends: list[int | None] = [None] * len(prompts)  # tokens of answers that a string ended
         self.budget = sum(prompt.budget for prompt in prompts)
 
-    def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, str]:
+    def take(self, committed: dict[int, tuple[int, list[int]]], ended: set[int]) -> dict[int, Stop]:
         stopped = {}
-        for row, (_, tokens) in committed.items():
-            spelling, ids = self.spellings[row], self.rows[row].ids
-            if (end := spelling.end(ids)) is not None:
-                self.ends[row] = end
-                stopped[row] = "stop"
-            piece = spelling.piece(ids, row in ended or row in stopped)
-            self.committed_at[row] += [self.passes] * len(tokens)
-            self.runs[row].append(piece)
-            self.pieces[row] += piece
-        return {row: reason for row, reason in stopped.items() if row not in ended}
+        for row, (had, tokens) in committed.items():
+            spelling = self.spellings[row]
+            if (length := spelling.read(tokens)) is not None:
+                stopped[row] = Stop("stop", length)
+            self.committed_at[row] += [self.passes] * (spelling.num_read - had)
+            self.pieces[row] += spelling.piece(row in ended or row in stopped)
+        return stopped
 
     def news(self) -> list[ChatNews]:
         pieces, self.pieces = self.pieces, [""] * len(self.prompts)
@@ -91,17 +87,17 @@ class ChatRun(Run[ChatNews, ChatResult]):
     def result(self) -> ChatResult:
         """Answers, tokens and statistics of what was committed so far."""
         rows = self.stats()
-        texts = [spelling.text(row.ids) for spelling, row in zip(self.spellings, self.rows, strict=True)]
         return ChatResult(
-            texts, self.said([row.ids for row in self.rows]), self.said(self.committed_at),
-            [list(row) for row in self.runs],
+            [spelling.text for spelling in self.spellings], numbers([row.ids for row in self.rows]),
+            numbers(self.committed_at), [list(spelling.pieces) for spelling in self.spellings],
             DecodeStats.total(rows), rows, [row.finish for row in self.rows], [prompt.seed for prompt in self.prompts],
             self.pipe.card.name, self.method.name, self.notes,
         )  # fmt: skip
 
-    def said(self, rows: list[list[int]]) -> list[Tensor]:
-        """Numbers of every answer's tokens, as far as it goes."""
-        return [torch.tensor(row[:end], dtype=torch.long) for row, end in zip(rows, self.ends, strict=True)]
+
+def numbers(rows: list[list[int]]) -> list[Tensor]:
+    """Return every row as a tensor of whole numbers."""
+    return [torch.tensor(row, dtype=torch.long) for row in rows]
 
 
 class ChatStream(Stream[ChatRun], Iterator[ChatStep]):

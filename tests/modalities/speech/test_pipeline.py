@@ -10,6 +10,7 @@ import soundfile
 import torch
 
 from polydraft.core.errors import InvalidArgument, OutputUnwritable, PromptError, UnknownModel
+from polydraft.core.stopping import Stop
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.codecs.tiny import SAMPLES
 from polydraft.modalities.speech.family import Voice
@@ -75,6 +76,24 @@ def test_a_loop_ends_where_it_is_seen_whatever_the_passes(pipe: SpeechPipeline):
                 sentence.add(part, count)
         ends.add((len(sentence.codes), sentence.finish))
     assert ends == {(30 + pace.loop + -(30 + pace.loop) % pace.period, "loop")}
+
+
+def test_loop_counts_no_token_behind_it_whatever_the_passes(pipe: SpeechPipeline):
+    """Even in the pass that reaches the longest length, which would end the sentence behind the loop."""
+    codes, pace = [*range(30), *list(range(7)) * 40], Pace.of(pipe.family)
+    tokens = [code + pipe.family.code_offset for code in codes]
+    first_seen = 30 + pace.loop + -(30 + pace.loop) % pace.period
+    for size in (1, 7, len(tokens)):
+        run, stops = pipe.run("Yes."), {}
+        run.joined({0: run.rows[0]})
+        for had in range(0, len(tokens), size):
+            run.rows[0].finish = "length"
+            ended = {0} if had + size >= len(tokens) else set()
+            stops = run.passed({0: (had, tokens[had : had + size])}, ended)
+            if stops:
+                break
+        assert stops == {0: Stop("loop", first_seen)} and run.live == 0
+        assert run.spoken[0].finish == "loop" and run.decoded[0] == tokens[:first_seen]
 
 
 def test_no_loop_in_what_only_resembles_one(pipe: SpeechPipeline):

@@ -23,7 +23,6 @@ from polydraft.modalities.loading import card, load
 from polydraft.modalities.vlm import target as target_module
 from polydraft.modalities.vlm.conversation import conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline
-from polydraft.modalities.vlm.spelling import Spelling
 
 from .conftest import MAKERS, picture
 
@@ -92,15 +91,6 @@ def test_streamed_pieces_are_the_text(pipe_of):
     result = stream.result()
     assert pieces == result.texts == pipe(picture(60, 40), **asked).texts
     assert step.tokens_done == result.stats.tokens and step.text == step.pieces[0]
-
-
-def test_a_character_is_told_when_its_last_byte_is_there(pipe_of):
-    tokenizer = pipe_of("llava").processor.tokenizer
-    ids = tokenizer.encode("né 🐸!", add_special_tokens=False)
-    spelling = Spelling(tokenizer)
-    told = [spelling.piece(ids[: end + 1], end + 1 == len(ids)) for end in range(len(ids))]
-    assert "".join(told) == "né 🐸!" and told[1:3] == ["", "é"] and "\N{REPLACEMENT CHARACTER}" not in "".join(told)
-    assert Spelling(tokenizer).piece(ids[:2], True).endswith("\N{REPLACEMENT CHARACTER}")
 
 
 def test_a_string_ends_the_answer_and_is_not_in_it(pipe_of):
