@@ -53,7 +53,8 @@ def chat(
     question i gets seed + i, or the i-th of a list. None means the model's own default; temperature 0 is greedy.
     min_new_tokens: an answer cannot end before so many tokens; a stop string within them is text. max_pixels: pictures
     of more are made smaller, so that they take fewer positions; default: as large as the model's own processor lets
-    them be. stop: strings that end an answer, which is left without them. Raises a PolydraftError that says what to change.
+    them be. stop: strings that end an answer, which is left without them. Raises a PolydraftError that says what to
+    change.
     """
     check_asking(
         seed, max_new_tokens, min_new_tokens, stop, temperature=temperature, top_k=top_k, top_p=top_p,
