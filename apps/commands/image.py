@@ -103,7 +103,7 @@ def image(
 
         save_map(result, map_file)
     if result.ignored_words:
-        note(f"note: {result.model} does not know {', '.join(result.ignored_words)}; ignored")
+        note(f"note: {result.model} cannot draw {', '.join(result.ignored_words)}; the rest is drawn")
     if failed := result.finish_reasons.count("impossible"):
         note(f"note: {failed} of {len(result.images)} pictures could not go on, as outputs of the model are not finite")
     value = {"output": str(output)} | report(

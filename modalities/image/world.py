@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 
 from polydraft.core.errors import PromptError
+from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.base import PicturePipeline
 from polydraft.modalities.loading import ModelCard, read_weights
+from polydraft.modalities.world.words.parsing import KIND_OF
 
-LONGEST_PROMPT = 46  # words the model reads
+MISSPELT = 0.8  # of difflib's ratio, from which on a word was probably meant as another
 
 
 class WorldWords:
@@ -20,15 +22,19 @@ class WorldWords:
         self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
 
     def caption(self, text: str) -> tuple[str, list[str]]:
-        """What is read of a prompt, and the words that are not known; raises PromptError."""
-        words, unknown = self.world.normalise(text)
-        if not words:
+        """Return the caption that is drawn of a prompt, and the words of it that are not.
+
+        Raises:
+            PromptError: the prompt names no thing that the model can draw.
+        """
+        found = self.world.understand(text)
+        if not found.caption:
+            meant = next(filter(None, (did_you_mean(word, KIND_OF, MISSPELT) for word in found.ignored)), "")
             raise PromptError(
-                f"{self.name} knows no word of this prompt; `polydraft models {self.name}` lists what it can draw."
+                f"{self.name} can draw nothing that this prompt names{meant}; name one to three of its things, as in "
+                f"'two frogs on a blue background'; `polydraft models {self.name}` lists them."
             )
-        if len(words) > LONGEST_PROMPT:
-            raise PromptError(f"the prompt has {len(words)} words the model reads; use at most {LONGEST_PROMPT}.")
-        return " ".join(words), list(unknown)
+        return found.caption, list(found.ignored)
 
     def branches(self, caption: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Ids of both branches of guidance."""

@@ -22,6 +22,7 @@ from polydraft.modalities.world.painting.settings import SETTINGS
 from polydraft.modalities.world.scene import BACKGROUNDS, Composition, Scene, random_composition
 from polydraft.modalities.world.words import captions, parsing
 from polydraft.modalities.world.words.parsing import Parsed
+from polydraft.modalities.world.words.prompts import Understood, understand
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ class World:
     def normalise(self, caption: str) -> tuple[list[str], list[str]]:
         """Words that are known, in the grammar's spelling, and those that are not."""
         return parsing.normalise(caption, self.settings)
+
+    def understand(self, prompt: str) -> Understood:
+        """Return the caption that is drawn of a prompt, and what of it is not drawn."""
+        return understand(prompt, self.backgrounds)
 
     def parse(self, caption: str) -> Parsed:
         """What a freely written caption asks for."""

@@ -92,7 +92,7 @@ def shown(frame: Frame, prompt: str, given: dict[str, Any], grid: tuple[int, int
         return stage.stage(seen, counts.bars(now) + counts.facts(now), going=True), {}
     notes = {"prompt": prompt, "model": result.model, "method": result.method, "seed": str(result.seeds[0])}
     made = data_url(result.image, notes | {"software": "polydraft", "comment": "AI-generated picture"})
-    unknown = f"The model does not know {', '.join(result.ignored_words)}." if result.ignored_words else ""
+    unknown = f"Not drawn: {', '.join(result.ignored_words)}." if result.ignored_words else ""
     below = counts.bars(now) + counts.facts(now) + stage.notes([unknown]) + stage.actions(
         link("draw", {"prompt": prompt} | given),
         python("generate_image", [prompt], given, ".image.save('picture.png')"),

@@ -44,8 +44,13 @@ def plural(kind: str) -> str:
 def describe_group(group: Group, rng: np.random.Generator) -> str:
     count = COUNTS[group.count][rng.integers(len(COUNTS[group.count]))]
     size = SIZE_WORDS[group.size][rng.integers(2)] if group.size else ""
-    noun = group.kind if group.count == 1 else plural(group.kind)
-    return with_article(" ".join(filter(None, [count, size, noun])))
+    return named(count, size, group.kind, group.count)
+
+
+def named(number: str, size: str, kind: str, count: int) -> str:
+    """Return "two small frogs": words for a number and a size ("" for none), and the noun for `count` of a kind."""
+    noun = kind if count == 1 else plural(kind)
+    return with_article(" ".join(filter(None, [number, size, noun])))
 
 
 def with_article(phrase: str) -> str:

@@ -123,7 +123,13 @@ def setting_of(words: list[str], settings: Collection[str]) -> tuple[str | None,
 
 
 def background_index(words: list[str]) -> int | None:
-    """Which word names the background: the colour before "background", else after it, else after "on" or "against"."""
+    """Which word names the background; None where two different colours do."""
+    found = background_indices(words)
+    return found[0] if len({words[index] for index in found}) == 1 else None
+
+
+def background_indices(words: list[str]) -> list[int]:
+    """Return the colours before "background", else those after it, else those after "on" or "against"."""
     colours = [index for index, word in enumerate(words) if word in BACKGROUNDS]
 
     def before(index: int) -> str:
@@ -132,17 +138,18 @@ def background_index(words: list[str]) -> int | None:
     def beyond_article(index: int) -> str:
         return before(index - 1) if before(index) in ("a", "an", "the") else before(index)
 
+    def of_thing(index: int) -> bool:
+        return any(word in KIND_OF or word in SIZE_OF for word in words[index + 1 : index + 2])
+
     rules: tuple[Callable[[int], bool], ...] = (
         lambda index: words[index + 1 : index + 2] == ["background"],
         lambda index: before(index) == "background",
-        lambda index: beyond_article(index) in ("on", "against"),
+        lambda index: beyond_article(index) in ("on", "against") and not of_thing(index),  # unlike "on a blue cat"
     )
     for rule in rules:
-        found = [index for index in colours if rule(index)]
-        if found:
-            # two different backgrounds leave it open
-            return found[0] if len({words[index] for index in found}) == 1 else None
-    return None
+        if found := [index for index in colours if rule(index)]:
+            return found
+    return []
 
 
 def compose(words: list[str], at: int | None, background: str) -> Composition | None:

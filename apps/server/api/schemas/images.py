@@ -79,7 +79,7 @@ class ImageUsage(Told):
 
 
 class ImagesAnswer(Told):
-    """ignored_words: of the prompt, which the model does not know."""
+    """ignored_words: of the prompt, which are not drawn."""
 
     created: int
     model: str

@@ -1,10 +1,11 @@
 """LlamaGen's pictures: of a caption, read by flan-t5-xl, or of one of 1000 classes of ImageNet, said by its number.
 
 A caption is cleaned twice as PixArt's are (diffusers has that, and needs beautifulsoup4 and ftfy for it; without them
-it is put in lower case) and cut at 120 tokens. Published prompts are padded on the left up to 120 places, which nothing
-attends to; here they have no padding, since a prompt's places are all alike. Guidance leads away from the last of 120
-learned features, as many as the caption has, or from the class that is none. Makers: temperature 1; guidance 7.5 and
-the best 1000 codes for captions, 4 and the best 2000 for classes (autoregressive/sample/sample_t2i.py, sample_c2i.py).
+it is put in lower case) and may have 120 tokens; published code cuts longer ones. Published prompts are padded on the
+left up to 120 places, which nothing attends to; here they have no padding, since a prompt's places are all alike.
+Guidance leads away from the last of 120 learned features, as many as the caption has, or from the class that is none.
+Makers: temperature 1; guidance 7.5 and the best 1000 codes for captions, 4 and the best 2000 for classes
+(autoregressive/sample/sample_t2i.py, sample_c2i.py).
 """
 
 from __future__ import annotations
@@ -162,7 +163,9 @@ class OfCaptions(LlamaGen):
     def prompt(self, caption: str, negative: str) -> Branches:
         ids = self.text.ids(self.cleaned(self.text.plain(caption)), framed=True)
         most = self.shape.prompt
-        ids = ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]  # the end stays the end
+        if len(ids) > most:
+            name = self.card.name
+            raise PromptError(f"the prompt has {len(ids)} tokens and {name} reads at most {most}; shorten the prompt.")
         features = self.reader(input_ids=torch.tensor([ids], device=self.device)).last_hidden_state[0]
         none = tuple(range(most - len(ids), most))
         away = self.read(torch.tensor(none, device=self.device))

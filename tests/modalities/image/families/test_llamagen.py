@@ -196,13 +196,19 @@ def test_prompts_have_no_padding_and_lead_away_from_as_many_places(loaded: Loade
     (prompt,) = pipe.prompts_to_ids(["a Red cat"])
     assert prompt.branches[0][-1] == 1 and len(prompt.branches[0]) == 4, "the end of a text, in lower case"
     assert prompt.branches[1] == tuple(range(GEN_PLACES - 4, GEN_PLACES))
-    (long,) = pipe.prompts_to_ids(["a red cat " * 9])
-    assert len(long.branches[0]) == GEN_PLACES and long.branches[0][-1] == 1
     sampling = prompt.sampling
     assert (sampling.temperature, sampling.top_k, sampling.guidance_scale) == (1, 1000, 7.5)
     (label,) = loaded("llamagen_c2i").prompts_to_ids(["7"])
     assert label.branches == ((7,), (GEN_CLASSES,))
     assert (label.sampling.top_k, label.sampling.guidance_scale) == (2000, 4)
+
+
+def test_caption_longer_than_the_model_reads_is_refused(loaded: Loaded) -> None:
+    pipe = loaded("llamagen_t2i")
+    fits = "a red cat " * (GEN_PLACES // 3 - 1)
+    assert len(pipe.run(fits).prompts[0].branches[0]) <= GEN_PLACES
+    with pytest.raises(polydraft.PromptError, match=f"tokens and .* reads at most {GEN_PLACES}; shorten the prompt"):
+        pipe.run(fits * 2)
 
 
 @pytest.mark.parametrize("text", ["a red cat", "100", "-1", "7 8", "²"])
