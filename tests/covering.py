@@ -55,6 +55,7 @@ def shares(values: Iterable[Any], hosts: Iterable[Any]) -> list[Any]:
 
 
 def first(count: int, values: Iterable[Any]) -> list[Any]:
-    """`values`, of which those after the first `count` are for a thorough run."""
+    """Return `values`, single ones or tuples of several settings; those after `count` are for a thorough run."""
+    every = [value if isinstance(value, tuple) else (value,) for value in values]
     marks = [(), pytest.mark.thorough]
-    return [pytest.param(value, marks=marks[place >= count and not EVERY]) for place, value in enumerate(values)]
+    return [pytest.param(*each, marks=marks[index >= count and not EVERY]) for index, each in enumerate(every)]
