@@ -40,7 +40,7 @@ def system_error(error: BaseException, what: str) -> PolydraftError | None:
         error: what was caught; its causes are looked at too.
         what: what could not be done, as the start of the sentence.
     """
-    for cause in _chain(error):
+    for cause in chain_of(error):
         code = _errno_of(cause)
         if code == errno.ENOMEM:
             return OutOfMemory(f"{what} (out of memory); close other programs, or use a smaller model, batch or input.")
@@ -49,7 +49,7 @@ def system_error(error: BaseException, what: str) -> PolydraftError | None:
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain_of(error: BaseException) -> Iterator[BaseException]:
     """Yield `error` and what caused it, innermost last."""
     seen: set[int] = set()
     cause: BaseException | None = error

@@ -10,12 +10,16 @@ what `generate` does with the same file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.folders.fields import Range, check_fields
+from polydraft.core.folders.json_files import read_json
 from polydraft.core.law.constraints import Constraints
 
 WARPERS = ("temperature", "top_k", "top_p", "min_p")  # mean nothing where the makers decode greedily
@@ -30,6 +34,31 @@ OFF: dict[str, tuple[Any, ...]] = {  # fields that have no place in the law here
 OFF_SAMPLED: dict[str, tuple[Any, ...]] = {
     "typical_p": (None, 1.0), "epsilon_cutoff": (None, 0.0), "eta_cutoff": (None, 0.0), "top_h": (None,),
 }  # fmt: skip
+NONE = type(None)
+ID, NUMBER = Range(int, -math.inf), Range(float, -math.inf)  # ids outside the vocabulary say nothing
+IDS = (ID, list[int], NONE)
+TYPES: dict[str, Any] = {  # of fields that are followed, whatever they say
+    "do_sample": (bool, NONE), "temperature": (NUMBER, NONE), "top_k": (ID, NONE), "top_p": (NUMBER, NONE),
+    "min_p": (NUMBER, NONE), "repetition_penalty": (Range(float, 0), NONE), "eos_token_id": IDS,
+    "pad_token_id": IDS, "bos_token_id": IDS, "forced_eos_token_id": IDS, "suppress_tokens": (list[int], NONE),
+    "begin_suppress_tokens": (list[int], NONE), "bad_words_ids": (list[list[int]], NONE),
+    "no_repeat_ngram_size": (Range(int, 0), NONE),
+}  # fmt: skip
+RANGES: dict[str, Any] = {  # of those that a distribution is made with
+    "temperature": (Range(float, 0), NONE), "top_k": (Range(int, 0), NONE), "top_p": (Range(float, 0, 1), NONE),
+    "min_p": (Range(float, 0, 1), NONE),
+}  # fmt: skip
+FILE = "generation_config.json"
+
+
+def check_generation(folder: Path) -> None:
+    """Check the types and ranges of what a folder's generation_config.json says.
+
+    Raises:
+        WeightsError: names the field and what is allowed.
+    """
+    fields = read_json(folder / FILE)
+    check_fields(fields, TYPES | (RANGES if fields.get("do_sample") else {}), folder / FILE)
 
 
 def sampling(own: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,16 +10,16 @@ and refusing what is asked of it, takes JSON alone, so that weights of tens of G
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from polydraft.core.errors import UnknownModel, WeightsError
+from polydraft.core.folders.fields import check_fields
+from polydraft.core.folders.json_files import is_present, read_json
+from polydraft.core.folders.weight_files import open_tensors
 from polydraft.core.suggestions import did_you_mean
 from polydraft.core.system_errors import system_error
 
@@ -72,8 +72,9 @@ def manifest(
         return None
     if remote:
         folder = fetch(name, DESCRIPTIONS, published(name))
-    elif not any((folder / file).is_file() for file in ("config.json", PIPELINE)):
+    elif not any(is_present(folder / file) for file in ("config.json", PIPELINE)):
         return None
+    check_fields(said(folder / "config.json"), {"model_type": str}, folder / "config.json")
     for module in sorted(RECOGNISERS, key=lambda module: f".{modality}." not in module):
         recogniser = import_module(module)
         found: dict[str, Any] | None = recogniser.manifest(folder)
@@ -94,15 +95,7 @@ def manifest(
 
 def said(file: Path) -> dict[str, Any]:
     """What a JSON file of a model says; nothing where there is none."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise system_error(error, f"{file} cannot be read") or WeightsError(
-            f"{file} cannot be read as JSON ({error!s:.80}); download it again."
-        ) from error
-    if not isinstance(value, dict):
-        raise WeightsError(f"{file} holds a list or a value where settings are expected; download it again.")
-    return value
+    return read_json(file)
 
 
 def stored(folder: Path) -> dict[str, Path]:
@@ -112,7 +105,7 @@ def stored(folder: Path) -> dict[str, Path]:
         return {str(name): weight_file(folder, file) for name, file in index.items()}
     names: dict[str, Path] = {}
     for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, "pt") as opened:
+        with open_tensors(file) as opened:
             names |= dict.fromkeys(opened.keys(), file)
     return names
 
@@ -168,11 +161,22 @@ def refuse_pickles(place: Path) -> None:
     if {"adapter_config.json", "adapter_model.bin"} <= names and "adapter_model.safetensors" not in names:
         raise pickled(place / "adapter_model.bin")
     for index in (file for file in files if file.name.endswith(SHARD_INDEX)):
-        shards = said(index).get("weight_map")
-        for name in sorted({str(name) for name in shards.values()} if isinstance(shards, dict) else ()):
+        for name in sorted(shards_of(index)):
             weight_file(place, name)
     if place.is_dir() and (named := said(place / "config.json").get("transformers_weights")) is not None:
         weight_file(place, named, (".safetensors", SHARD_INDEX))
+
+
+def shards_of(index: Path) -> set[str]:
+    """Return the names of the files that an index of weights names.
+
+    Raises:
+        WeightsError: it names none.
+    """
+    shards = said(index).get("weight_map")
+    if not isinstance(shards, dict):
+        raise WeightsError(f"{index} has no weight_map, which names a file for every tensor; download it again.")
+    return {str(name) for name in shards.values()}
 
 
 def pickled(file: Path) -> WeightsError:

@@ -18,23 +18,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from polydraft.core.errors import (
     DeviceUnavailable,
     InvalidArgument,
-    PolydraftError,
     UnknownModel,
     UnsupportedMethod,
     WeightsError,
 )
 from polydraft.core.extras import missing, optional
+from polydraft.core.folders.door import read_model, reading
+from polydraft.core.folders.fields import check_fields
+from polydraft.core.folders.json_files import is_present
+from polydraft.core.folders.sizes import misfit
+from polydraft.core.folders.stamps import Stamp, stamp_of
 from polydraft.core.model.mapped import copy_mapped
 from polydraft.core.model.precision import fast_dtype
 from polydraft.core.suggestions import did_you_mean
 from polydraft.core.system_errors import system_error
-from polydraft.modalities.hub import Downloads, leads_out, refuse_pickles, said
+from polydraft.modalities.generation import check_generation
+from polydraft.modalities.hub import Downloads, refuse_pickles, said
+from polydraft.modalities.manifest import MANIFEST, manifest_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,12 +59,7 @@ FAMILY_PIPELINES = {  # of families that need one of their own
     "mar": ("polydraft.modalities.image.families.mar.pipeline", "MARPipeline"),
     "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
 }
-MANIFEST = "polydraft.json"
 T = TypeVar("T")
-UNREADABLE = (
-    SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, AssertionError,
-    MemoryError,
-)  # fmt: skip
 DeviceMap: TypeAlias = "str | dict[str, Any]"  # as transformers takes it, for a target over several devices
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
@@ -198,19 +198,21 @@ def card(name: str, codec: str | None = None, modality: str | None = None) -> Mo
 
     codec: see `load`; modality: what it is wanted for, where it could be of several.
     """
-    return _card(name, codec, modality, stamp(name))
+    return _card(name, codec, modality, stamp(name, codec))
 
 
 @lru_cache(maxsize=64)
-def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, ...]) -> ModelCard:
+def _card(name: str, codec: str | None, modality: str | None, stamp: Stamp) -> ModelCard:
     from polydraft.modalities import hub
 
     folder = folder_of(name)
-    if name and (folder / MANIFEST).is_file():
+    if name and is_present(folder / MANIFEST):
         if codec is not None:
             raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
         return ModelCard(folder.name, folder, manifest_of(folder))
-    if name and (found := hub.manifest(name, codec, modality)) is not None:
+    with reading("description", folder):
+        found = hub.manifest(name, codec, modality) if name else None
+    if found is not None:
         path, manifest, downloads = found
         return ModelCard(Path(name).resolve().name, path, manifest, downloads=downloads)
     if name:
@@ -224,29 +226,21 @@ def _card(name: str, codec: str | None, modality: str | None, stamp: tuple[int, 
     )
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """Return what a model's folder says of itself; raise WeightsError where it names parts outside of itself."""
-    manifest = said(folder / MANIFEST)
-    drafters = manifest.get("drafters")
-    parts = [manifest.get("target"), manifest.get("codec"), *(drafters.values() if isinstance(drafters, dict) else ())]
-    for part in filter(None, parts):
-        if leads_out(Path(str(part))):
-            raise WeightsError(
-                f"{folder / MANIFEST} names {str(part)!r:.80}, which lies elsewhere; put that folder into the model's."
-            )
-    return manifest
-
-
 def folder_of(name: str) -> Path:
     """The embedded model's folder of that name, or what `name` may be a path of."""
     folder = embedded() / name if name.isidentifier() or "/" not in name else Path(name)
-    return folder if (folder / MANIFEST).is_file() else Path(name)
+    return folder if is_present(folder / MANIFEST) else Path(name)
 
 
-def stamp(name: str) -> tuple[int, ...]:
-    """Another one whenever what a folder says of itself has been edited."""
-    files = (folder_of(name) / file for file in (MANIFEST, "config.json", "generation_config.json", "model_index.json"))
-    return tuple(file.stat().st_mtime_ns for file in files if file.is_file())
+def stamp(name: str, *beside: str | Path | None) -> Stamp:
+    """Return another value whenever a file of a model's folder, or of one beside it, has been changed.
+
+    Args:
+        name: a model's, as `card` takes it.
+        beside: other folders that it is loaded with; what is none says nothing.
+    """
+    others = [Path(other) for other in beside if other is not None]
+    return stamp_of(folder_of(name), *(other for other in others if other.is_dir()))
 
 
 def with_drafter(found: ModelCard, name: str) -> ModelCard:
@@ -258,14 +252,19 @@ def with_drafter(found: ModelCard, name: str) -> ModelCard:
     from polydraft.modalities import hub
 
     folder = hub.located(name, hub.DESCRIPTIONS)
-    if not (folder / "config.json").is_file():
+    if not is_present(folder / "config.json"):
         raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
-    made_by = str(said(folder / "config.json").get("model_type", ""))
+    settings = said(folder / "config.json")
+    check_fields(settings, {"model_type": str}, folder / "config.json")
+    hub.refuse_pickles(folder)
+    made_by = settings.get("model_type", "")
     if made_by.startswith("polydraft-"):
         kind = made_by.removeprefix("polydraft-")
     else:
         folder = hub.located(name, hub.FILES)
-        kind = "eagle" if read_weights("drafter", folder, lambda: published.found(folder)) else "lm"
+        kind = "eagle" if published.found(folder) else "lm"
+        if kind == "lm" and not made_by:
+            raise WeightsError(f"{folder / 'config.json'} has no model_type; download it again.")
     readers = found.registry.readers(kind)
     if readers:
         folder = hub.located(name, hub.FILES)
@@ -308,9 +307,10 @@ def load(
     ).fetched()  # fmt: skip
     module, pipeline = found.pipeline
     where = resolve_device(device)
-    with optional(f"model {found.name!r}"):
+    with optional(f"model {found.name!r}"), reading("model", found.path):
         make = getattr(import_module(module), pipeline)
         pipe = make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
+        pipe.check_settings()
         if drafter is not None:  # one that cannot draft is refused now
             pipe.load_drafter(found.registry.drafters[found.defaults["method"]].kind)
         return pipe
@@ -381,23 +381,36 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:
-    """Run `read`; whatever is wrong with a weight file becomes one typed sentence.
+    """Run `read`; whatever is wrong with the folder becomes one typed sentence.
 
     A model that it returns, or a pipeline of diffusers, holds nothing of the file afterwards.
     """
-    try:
+    with reading(what, folder):
         made = read()
         parts = getattr(made, "components", {}).values() if not isinstance(made, nn.Module) else [made]
         copy_mapped(*(part for part in parts if isinstance(part, nn.Module)))
         return made
-    except PolydraftError:
-        raise
-    except UNREADABLE as error:
-        reason = str(error).strip().splitlines()[-1][:160] if str(error).strip() else type(error).__name__
-        raise system_error(error, f"the {what} in {folder} cannot be loaded") or WeightsError(
-            f"the {what} in {folder} cannot be loaded ({reason.strip()}); "
-            "the files are damaged or of another model, install them again."
-        ) from error
+
+
+def check_report(folder: Path, report: dict[str, Any], unread: tuple[str, ...] = ()) -> None:
+    """Check what transformers says of the tensors it met.
+
+    Args:
+        folder: holds the weights.
+        report: its `output_loading_info`.
+        unread: ends of names of tensors that the files may have beside.
+
+    Raises:
+        WeightsError: one is missing, too many, or of another shape.
+    """
+    many = {key: (None, None) for key in report.get("unexpected_keys", ()) if not key.endswith(unread)}
+    few = dict.fromkeys(report.get("missing_keys", ()), ((), None))
+    other = {key: (wanted, found) for key, found, wanted in report.get("mismatched_keys", ())}
+    wrong: dict[str, tuple[Any, Any]] = many | few | other
+    if wrong:
+        name = min(wrong)
+        wanted, found = wrong[name]
+        raise WeightsError(misfit(folder, len(wrong), name, found, wanted))
 
 
 def causal_lm(
@@ -423,6 +436,7 @@ def pretrained(
     from transformers.utils.import_utils import is_accelerate_available
 
     refuse_pickles(folder)
+    check_generation(folder)
     logging.disable_progress_bar()
     check_device_map(device_map)
     quantised = said(folder / "config.json").get("quantization_config")
@@ -430,15 +444,12 @@ def pretrained(
         device_map = {"": device}
 
     def read() -> PreTrainedModel:
-        loaded: Any = auto.from_pretrained(
-            folder, dtype="auto" if quantised else dtype, device_map=device_map, use_safetensors=True,
-            local_files_only=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
+        loaded: Any = read_model(
+            "weights", auto, folder, dtype="auto" if quantised else dtype, device_map=device_map,
+            output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
         model, report = loaded
-        wrong = [key for key in report["unexpected_keys"] if not key.endswith(unread)]
-        wrong += [key for part in ("missing_keys", "mismatched_keys") for key in report[part]]
-        if wrong:
-            raise ValueError(f"{len(wrong)} tensors do not fit, the first is {sorted(map(str, wrong))[0]}")
+        check_report(folder, report, unread)
         if dtype is torch.float64:  # in which transformers' products of experts are not to be had
             model.set_experts_implementation("eager")
         if quantised:  # where its quantiser put it; some finish what they do in a first pass
@@ -453,11 +464,12 @@ def pretrained(
     except ImportError as error:
         how = quantised.get("quant_method", "quantised") if isinstance(quantised, dict) else "another way"
         raise WeightsError(
-            f"the weights in {folder} are stored {how}, which needs another package: {first_line(error)}; install it, "
+            f"the weights in {folder} are stored {how}, which needs another package: {cause_of(error)}; install it, "
             "or load the model as it was before."
         ) from error
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, short and without a full stop."""
-    return str(error).strip().partition("\n")[0].rstrip(".")[:200] or type(error).__name__
+def cause_of(error: ImportError) -> str:
+    """What the library that wanted a package says, in its first line."""
+    told = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
+    return told[:200] or type(error).__name__

@@ -155,6 +155,12 @@ class Pipeline(ABC):
             own["repetition_aware"] = RepetitionAware(**own["repetition_aware"])
         return Sampling(**own | {name: value for name, value in asked.items() if value is not None})
 
+    def check_settings(self) -> None:
+        """Check what the folder says of generation, so that no request is the first to learn that it is wrong."""
+        self.sampling()
+        if hasattr(self.target_model, "generation_config"):
+            self.sampler  # noqa: B018 (it is made once, here)
+
     def method(self, choice: Choice, guided: bool = False) -> Method:
         """Everything `decode` needs but prompts; guided: whether any of them is.
 

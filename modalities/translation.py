@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.drafters.network.lm import Translation
+from polydraft.core.folders.door import read_pretrained
 from polydraft.modalities.loading import read_weights
 
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json")
@@ -31,7 +32,7 @@ def between(words: Any, folder: Path, size: int, own: int) -> Translation | None
 def tokenizer_of(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return read_pretrained("tokenizer", AutoTokenizer, folder)
 
 
 def by_words(words: Any, own_words: Any, size: int, own: int) -> Translation:

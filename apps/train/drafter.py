@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from polydraft.apps.commands.shared.terminal import note
@@ -31,6 +30,7 @@ from polydraft.apps.train.own.lessons import OwnLessons, asks
 from polydraft.apps.train.samples import TOGETHER, Samples
 from polydraft.apps.train.trial import tried
 from polydraft.core.errors import DataUnavailable, InvalidArgument, UnsupportedMethod
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.methods.registry import parse
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.training import parallel
@@ -105,7 +105,7 @@ def run(
         if words is not None:
             student.guess_only(drawn.most_said(words))
         if start:
-            student.load_state_dict(load_file(start / "model.safetensors"))
+            student.load_state_dict(read_tensors(start / "model.safetensors"))
         count = rows_of_a_step(drawn, model.vocab, getattr(student, "places", 0), rows or ROWS)
         # what the target saw behind a row's own prompt is not what it sees behind the blank one
         with drawn.remembering(cache * 1e9 if recipe.on_law and not lessons.blank else 0):

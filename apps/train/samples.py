@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from polydraft.core.decode import Method
+from polydraft.core.folders.weight_files import open_tensors
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.core.tokens import among
 from polydraft.core.training.distill import collect
@@ -75,7 +75,7 @@ class Samples:
 
     def take(self, file: Path) -> None:
         """Know the rows of `file`."""
-        with safe_open(file, framework="pt") as stored:
+        with open_tensors(file) as stored:
             for row in range(len([key for key in stored.keys() if key.endswith(".prompt")])):  # noqa: SIM118
                 self.rows.append((file.stem, row))
                 self.outputs.append(stored.get_tensor(f"{row}.output").long())
@@ -106,14 +106,14 @@ class Samples:
     def stored(self, row: int, inputs: bool) -> dict[str, Tensor]:
         """The prompt of a row and, if asked, what else the target reads with it."""
         file, place = self.rows[row]
-        with safe_open(self.folder / f"{file}.safetensors", framework="pt") as stored:
+        with open_tensors(self.folder / f"{file}.safetensors") as stored:
             keys = [key for key in stored.keys() if key.startswith(f"{place}.")]  # noqa: SIM118
             wanted = [key for key in keys if key.endswith(".prompt") or (inputs and ".input." in key)]
             return {key.rpartition(".")[2]: stored.get_tensor(key) for key in wanted}
 
     def remembered(self, row: int) -> tuple[Tensor, Tensor]:
         """What the target saw in a row, `[L, D]` each."""
-        with safe_open(self.place(row), framework="pt") as stored:
+        with open_tensors(self.place(row)) as stored:
             return stored.get_tensor("features"), stored.get_tensor("embeddings")
 
     def place(self, row: int) -> Path:

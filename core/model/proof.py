@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.draft import Draft
-from polydraft.core.errors import PolydraftError, UnsupportedModel
+from polydraft.core.errors import PolydraftError, UnsupportedModel, WeightsError
 from polydraft.core.model.attention import views_alike
 from polydraft.core.model.threads import limited
 from polydraft.core.state import State
@@ -60,6 +60,8 @@ def check(target: CausalTarget, prompts: Sequence[Prompt] = ()) -> None:
         apart = distances(target, [*texts(target, range(len(LENGTHS))), *prompts])
     except UnsupportedModel:
         raise
+    except WeightsError as error:  # of a family that nobody knows, and no fault of its files
+        raise no_target(target.model, error.__cause__ or error) from error
     except FAILURES as error:
         raise no_target(target.model, error) from error
     experts = any("expert" in key for key in target.config.to_dict())  # near ties between experts flip in 16 bits
@@ -71,7 +73,7 @@ def check(target: CausalTarget, prompts: Sequence[Prompt] = ()) -> None:
             )
 
 
-def no_target(model: PreTrainedModel, error: Exception) -> PolydraftError:
+def no_target(model: PreTrainedModel, error: BaseException) -> PolydraftError:
     """Return why `model` is none."""
     name, reason = type(model).__name__, str(error).strip().partition("\n")[0].rstrip(".")[:120]
     return system_error(error, f"{name} cannot be run") or UnsupportedModel(

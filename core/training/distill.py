@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -25,6 +24,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig,
 
 from polydraft.core.decode import Method, decode, start
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
+from polydraft.core.folders.door import reading
+from polydraft.core.folders.weight_files import open_tensors
 from polydraft.core.model.kernels import weight_of
 from polydraft.core.model.precision import mixed
 from polydraft.core.system_errors import system_error
@@ -149,7 +150,7 @@ def resume(folder: Path, student: Any, optimiser: torch.optim.Optimizer) -> tupl
     state: dict[int, dict[str, Tensor]] = {}
     best: dict[str, Tensor] = {}
     masters = dict(student.named_parameters())
-    with safe_open(folder / STATE, framework="pt") as stored:
+    with reading("run", folder), open_tensors(folder / STATE) as stored:
         shapes = {key: stored.get_slice(key).get_shape() for key in stored.keys()}  # noqa: SIM118 - it is no mapping
         if any(shapes.get(f"master.{name}") != list(weight.shape) for name, weight in masters.items()):
             raise InvalidArgument(f"{folder} holds a run that trained something else; give another folder.")

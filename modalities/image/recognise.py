@@ -12,8 +12,9 @@ from polydraft.core.errors import WeightsError
 from polydraft.modalities.hub import PIPELINE, said, stored
 from polydraft.modalities.image.catalogue import CODES, PUBLISHED
 from polydraft.modalities.image.families.mar.config import MODEL_TYPE as MAR
-from polydraft.modalities.image.families.mar.config import SCALES, SIZES, MARConfig
-from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE, NextStepConfig
+from polydraft.modalities.image.families.mar.config import SCALES, SIZES, read_config
+from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, MODEL_TYPE, PICKLE
+from polydraft.modalities.image.families.nextstep.config import read_config as read_nextstep
 
 # what `model_type` says, and what people say
 MARKS = {MODEL_TYPE: "NextStep-1 and NextStep-1.1", MAR: "MAR as `polydraft convert mar` leaves it"}
@@ -38,7 +39,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
     fields = said(folder / "config.json")
     kind = piped(folder) or kind_of(folder, fields)
     if kind == MAR:
-        return mar(folder, fields)
+        return mar(folder)
     if kind in CODES:
         family = CODES[kind]
         if family.pipeline and not piped(folder):
@@ -54,7 +55,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         }  # fmt: skip
     if kind != MODEL_TYPE:
         return None
-    release = NextStepConfig.read(fields).release
+    release = read_nextstep(folder).release
     return {
         "format": 1, "modality": "image", "tokens": "latents", "family": MODEL_TYPE, "drafters": {}, "codec": "vae",
         "defaults": {"method": METHODS[release], "temperature": 1.0, "guidance_scale": 7.5},
@@ -69,13 +70,9 @@ def piped(folder: Path) -> str | None:
     return next((kind for kind, family in CODES.items() if name and family.pipeline == name), None)
 
 
-def mar(folder: Path, fields: dict[str, Any]) -> dict[str, Any]:
+def mar(folder: Path) -> dict[str, Any]:
     """The card of a MAR; its makers draw in 64 sets where speed counts, in 256 where nothing else does."""
-    try:
-        config = MARConfig(**fields)
-    except TypeError as error:
-        file = folder / "config.json"
-        raise WeightsError(f"{file} is no MAR's; convert it again with `polydraft convert mar`.") from error
+    config = read_config(folder)
     name = next((name for name, published in SIZES.items() if published == config), "MAR")
     return {
         "format": 1, "modality": "image", "tokens": "latents", "family": "mar", "drafters": {}, "codec": "vae",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.output import write_tensors
 from polydraft.modalities.world.glyphs import KINDS
 
@@ -32,7 +32,7 @@ def load(folder: Path, codes: int) -> Tensor | None:
     """What `save` wrote of so many codes; None where nobody looked. Raises WeightsError for another world's table."""
     if not (folder / FILE).exists():
         return None
-    found = load_file(folder / FILE)
+    found = read_tensors(folder / FILE)
     shows = torch.from_numpy(np.unpackbits(found["bits"].numpy(), axis=1, count=int(found["codes"]))).bool()
     if shows.shape != (1 + len(KINDS), codes) or not shows.any(1).all():
         raise WeightsError(

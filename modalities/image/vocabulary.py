@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
+from polydraft.core.folders.door import read_tokenizer
 from polydraft.modalities.image import plan
 from polydraft.modalities.world.words.captions import synonyms
 from polydraft.modalities.world.worlds import World
@@ -38,7 +39,8 @@ def of_pictures(world: World) -> Tokenizer:
 
 
 def load(folder: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made: Tokenizer = read_tokenizer(folder / "tokenizer.json")
+    return made
 
 
 def code_offset(tokenizer: Tokenizer) -> int:

@@ -12,14 +12,17 @@ while it learns, one fixed field when it is used, so that the same codes are alw
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from polydraft.core.folders.fields import settings_of
+from polydraft.core.folders.json_files import read_settings
+from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
+from polydraft.core.folders.weight_files import read_tensors
 
 BEGIN = 0.1  # deviation of the weights noise begins with; at zero they have no gradient on average, and learn nothing
 
@@ -124,9 +127,12 @@ class VQTokenizer(nn.Module):
     @staticmethod
     def from_folder(folder: Path) -> VQTokenizer:
         """The tokenizer saved in `folder` (config.json, model.safetensors)."""
-        fields = json.loads((folder / "config.json").read_text())
-        tokenizer = VQTokenizer(VQConfig(**fields))
-        tokenizer.load_state_dict(load_file(folder / "model.safetensors"))
+        check_layers(folder)
+        config = settings_of(VQConfig, read_settings(folder / CONFIG), folder / CONFIG)
+        weights = read_tensors(folder / WEIGHTS)
+        check_tensors(lambda: VQTokenizer(config), weights, folder / WEIGHTS)
+        tokenizer = VQTokenizer(config)
+        tokenizer.load_state_dict(weights)
         return tokenizer
 
     @property

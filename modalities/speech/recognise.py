@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import UnsupportedModel
+from polydraft.core.folders.json_files import is_present, read_text
 from polydraft.modalities.hub import said
 
 MARKS = {  # tokens that no other family has together
@@ -57,9 +58,9 @@ def manifest(folder: Path) -> dict[str, Any] | None:
             f"draft is never exactly the frame it stands for; use one of {', '.join(MARKS)}."
         )
     tokenizer = folder / "tokenizer.json"
-    if not tokenizer.is_file():
+    if not is_present(tokenizer):
         return None
-    text = tokenizer.read_text(encoding="utf-8")
+    text = read_text(tokenizer)
     for family, marks in MARKS.items():
         if all(f'"{mark}"' in text for mark in marks):
             return {

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from polydraft.core.folders.door import read_tokenizer
+
 PAD, START, END = 0, 1, 2
 SPECIALS = ("<|pad|>", "<|speech_start|>", "<|speech_end|>")
 ALIGNED = 64  # rows of an embedding start at multiples of this: aligned rows multiply faster
@@ -34,7 +36,8 @@ def build(voices: list[str], symbols: list[str], codes: int) -> Tokenizer:
 
 
 def load(folder: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made: Tokenizer = read_tokenizer(folder / "tokenizer.json")
+    return made
 
 
 def id_of(tokenizer: Tokenizer, name: str) -> int:

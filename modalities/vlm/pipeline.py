@@ -21,6 +21,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedModel, WeightsError
+from polydraft.core.folders.door import read_pretrained
+from polydraft.core.folders.faults import first_line
+from polydraft.core.folders.stamps import Stamp
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.model.network import nearness
 from polydraft.core.target import Prompt
@@ -30,12 +33,14 @@ from polydraft.modalities.loading import ModelCard, check_method, load, pretrain
 from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
 from polydraft.modalities.vlm.conversation import Conversation, conversations
 from polydraft.modalities.vlm.domain import notes
-from polydraft.modalities.vlm.processor import SAFELY, load_processor
+from polydraft.modalities.vlm.processor import SAID_IN, load_processor
 from polydraft.modalities.vlm.reading import Reader
 from polydraft.modalities.vlm.recognise import MARKS, NO_SINGLE_PATCH
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.run import ChatRun, ChatStep, ChatStream, OnStep
 from polydraft.modalities.vlm.target import VisionTarget, image_token_ids, target_of
+
+UNFIT = (TypeError, AttributeError, LookupError, ArithmeticError)  # of settings, whatever the picture
 
 
 def chat(
@@ -69,7 +74,7 @@ def chat(
 
 
 @lru_cache(maxsize=1)
-def _cached_pipeline(model: str, device: str, dtype: str, stamp: tuple[int, ...]) -> VLMPipeline:
+def _cached_pipeline(model: str, device: str, dtype: str, stamp: Stamp) -> VLMPipeline:
     return load(model, device=device, dtype=dtype, modality="vlm")
 
 
@@ -129,8 +134,13 @@ class VLMPipeline(Pipeline):
             return
         try:
             ids, _ = self.reader.read(conversations(Image.new("RGB", (64, 64)), "What is this?", None)[0])
-        except PromptError:  # which every question about a picture would be told
-            return
+        except PromptError as error:
+            if isinstance(error.__cause__, UNFIT):
+                raise WeightsError(
+                    f"the processor of {self.card.name} cannot read any picture ({first_line(error.__cause__)}); a "
+                    f"field of {' or '.join(SAID_IN)} is wrong or missing, download them again."
+                ) from error
+            return  # every question about a picture would be told the same
         if mark not in ids:
             written = getattr(self.processor, "image_token", "the mark of a picture")
             raise WeightsError(
@@ -141,7 +151,7 @@ class VLMPipeline(Pipeline):
     def read_target(self, folder: Path) -> PreTrainedModel:
         from transformers import AutoConfig, AutoModelForImageTextToText
 
-        config = read_weights("configuration", folder, lambda: AutoConfig.from_pretrained(folder, **SAFELY))
+        config = read_pretrained("configuration", AutoConfig, folder)
         if config.is_encoder_decoder:
             raise UnsupportedModel(
                 f"{self.card.name} has an encoder beside its decoder, and polydraft drafts for decoders alone; use one "

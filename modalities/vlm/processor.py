@@ -7,6 +7,7 @@ depend on what else is installed.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,30 @@ from transformers.models.auto.auto_mappings import PROCESSOR_MAPPING_NAMES
 from transformers.processing_utils import ProcessorMixin
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.folders.door import read_pretrained
+from polydraft.core.folders.fields import Range, check_fields
+from polydraft.core.folders.json_files import is_present
 from polydraft.modalities.hub import said
 from polydraft.modalities.vlm.image_bounds import bounded
 
+PREPROCESSOR = "preprocessor_config.json"
 SAID_IN = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+
+NONE = type(None)
+FLAG, COUNT, SIZE = (bool, NONE), (Range(int, 0), NONE), (Range(int, 1), list[int], dict, NONE)
+NUMBERS, TOKEN = (Range(float, -math.inf), list[float], NONE), (str, dict, NONE)
+FIELDS: dict[str, Any] = {  # of any of these files, as far as processors have them in common
+    "processor_class": (str, NONE), "image_processor_type": (str, NONE), "tokenizer_class": (str, NONE),
+    "do_resize": FLAG, "do_rescale": FLAG, "do_normalize": FLAG, "do_center_crop": FLAG, "do_convert_rgb": FLAG,
+    "do_pad": FLAG, "do_image_splitting": FLAG, "size": SIZE, "crop_size": SIZE, "image_mean": NUMBERS,
+    "image_std": NUMBERS, "rescale_factor": NUMBERS, "patch_size": SIZE, "merge_size": (Range(int, 1), NONE),
+    "temporal_patch_size": (Range(int, 1), NONE), "min_pixels": COUNT, "max_pixels": COUNT,
+    "num_additional_image_tokens": COUNT, "image_seq_len": COUNT, "image_seq_length": COUNT,
+    "spatial_merge_size": (Range(int, 1), NONE), "vision_feature_select_strategy": (str, NONE),
+    "image_grid_pinpoints": (list[list[int]], NONE), "bos_token": TOKEN, "eos_token": TOKEN, "pad_token": TOKEN,
+    "unk_token": TOKEN, "model_max_length": (Range(float, 0), NONE), "extra_special_tokens": (dict, list, NONE),
+    "added_tokens_decoder": (dict, NONE), "padding_side": (str, NONE), "chat_template": (str, dict, list, NONE),
+}  # fmt: skip
 
 
 class PixtralProcessor(ProcessorMixin):
@@ -47,11 +68,12 @@ class PixtralProcessor(ProcessorMixin):
 
 def load_processor(folder: Path, model_type: str) -> Any:
     """The processor of the model in `folder`; raises what transformers raises."""
+    for file in SAID_IN:
+        check_fields(said(folder / file), FIELDS, folder / file)
+    if not is_present(folder / PREPROCESSOR) and "image_processor" not in said(folder / SAID_IN[0]):
+        raise WeightsError(f"{folder} has no {PREPROCESSOR}, which says how pictures are prepared; download it.")
     name = next(filter(None, (said(folder / file).get("processor_class") for file in SAID_IN)), None)
-    return still(name or str(PROCESSOR_MAPPING_NAMES.get(model_type)), folder).from_pretrained(folder, **SAFELY)
-
-
-SAFELY: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    return read_pretrained("processor", still(name or str(PROCESSOR_MAPPING_NAMES.get(model_type)), folder), folder)
 
 
 def still(name: str, folder: Path) -> Any:
@@ -73,9 +95,10 @@ def still(name: str, folder: Path) -> Any:
 
         @classmethod
         def _get_arguments_from_pretrained(cls, folder: Any, processor_dict: Any = None, **others: Any) -> list[Any]:
+            images = read_pretrained("image processor", AutoImageProcessor, folder, backend="pil")
             parts = {
-                "image_processor": bounded(AutoImageProcessor.from_pretrained(folder, backend="pil", **SAFELY)),
-                "tokenizer": AutoTokenizer.from_pretrained(folder, **SAFELY),
+                "image_processor": bounded(images),
+                "tokenizer": read_pretrained("tokenizer", AutoTokenizer, folder),
                 "video_processor": None,
             }
             return [parts[part] for part in cls.get_attributes()]

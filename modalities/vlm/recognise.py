@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polydraft.core.errors import UnsupportedModel
-from polydraft.modalities.generation import sampling
+from polydraft.modalities.generation import check_generation, sampling
 from polydraft.modalities.hub import said
 
 MARKS = {  # what `model_type` says, and what people say; Pixtral is a LLaVA with another tower
@@ -42,6 +42,7 @@ def manifest(folder: Path) -> dict[str, Any] | None:
         raise UnsupportedModel(f"{folder} is a {family!r}, which {REFUSED[family]}; use one of {', '.join(MARKS)}.")
     if family not in MARKS and not loads(family):
         return None
+    check_generation(folder)
     own = sampling(said(folder / "generation_config.json"))
     return {
         "format": 1, "modality": "vlm", "family": family, "drafters": {}, "defaults": {"method": "pld"} | own,

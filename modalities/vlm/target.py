@@ -7,7 +7,8 @@ joined there, and what follows is text: the decoder scores drafts as any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,10 +17,14 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
+from polydraft.core.errors import PolydraftError, WeightsError
+from polydraft.core.folders.faults import first_line
 from polydraft.core.model.cache import SlotCache, over
 from polydraft.core.state import State
+from polydraft.core.system_errors import system_error
 from polydraft.core.target import CausalTarget, Prefill, Prompt
 
+FAILURES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError)
 PER_TOKEN = ("token_type_ids", "mm_token_type_ids")  # inputs of the text; all others are of the pictures
 
 
@@ -87,7 +92,8 @@ class VisionTarget(CausalTarget):
         own = DynamicCache()  # without a configuration it forgets nothing, layers that slide included
         try:
             model = self.model.base_model
-            output = model(input_ids=ids[None], **over(own, model), use_cache=True, **inputs)
+            with agreeing():
+                output = model(input_ids=ids[None], **over(own, model), use_cache=True, **inputs)
         finally:
             hook.remove()
         cache.adopt(row, own)
@@ -98,7 +104,8 @@ class VisionTarget(CausalTarget):
         for others, output in known:
             if pictures.keys() == others.keys() and all(torch.equal(pictures[name], others[name]) for name in others):
                 return output
-        known.append((pictures, self.model.base_model.get_image_features(**pictures, return_dict=True)))
+        with agreeing():
+            known.append((pictures, self.model.base_model.get_image_features(**pictures, return_dict=True)))
         return known[-1][1]
 
     def at_home(self, value: Tensor) -> Tensor:
@@ -122,6 +129,24 @@ class GridTarget(VisionTarget):
         )
         shift += ahead[0]
         return {"position_ids": positions}
+
+
+@contextmanager
+def agreeing() -> Iterator[None]:
+    """Say so where a model refuses what its own processor prepared.
+
+    Raises:
+        WeightsError: pictures are of another size, or their positions are not as many as the model makes of them.
+    """
+    try:
+        yield
+    except FAILURES as error:
+        if isinstance(error, PolydraftError) or system_error(error, "the prompt cannot be read"):
+            raise
+        raise WeightsError(
+            f"the model cannot read a prompt as its processor prepares it ({first_line(error)}); a field of its "
+            "config.json, preprocessor_config.json or processor_config.json is wrong, download them again."
+        ) from error
 
 
 def target_of(model: PreTrainedModel, **options: Any) -> VisionTarget:

@@ -81,14 +81,14 @@ def test_system_error_other_fault_is_none(error: Exception) -> None:
     assert system_error(error, "it cannot be read") is None
 
 
-BROAD = {"OSError", "RuntimeError", "MemoryError", "Exception", "BaseException", "UNREADABLE"}
+BROAD = {"OSError", "RuntimeError", "MemoryError", "Exception", "BaseException"}
 QUOTES = {"OutputUnwritable", "unusable"}  # say in the system's own words why
 
 
 def renamed(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield line and name of the errors that a broad `except` raises without asking whether the machine lacks a thing.
 
-    `unreadable` asks for all images.
+    `unreadable` asks for all images, `folder_error` for all folders.
     """
     for handler in ast.walk(tree):
         if not isinstance(handler, ast.ExceptHandler) or handler.type is None:
@@ -96,7 +96,7 @@ def renamed(tree: ast.AST) -> Iterator[tuple[int, str]]:
         if not BROAD & {name.id for name in ast.walk(handler.type) if isinstance(name, ast.Name)}:
             continue
         called = [part for part in ast.walk(handler) if isinstance(part, ast.Call)]
-        if {"system_error", "unreadable"} & {ast.unparse(call.func) for call in called}:
+        if {"system_error", "unreadable", "folder_error"} & {ast.unparse(call.func) for call in called}:
             continue
         raised = [part for part in ast.walk(handler) if isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call)]
         names = [(part.lineno, ast.unparse(part.exc.func)) for part in raised]  # type: ignore[union-attr]

@@ -33,6 +33,7 @@ from polydraft.apps.bench.service.asking import AGAIN, PATHS, ask, body
 from polydraft.apps.bench.service.load import Asked
 from polydraft.apps.bench.service.process import PATIENCE, Server, started
 from polydraft.apps.commands.shared.terminal import note
+from polydraft.core.folders.weight_files import read_tensors
 
 SEEDS = 4  # different requests of each modality
 LEAVING = 0.25  # share of requests whose client leaves
@@ -48,7 +49,7 @@ REFUSED = range(400, 600)
 def with_broken_word() -> Iterator[Path]:
     """Yield a copy of tiny-vlm in which the embedding of `WORD` is not a number."""
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 
     from polydraft.modalities.loading import embedded
 
@@ -59,7 +60,7 @@ def with_broken_word() -> Iterator[Path]:
         config["tie_word_embeddings"] = config["text_config"]["tie_word_embeddings"] = False
         (target / "config.json").write_text(json.dumps(config))
         vocabulary = json.loads((target / "tokenizer.json").read_text())["model"]["vocab"]
-        weights = {name: tensor.clone() for name, tensor in load_file(target / "model.safetensors").items()}
+        weights = {name: tensor.clone() for name, tensor in read_tensors(target / "model.safetensors").items()}
         weights[HEAD] = weights[EMBEDDING].clone()  # ids may still be drawn
         weights[EMBEDDING][vocabulary[WORD]] = torch.nan
         save_file(weights, target / "model.safetensors", {"format": "pt"})

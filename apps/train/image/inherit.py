@@ -20,6 +20,7 @@ from transformers import LlamaForCausalLM
 
 from polydraft.apps.train.image.data import encoded, open_tokenizer, packed_scene, to_pixels
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.folders.door import read_model
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.vq import VQTokenizer
 from polydraft.modalities.loading import card
@@ -40,7 +41,7 @@ def inherit(model: LlamaForCausalLM, elder: Path, tokenizer: Path, text: Tokeniz
     """Begin `model`, which reads `text` and the codes of `tokenizer`, with what the target in the model folder `elder`
     knows; its layers must be as wide and as many."""
     check(elder)
-    config, old = model.config, LlamaForCausalLM.from_pretrained(elder / "target", dtype=torch.float32)
+    config, old = model.config, read_model("model", LlamaForCausalLM, elder / "target", dtype=torch.float32)
     if (old.config.hidden_size, old.config.num_hidden_layers) != (config.hidden_size, config.num_hidden_layers):
         raise InvalidArgument(f"a target that begins as that in {elder} needs its width and its number of layers.")
     model.model.layers.load_state_dict(old.model.layers.state_dict())

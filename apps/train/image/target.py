@@ -33,6 +33,7 @@ from polydraft.apps.train.image.data import Batch, Batches, Plans, open_tokenize
 from polydraft.apps.train.image.inherit import inherit
 from polydraft.apps.train.image.textured import Live, Shards, Source
 from polydraft.apps.train.together import join
+from polydraft.core.folders.door import read_model
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.output import write_text
@@ -104,7 +105,7 @@ def run(
         bos_token_id=vocabulary.BOS, eos_token_id=None, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
     if curve:
-        model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32)
+        model = read_model("model", LlamaForCausalLM, out, dtype=torch.float32)
     else:
         model = LlamaForCausalLM(config)
         tables = [model.model.embed_tokens.weight, model.lm_head.weight]

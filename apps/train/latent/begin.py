@@ -22,6 +22,7 @@ from polydraft.apps.train import course
 from polydraft.apps.train.checkpoint import save_pretrained
 from polydraft.apps.train.image.data import Batch, Batches
 from polydraft.apps.train.image.target import nats
+from polydraft.core.folders.door import read_model
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
 
@@ -87,7 +88,7 @@ def run(image: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, r
     text = vocabulary.load(image / "target")
     data = Batches(image / "tokenizer", seed + 7, text=text)
     valid = Batches(image / "tokenizer", 99, held_out=True, drop=0.0, text=text).next(16)
-    whole = LlamaForCausalLM.from_pretrained(image / "target", dtype=torch.float32)
+    whole = read_model("model", LlamaForCausalLM, image / "target", dtype=torch.float32)
     tell("whole", whole, valid)
     shorten(whole, data.next(8), LAYERS)
     model = narrow(whole, data.next(24), NEURONS)

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaModel
 
@@ -28,6 +27,7 @@ from polydraft.apps.train.latent.lessons import Lessons, noisy
 from polydraft.apps.train.latent.model import LatentModel, losses, noised
 from polydraft.apps.train.latent.target import JUDGE_EVERY
 from polydraft.core.drafters.network.eagle import EagleNetwork
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
@@ -96,7 +96,7 @@ def run(kind: str, runs: Path, minutes: float, seed: int = 0, rows: int = 16) ->
         return
     student = EagleNetwork(target.backbone.config)
     if found:
-        student.load_state_dict(load_file(out / "model.safetensors"))
+        student.load_state_dict(read_tensors(out / "model.safetensors"))
     course.run(
         student, [], partial(continuation, target, student), lambda: data.next(rows // 2), valid,
         partial(checkpoint.save_pretrained, student, out), weights={"estimates": 1.0, "features": FEATURES},

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import DynamicCache, LlamaModel
 
 from polydraft.apps.bench.image.prompts import held_out
+from polydraft.core.folders.door import read_model
 from polydraft.core.model.cache import over
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
@@ -101,7 +102,7 @@ def run(
 ) -> dict[str, float]:  # fmt: skip
     """Draw and judge; the share of pictures that are right, part by part."""
     form: torch.dtype = getattr(torch, dtype)
-    backbone = LlamaModel.from_pretrained(model / "target", dtype=form).eval()
+    backbone = read_model("model", LlamaModel, model / "target", dtype=form).eval()
     head = LatentHead.from_folder(model / "head").to(form).eval()
     if levels:
         head.set_levels(levels)

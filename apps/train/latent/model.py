@@ -12,6 +12,7 @@ from transformers import LlamaModel
 from polydraft.apps.train import checkpoint
 from polydraft.apps.train.latent.data import LatentBatch
 from polydraft.apps.train.latent.lessons import Lessons, denoising
+from polydraft.core.folders.door import read_model
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image.latent.head import LatentHead
 from polydraft.modalities.world.scene import CELLS
@@ -27,7 +28,7 @@ class LatentModel(nn.Module):
     @classmethod
     def from_folders(cls, backbone: Path, head: Path) -> Self:
         """In fp32."""
-        return cls(LlamaModel.from_pretrained(backbone, dtype=torch.float32), LatentHead.from_folder(head))
+        return cls(read_model("model", LlamaModel, backbone, dtype=torch.float32), LatentHead.from_folder(head))
 
     def save(self, backbone: Path, head: Path, curve: checkpoint.Curve) -> None:
         """As they ship."""

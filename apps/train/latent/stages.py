@@ -22,6 +22,7 @@ from polydraft.apps.train.latent.lessons import Beginnings, Lessons, Probe, Rows
 from polydraft.apps.train.latent.model import LatentModel, noised, understood
 from polydraft.apps.train.latent.rounds import drawn
 from polydraft.apps.train.optimise import apply, descent, muon_and_adamw, set_rate
+from polydraft.core.folders.door import read_model
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
@@ -37,7 +38,7 @@ R = TypeVar("R", bound=Rows)
 def fit_embedding(head: LatentHead, glyphs: GlyphLatents, image: Path, seconds: float) -> None:
     """What the backbone reads for a latent becomes what it read for the code of the same cell."""
     codes = GlyphCodes(open_tokenizer(image / "tokenizer"))
-    whole = LlamaForCausalLM.from_pretrained(image / "target", dtype=torch.float32)
+    whole = read_model("model", LlamaForCausalLM, image / "target", dtype=torch.float32)
     offset = vocabulary.code_offset(vocabulary.load(image / "target"))
     pairs = [(torch.from_numpy(glyphs.glyphs[name]), torch.from_numpy(codes.glyphs[name])) for name in glyphs.glyphs]
     pairs += [
@@ -89,7 +90,7 @@ def fit_head(model: LatentModel, data: LatentBatches, seconds: float, rounds: in
 
 def start(runs: Path, image: Path, data: LatentBatches, minutes: float) -> LatentModel:
     """The first two stages."""
-    whole = LlamaForCausalLM.from_pretrained(runs / "begun", dtype=torch.float32)
+    whole = read_model("model", LlamaForCausalLM, runs / "begun", dtype=torch.float32)
     count = vocabulary.code_offset(data.text)
     config = LlamaConfig.from_dict(whole.config.to_dict() | {"vocab_size": count, "architectures": None})
     backbone = LlamaModel(config)

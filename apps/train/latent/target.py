@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
 from polydraft.apps.train import checkpoint, course
 from polydraft.apps.train.latent.data import GlyphLatents, LatentBatch, LatentBatches
@@ -28,6 +27,7 @@ from polydraft.apps.train.latent.model import LatentModel
 from polydraft.apps.train.latent.rounds import Rounds
 from polydraft.apps.train.latent.stages import fit_probe, start
 from polydraft.apps.train.together import join, meet
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder
 from polydraft.modalities.output import write_tensors
 
@@ -46,7 +46,7 @@ def probe_of(model: LatentModel, data: LatentBatches, runs: Path, rank: int) -> 
         fit_probe(model, data, probe, PROBING)
         write_tensors(runs / PROBE, probe.state_dict())
     meet()
-    probe.load_state_dict(load_file(runs / PROBE))
+    probe.load_state_dict(read_tensors(runs / PROBE))
     return probe
 
 

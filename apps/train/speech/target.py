@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -31,6 +30,8 @@ from polydraft.apps.train.speech.codes import NOTHING, Batch, Coded
 from polydraft.apps.train.speech.sound import gate
 from polydraft.apps.train.together import join
 from polydraft.core.drafters.heads.hydra import HydraHeads
+from polydraft.core.folders.door import read_model
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.model.precision import mixed
 from polydraft.core.training.parallel import foresight
 from polydraft.core.training.shipping import aside, shipped
@@ -112,12 +113,12 @@ def run(
         max_position_embeddings=2048, tie_word_embeddings=True, rope_parameters=ROPE, bos_token_id=None,
         eos_token_id=vocabulary.END, pad_token_id=vocabulary.PAD,
     )  # fmt: skip
-    model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32) if curve else LlamaForCausalLM(config)
+    model = read_model("model", LlamaForCausalLM, out, dtype=torch.float32) if curve else LlamaForCausalLM(config)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     pointer, folder = Pointer(width), out / "heads"
     heads = HydraHeads(config, hidden=HIDDEN)
     if (folder / "model.safetensors").exists():
-        heads.load_state_dict(load_file(folder / "model.safetensors"))
+        heads.load_state_dict(read_tensors(folder / "model.safetensors"))
     size = sum(p.numel() for p in model.parameters()) / 1e6
     if rank == 0:
         print(f"{size:.2f}M parameters, {len(speech.train)} utterances", flush=True)

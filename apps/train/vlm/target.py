@@ -41,6 +41,7 @@ from polydraft.apps.train.vlm.data import (
     Batch,
     Conversations,
 )
+from polydraft.core.folders.door import read_model, read_pretrained, read_tokenizer
 from polydraft.core.model.precision import mixed
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import CANVAS, RELATIONS
@@ -109,10 +110,10 @@ def run(
     curve = known(out)
     torch.manual_seed(seed)
     rank = join()
-    tokenizer = Tokenizer.from_file(str(processor / "tokenizer.json"))
+    tokenizer = read_tokenizer(processor / "tokenizer.json")
     kind = LlavaForConditionalGeneration
-    model = kind.from_pretrained(out, dtype=torch.float32) if curve else kind(configuration(tokenizer))
-    model.generation_config = GenerationConfig.from_pretrained(processor)
+    model = read_model("model", kind, out, dtype=torch.float32) if curve else kind(configuration(tokenizer))
+    model.generation_config = read_pretrained("generation config", GenerationConfig, processor)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
     naming = nn.Linear(WIDTH, sum(SEEN))
     data = Conversations(tokenizer, [seed, steps(curve), rank])

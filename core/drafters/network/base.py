@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, GenerationMixin, PreTrainedModel
 
@@ -26,7 +26,11 @@ from polydraft.core.drafters.network.reading import NetworkReader, ReadState, Sa
 from polydraft.core.drafters.tree.candidates import Tree
 from polydraft.core.drafters.tree.drafter import Stem, TreeDrafter
 from polydraft.core.drafters.tree.plans import Plan, Rank
-from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.errors import UnsupportedMethod, WeightsError
+from polydraft.core.folders.fields import check_arguments, check_fields
+from polydraft.core.folders.json_files import read_settings
+from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.law.noise import Noise
 from polydraft.core.law.sampling import Sampler
 from polydraft.core.model.cache import SlotCache
@@ -52,7 +56,12 @@ class FeatureNetwork(nn.Module):
     @classmethod
     def from_folder(cls, folder: Path, target: PreTrainedModel) -> Self:
         """Weights written by `save_pretrained`, refused if they were trained for a target of another shape."""
-        stored = json.loads((folder / "config.json").read_text())
+        file = folder / CONFIG
+        check_layers(folder)
+        stored = read_settings(file)
+        check_fields(stored, {"target": dict}, file)
+        if "target" not in stored:
+            raise WeightsError(f"{file} does not say which target it is for; train the drafter again.")
         wanted = fingerprint(target.config.get_text_config())
         if stored.get("target") != wanted:
             raise UnsupportedMethod(
@@ -60,11 +69,15 @@ class FeatureNetwork(nn.Module):
                 f"train one with `polydraft train drafter --kind {cls.kind}`."
             )
         settings = {name: value for name, value in stored.items() if name not in ("model_type", "target")}
-        return cls.filled(target, settings, load_file(folder / "model.safetensors"))
+        check_arguments(cls, settings, file)
+        return cls.filled(target, settings, read_tensors(weights := folder / WEIGHTS), weights)
 
     @classmethod
-    def filled(cls, target: PreTrainedModel, settings: dict[str, Any], weights: dict[str, Tensor]) -> Self:
-        """Ready to run beside `target`."""
+    def filled(
+        cls, target: PreTrainedModel, settings: dict[str, Any], weights: dict[str, Tensor], file: Path
+    ) -> Self:  # fmt: skip
+        """Ready to run beside `target`; file: what the weights come from."""
+        check_tensors(lambda: cls(target.config.get_text_config(), **settings), weights, file)
         network = cls(target.config.get_text_config(), **settings).to(target.dtype)
         network.load_state_dict(weights)
         prepare(network.to(target.device).requires_grad_(False))

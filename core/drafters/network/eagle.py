@@ -74,7 +74,8 @@ class EagleNetwork(FeatureNetwork):
         """One of ours, or one as EAGLE's authors publish them."""
         if not published.found(folder):
             return super().from_folder(folder, target)
-        return cls.filled(target, *published.read(folder, target.config.get_text_config().hidden_size))
+        settings, weights = published.read(folder, target.config.get_text_config().hidden_size)
+        return cls.filled(target, settings, weights, folder / published.FILE)
 
     def guess_only(self, words: list[int] | None) -> None:
         """From now on no other ids."""

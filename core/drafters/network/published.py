@@ -9,20 +9,22 @@ embeddings among them are the target's own and are not read. Heads that need mor
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from polydraft.core.errors import UnsupportedMethod
+from polydraft.core.folders.fields import Range, check_fields
+from polydraft.core.folders.json_files import read_settings
+from polydraft.core.folders.weight_files import open_tensors, read_tensors
 
 FILE, PICKLE = "model.safetensors", "pytorch_model.bin"
 NAMES = {"fc.": "fuse.", "layers.": "layer.layers."}  # theirs: ours
 OURS = ("embed_tokens.weight", "lm_head.weight")  # what the target lends
 SHAPE = ("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps")
+HINTS: dict[str, Any] = dict.fromkeys(SHAPE[:-1], (Range(int, 1, 1 << 24), type(None)))
+HINTS |= {SHAPE[-1]: (Range(float, 0, 1), type(None))}
 
 
 def found(folder: Path) -> bool:
@@ -34,13 +36,13 @@ def found(folder: Path) -> bool:
                 "(the hub converts repositories on request)."
             )
         return False
-    with safe_open(folder / FILE, "pt") as file:
+    with open_tensors(folder / FILE) as file:
         return "fc.weight" in file.keys()  # noqa: SIM118 (it is no mapping)
 
 
 def read(folder: Path, hidden_size: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What `EagleNetwork` is made with, and its weights; raises UnsupportedMethod for heads of another form."""
-    tensors = {name: tensor for name, tensor in load_file(folder / FILE).items() if name not in OURS}
+    tensors = {name: tensor for name, tensor in read_tensors(folder / FILE).items() if name not in OURS}
     other = sorted(name for name in tensors if not name.startswith(("fc.", "layers.0.")))
     if other:
         raise UnsupportedMethod(
@@ -53,7 +55,8 @@ def read(folder: Path, hidden_size: int) -> tuple[dict[str, Any], dict[str, Tens
             f"the EAGLE head in {folder} is for targets with {shape[0]} features and this one has {hidden_size}; "
             "use the head that was made for it."
         )
-    stored = json.loads((folder / "config.json").read_text())
+    stored = read_settings(folder / "config.json")
+    check_fields(stored, HINTS, folder / "config.json")
     settings = {
         "pictures": stored.get("pictures", "features"), "bias": "fc.bias" in tensors, "normed": False,
         "shape": {name: stored[name] for name in SHAPE if stored.get(name) is not None},

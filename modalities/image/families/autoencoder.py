@@ -18,6 +18,7 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.folders.door import read_model
 from polydraft.modalities.checkpoints import misfits, tensors, write
 from polydraft.modalities.hub import refuse_pickles, said
 from polydraft.modalities.loading import read_weights
@@ -107,9 +108,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
     refuse_pickles(folder)
 
     def read() -> Any:
-        made: Any = AutoencoderKL.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, dtype=dtype, low_cpu_mem_usage=False
-        )
+        made: Any = read_model("autoencoder", AutoencoderKL, folder, dtype=dtype, low_cpu_mem_usage=False)
         made.to(device).eval().requires_grad_(False)
         return made
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument, WeightsError
+from polydraft.core.folders.door import read_pretrained
 from polydraft.modalities.hub import refuse_pickles
 from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
@@ -76,9 +77,10 @@ class GlmImage(PictureFamily):
             refuse_pickles(part)
 
         def read() -> Any:
-            made: Any = GlmImagePipeline.from_pretrained(
-                parts.card.path, processor=None, vision_language_encoder=None, dtype=dtype,
-                local_files_only=True, use_safetensors=True, low_cpu_mem_usage=is_accelerate_available(),
+            made: Any = read_pretrained(
+                "diffusion transformer", GlmImagePipeline, parts.card.path, processor=None,
+                vision_language_encoder=None, dtype=dtype, use_safetensors=True,
+                low_cpu_mem_usage=is_accelerate_available(),
             )  # fmt: skip
             made.set_progress_bar_config(disable=True)
             return made.to(parts.device)

@@ -14,6 +14,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerFast
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.folders.door import read_pretrained
 from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import read_weights
 
@@ -24,7 +25,7 @@ class Words:
     def __init__(self, folder: Path, name: str, known: int) -> None:
         self.name, self.known = name, known
         self.tokenizer: PreTrainedTokenizerFast = read_weights(
-            "tokenizer", folder, lambda: PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            "tokenizer", folder, lambda: read_pretrained("tokenizer", PreTrainedTokenizerFast, folder)
         )
 
     def id(self, token: str) -> int:

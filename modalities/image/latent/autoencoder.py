@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from diffusers import AutoencoderKL
 from torch import Tensor, nn
 
+from polydraft.core.folders.door import read_model
 from polydraft.modalities.hub import refuse_pickles
 
 FOLD = 4  # pixels a side that become channels
@@ -56,11 +57,8 @@ class LatentAutoencoder(nn.Module):
     def from_folder(cls, folder: Path) -> Self:
         """The autoencoder that diffusers saved in `folder`, in bf16, as it ships."""
         refuse_pickles(folder)
-        return cls(
-            AutoencoderKL.from_pretrained(
-                folder, dtype=torch.bfloat16, use_safetensors=True, low_cpu_mem_usage=False
-            ).eval()
-        )
+        vae = read_model("autoencoder", AutoencoderKL, folder, dtype=torch.bfloat16, low_cpu_mem_usage=False)
+        return cls(vae.eval())
 
     def raw(self, cells: Tensor) -> Tensor:
         """What the encoder says of single cells, `[N, 3, 8, 8]` to `[N, C]`."""

@@ -19,7 +19,6 @@ Per step a few operations on little data, so what counts on CPUs is their number
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,10 +26,13 @@ from typing import Self
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.folders.fields import settings_of
+from polydraft.core.folders.json_files import read_settings
+from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.latent.law import FixedNoise
 
 WAVES = 8  # frequencies of log sigma that the network sees
@@ -133,8 +135,12 @@ class LatentHead(FixedNoise, nn.Module):
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
         """The head saved in `folder` (config.json, model.safetensors), in fp32."""
-        head = cls(HeadConfig(**json.loads((folder / "config.json").read_text())))
-        head.load_state_dict(load_file(folder / "model.safetensors"))
+        check_layers(folder)
+        config = settings_of(HeadConfig, read_settings(folder / CONFIG), folder / CONFIG)
+        weights = read_tensors(folder / WEIGHTS)
+        check_tensors(lambda: cls(config), weights, folder / WEIGHTS)
+        head = cls(config)
+        head.load_state_dict(weights)
         return head
 
     def use(self, config: HeadConfig) -> None:

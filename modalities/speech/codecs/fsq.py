@@ -10,7 +10,6 @@ fade of 1 are what NeuTTS streams with (neutts.py, `infer_stream`).
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polydraft.core.folders.door import read_model
+from polydraft.core.folders.json_files import read_settings
 from polydraft.modalities.hub import refuse_pickles
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.codecs.chunks import Window
@@ -66,13 +67,11 @@ class FsqCodec:
 
 def whole(model: Any, folder: Path) -> Any:
     """The codec in `folder`; missing, extra or misshapen tensors are errors."""
-    stored, wanted = json.loads((folder / "config.json").read_text())["model_type"], model.config_class.model_type
+    stored, wanted = read_settings(folder / "config.json").get("model_type"), model.config_class.model_type
     if stored != wanted:
         raise ValueError(f"it is {stored!r}, not {wanted!r}")
     refuse_pickles(folder)
-    loaded, report = model.from_pretrained(
-        folder, use_safetensors=True, local_files_only=True, output_loading_info=True, dtype=torch.float32
-    )
+    loaded, report = read_model("codec", model, folder, output_loading_info=True, dtype=torch.float32)
     wrong = [key for part in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in report[part]]
     if wrong:
         raise ValueError(f"{len(wrong)} tensors do not fit, the first is {sorted(map(str, wrong))[0]}")

@@ -6,18 +6,20 @@ same codes make the same sound. It is published as a pickle, which `polydraft co
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
 from polydraft.core.extras import optional
+from polydraft.core.folders.json_files import read_settings
+from polydraft.core.folders.sizes import check_layers, check_tensors
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.law.noise import uniform
 from polydraft.modalities.checkpoints import tensors, write
 from polydraft.modalities.loading import read_weights
@@ -93,16 +95,18 @@ def read(folder: Path) -> Any:
             f"the codec in {folder} is a pickle, which is never opened; run `polydraft convert snac {folder / PICKLE} "
             "--out FOLDER`, and give codec=FOLDER (--codec FOLDER)."
         )
-    return filled(folder, load_file(folder / FILE))
+    return filled(folder, read_tensors(folder / FILE))
 
 
 def filled(folder: Path, weights: dict[str, Tensor]) -> Any:
     """Return the network that config.json in `folder` describes, with these weights."""
     with optional("this model's codec"):
         from snac import SNAC
-    config = json.loads((folder / "config.json").read_text())
+    check_layers(folder)
+    config = read_settings(folder / "config.json")
     if config.get("attn_window_size") is not None:
         raise WeightsError(f"the codec in {folder} is another SNAC; take the one of 24 kHz.")
+    check_tensors(lambda: SNAC(**config), weights, folder / FILE)
     model = SNAC(**config)
     model.load_state_dict(weights)
     return model.eval()

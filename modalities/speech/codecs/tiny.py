@@ -13,19 +13,21 @@ was said and a little ahead, and tells a source-filter vocoder what the voice do
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import cast
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.audio_utils import mel_filter_bank
 
+from polydraft.core.folders.fields import settings_of
+from polydraft.core.folders.json_files import read_settings
+from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.speech.codecs import vocoder
 from polydraft.modalities.speech.codecs.vocoder import BANDS, NOISE_BANDS, SAMPLE_RATE, Frames
 
@@ -105,10 +107,13 @@ class SpeechCodec(nn.Module):
     @staticmethod
     def from_folder(folder: Path) -> SpeechCodec:
         """The codec saved in `folder` (config.json, model.safetensors)."""
-        fields = json.loads((folder / "config.json").read_text())
-        fields |= {name: tuple(fields[name]) for name in ("levels", "ahead")}
-        codec = SpeechCodec(CodecConfig(**fields))
-        codec.load_state_dict(load_file(folder / "model.safetensors"))
+        check_layers(folder)
+        config = settings_of(CodecConfig, read_settings(folder / CONFIG), folder / CONFIG)
+        config = replace(config, levels=tuple(config.levels), ahead=tuple(config.ahead))  # JSON has lists
+        weights = read_tensors(folder / WEIGHTS)
+        check_tensors(lambda: SpeechCodec(config), weights, folder / WEIGHTS)
+        codec = SpeechCodec(config)
+        codec.load_state_dict(weights)
         # up to the pitch in fp64, since a pulse's phase adds up all of it: rounding would part chunks from the whole
         codec.double().encoder.float()
         return codec.eval()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.folders.door import read_pretrained
 from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Script, SpeechFamily
@@ -34,7 +35,7 @@ class TokenFamily(SpeechFamily):
         super().__init__(parts)
         folder = parts.card.target
         made: Any = read_weights(
-            "tokenizer", folder, lambda: PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+            "tokenizer", folder, lambda: read_pretrained("tokenizer", PreTrainedTokenizerFast, folder)
         )
         self.tokenizer = made
 

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
 from polydraft.apps.bench.image.judging.metrics import package, pixels
 from polydraft.core.errors import UnknownModel, UnsupportedModel, WeightsError
+from polydraft.core.folders.door import read_pretrained
 from polydraft.modalities.hub import Published, fetch, is_repository, said, stored
 from polydraft.modalities.loading import pretrained, read_weights
 
@@ -113,5 +114,5 @@ def found(name: str) -> Path:
 
 def processor(folder: Path) -> tuple[Any, Any]:
     """What makes pictures and captions fit; resized by PIL, with torchvision there or not, as its makers did."""
-    words = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True), words
+    words = read_pretrained("tokenizer", AutoTokenizer, folder)
+    return read_pretrained("image processor", CLIPImageProcessorPil, folder), words

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 from torch import Tensor
 
 from polydraft.apps.bench.image.judging.metrics import MetricsMissing, package, pixels
 from polydraft.core.errors import WeightsError
 from polydraft.core.extras import pip_install
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.checkpoints import tensors
 from polydraft.modalities.loading import read_weights
 
@@ -57,7 +57,7 @@ class Inception:
 
 def weights(file: Path) -> dict[str, Tensor]:
     """Tensors of a safetensors file, or of a checkpoint that holds nothing else."""
-    return load_file(file) if file.suffix == ".safetensors" else tensors(file, "state_dict", URL, bare=True)
+    return read_tensors(file) if file.suffix == ".safetensors" else tensors(file, "state_dict", URL, bare=True)
 
 
 def network(found: dict[str, Tensor]) -> Any:

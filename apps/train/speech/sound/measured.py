@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from polydraft.apps.train.speech.sound.analysis import HIGHEST, LOWEST, from_bytes
 from polydraft.core.errors import DataUnavailable
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.speech.codecs.tiny import FRAMES, SAMPLES
 from polydraft.modalities.speech.codecs.vocoder import Frames
 
@@ -42,7 +42,7 @@ class Measured:
     """counts: `[N]` codes of every utterance."""
 
     def __init__(self, folder: Path) -> None:
-        self.shards = [load_file(path) for path in sorted(folder.glob("*.safetensors"))]
+        self.shards = [read_tensors(path) for path in sorted(folder.glob("*.safetensors"))]
         if not self.shards:
             raise DataUnavailable(f"{folder} holds no analysed speech; render and analyse some first.")
         each = [shard["counts"].numpy() for shard in self.shards]

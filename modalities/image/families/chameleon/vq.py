@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.folders.weight_files import open_tensors
 from polydraft.modalities.checkpoints import misfits, tensors, write
 from polydraft.modalities.hub import stored
 from polydraft.modalities.loading import read_weights
@@ -66,7 +66,7 @@ def load(folder: Path, device: torch.device, dtype: torch.dtype, encoder: bool =
         found: Weights = {}
         for name, file in stored(folder).items():
             if (own := name.removeprefix(WITHIN)).startswith(wanted):
-                with safe_open(file, "pt") as opened:
+                with open_tensors(file) as opened:
                     found[own] = opened.get_tensor(name)
         made = fitting(weights := renamed(found))
         made.load_state_dict(weights, assign=True)

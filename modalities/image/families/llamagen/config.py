@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from transformers import LlamaConfig
 
-from polydraft.core.errors import WeightsError
+from polydraft.core.folders.fields import settings_of
+from polydraft.core.folders.json_files import read_settings
 
 KINDS = {"llamagen_t2i": 32, "llamagen_c2i": 24}  # of captions, of classes; codes a side in their largest pictures
 HEADS = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2048: 32, 2560: 40, 3200: 32, 4096: 32}  # by width, as published
@@ -30,15 +32,11 @@ class LlamaGenConfig:
     classes: int = 1000
 
     @staticmethod
-    def read(fields: dict[str, Any]) -> LlamaGenConfig:
-        """Of config.json; raises WeightsError."""
-        named = {"kind" if name == "model_type" else name: value for name, value in fields.items()}
-        try:
-            return LlamaGenConfig(**named)
-        except TypeError as error:
-            raise WeightsError(
-                "config.json does not say the shape of a LlamaGen; convert it again with `polydraft convert llamagen`."
-            ) from error
+    def read(folder: Path) -> LlamaGenConfig:
+        """Of a folder's config.json; raises WeightsError."""
+        file = folder / "config.json"
+        fields = {"kind" if name == "model_type" else name: value for name, value in read_settings(file).items()}
+        return settings_of(LlamaGenConfig, fields, file)
 
     @property
     def fields(self) -> dict[str, Any]:

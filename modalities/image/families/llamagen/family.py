@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
-from polydraft.modalities.hub import refuse_pickles, said
+from polydraft.core.folders.door import read_model
+from polydraft.modalities.hub import refuse_pickles
 from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
 from polydraft.modalities.image.families.llamagen.network import load
 from polydraft.modalities.image.families.text import Words
@@ -37,7 +38,7 @@ class LlamaGen(PictureFamily):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self.shape = LlamaGenConfig.read(said(parts.card.path / "config.json"))
+        self.shape = LlamaGenConfig.read(parts.card.path)
         self.grid = self.shape.side, self.shape.side
         self.decoder = self.read_decoder(parts.card.path / "vq")
         self.side = 2 ** (len(self.decoder.config.channel_multiplier) - 1)
@@ -141,8 +142,8 @@ class OfCaptions(LlamaGen):
         refuse_pickles(folder)
 
         def read() -> Any:
-            loaded: Any = T5EncoderModel.from_pretrained(
-                folder, dtype=self.model.dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
+            loaded: Any = read_model(
+                "text encoder", T5EncoderModel, folder, dtype=self.model.dtype, output_loading_info=True
             )
             model, report = loaded
             if report["missing_keys"]:

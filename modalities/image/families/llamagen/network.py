@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
-from polydraft.modalities.hub import said
+from polydraft.core.folders.sizes import check_layers, check_tensors
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
 from polydraft.modalities.loading import read_weights
 
@@ -94,12 +94,14 @@ def empty(config: LlamaGenConfig) -> Any:
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
     """The model that `polydraft convert llamagen` left in `folder`. Raises WeightsError."""
-    config = LlamaGenConfig.read(said(folder / "config.json"))
+    check_layers(folder)
+    config = LlamaGenConfig.read(folder)
 
     def read() -> Any:
         model = empty(config)
         model.model.rotary_emb = GridRotary(config.side, config.width // config.heads)
-        weights = ours(load_file(folder / "model.safetensors"), config.heads)
+        weights = ours(read_tensors(folder / "model.safetensors"), config.heads)
+        check_tensors(lambda: empty(config), weights, folder / "model.safetensors")
         model.load_state_dict({name: tensor.to(device, dtype) for name, tensor in weights.items()}, assign=True)
         model.model.rotary_emb.to(device)
         return model.eval().requires_grad_(False)

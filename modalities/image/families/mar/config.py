@@ -1,12 +1,16 @@
 """The shape of a MAR, and those its makers published.
 
-MARConfig(**json.loads((folder / "config.json").read_text()))
+config = read_config(folder)
 SIZES["MAR-B"]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from polydraft.core.folders.fields import settings_of
+from polydraft.core.folders.json_files import read_settings
 
 MODEL_TYPE = "polydraft-mar"
 
@@ -39,6 +43,16 @@ class MARConfig:
     def size(self) -> int:
         """Numbers a token."""
         return self.channels * self.patch**2
+
+
+def read_config(folder: Path) -> MARConfig:
+    """Return the shape of the MAR in a folder.
+
+    Raises:
+        WeightsError: its config.json is missing or another model's.
+    """
+    file = folder / "config.json"
+    return settings_of(MARConfig, read_settings(file), file)
 
 
 SIZES = {

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.hub import said
+from polydraft.core.folders.sizes import WEIGHTS, check_layers, check_tensors
+from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.image.families.adaln import AdaLN
-from polydraft.modalities.image.families.mar.config import MARConfig
+from polydraft.modalities.image.families.mar.config import MARConfig, read_config
 from polydraft.modalities.image.families.patches import unpatchify
 from polydraft.modalities.loading import read_weights
 
@@ -89,10 +89,13 @@ class MAR(nn.Module):
         """The model that `polydraft convert mar` left in `folder`. Raises WeightsError."""
 
         def read() -> MAR:
+            check_layers(folder)
+            config, weights = read_config(folder), read_tensors(folder / WEIGHTS)
+            check_tensors(lambda: MAR(config), weights, folder / WEIGHTS)
             with torch.device("meta"):
-                model = MAR(MARConfig(**said(folder / "config.json")))
+                model = MAR(config)
             # copied, because sums depend on how their terms lie in memory, and in files they lie anyhow
-            model.to_empty(device=device).to(dtype).load_state_dict(load_file(folder / "model.safetensors"))
+            model.to_empty(device=device).to(dtype).load_state_dict(weights)
             return model.eval().requires_grad_(False)
 
         return read_weights("weights", folder, read)

@@ -21,10 +21,9 @@ from torch import Tensor
 from polydraft.core.errors import InvalidArgument, WeightsError
 from polydraft.core.model.proof import TIES_APART
 from polydraft.core.target import Prompt
-from polydraft.modalities.hub import said
 from polydraft.modalities.image.families import autoencoder
 from polydraft.modalities.image.families.mar.classes import number
-from polydraft.modalities.image.families.mar.config import MARConfig
+from polydraft.modalities.image.families.mar.config import read_config
 from polydraft.modalities.image.families.mar.head import SetChain
 from polydraft.modalities.image.families.mar.law import SetSampler
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
@@ -44,7 +43,7 @@ class MARPipeline(LatentTokens):
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         if card.device_map is not None:
             raise InvalidArgument(f"device_map is not possible for {card.name}; leave it out, and name one device.")
-        self.config = MARConfig(**said(card.target / "config.json"))
+        self.config = read_config(card.target)
         self.vae = autoencoder.load(card.codec, device, dtype)
         if self.vae.config["latent_channels"] != self.config.channels:
             raise WeightsError(

@@ -1,15 +1,19 @@
 """What NextStep's config.json says, under the names of either release.
 
-config = NextStepConfig.read(json.loads((folder / "config.json").read_text()))
+config = NextStepConfig.read(read_json(file), file)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polydraft.core.errors import UnsupportedModel, WeightsError
+from polydraft.core.folders.fields import Range, check_fields
+from polydraft.core.folders.json_files import read_json
+from polydraft.core.folders.sizes import check_layers
 
 if TYPE_CHECKING:
     from transformers import Qwen2Config
@@ -24,6 +28,13 @@ OTHERWISE = {  # what a folder may say, and what it must say where it does
     "attention_bias": True, "o_attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "rope_scaling": None,
     "use_gen_pos_embed": False, "use_2d_rope": False, "use_sliding_window": False, "tie_word_embeddings": False,
 }  # fmt: skip
+
+
+SIZES = {
+    *BACKBONE[:-2], "boi", "eoi", "image_placeholder_id", "num_channels", "latent_channels", "patch_size",
+    "latent_patch_size", "genloss_width", "fm_head_dim", "genloss_depth", "fm_head_layers",
+}  # fmt: skip
+HINTS = dict.fromkeys(sorted(SIZES), Range(int, 1, 1 << 24)) | dict.fromkeys(BACKBONE[-2:], Range(float, 0))
 
 
 @dataclass(frozen=True)
@@ -60,8 +71,8 @@ class NextStepConfig:
         return Qwen2Config(**self.backbone, use_sliding_window=False, tie_word_embeddings=False)
 
     @staticmethod
-    def read(fields: Mapping[str, Any]) -> NextStepConfig:
-        """Of a config.json. Raises UnsupportedModel, or WeightsError where fields are missing."""
+    def read(fields: Mapping[str, Any], file: Path = Path("config.json")) -> NextStepConfig:
+        """Of a config.json, `file` in errors. Raises UnsupportedModel, or WeightsError where fields are wrong."""
         for name, value in OTHERWISE.items():
             if name in fields and fields[name] != value:
                 raise UnsupportedModel(
@@ -71,6 +82,7 @@ class NextStepConfig:
         missing = [name for name in (*BACKBONE, "boi", "eoi", "image_placeholder_id") if fields.get(name) is None]
         if missing:
             raise WeightsError(f"this NextStep's config.json says no {', '.join(missing)}; download it again.")
+        check_fields(fields, HINTS, file)
         # Only NextStep-1.1 writes the head's shape under the names it was trained with.
         renamed = "genloss_width" in fields
         return NextStepConfig(
@@ -84,3 +96,15 @@ class NextStepConfig:
             fields.get("genloss_depth" if renamed else "fm_head_layers", 12),
             "1.1" if renamed else "1",
         )
+
+
+def read_config(folder: Path) -> NextStepConfig:
+    """Return the shape of the NextStep in a folder.
+
+    Raises:
+        UnsupportedModel: it computes something that polydraft does not.
+        WeightsError: its config.json is damaged, or asks for more layers than its files hold.
+    """
+    check_layers(folder)
+    file = folder / "config.json"
+    return NextStepConfig.read(read_json(file), file)

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 from transformers import Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
 
+from polydraft.core.folders.weight_files import open_tensors
 from polydraft.core.model.mapped import copy_mapped
-from polydraft.modalities.hub import said
-from polydraft.modalities.image.families.nextstep.config import NextStepConfig
+from polydraft.modalities.image.families.nextstep.config import NextStepConfig, read_config
 from polydraft.modalities.image.families.nextstep.head import NextStepHead
 from polydraft.modalities.image.families.nextstep.law import PUBLISHED, Law
 from polydraft.modalities.loading import read_weights
@@ -46,7 +45,7 @@ class NextStep:
     @staticmethod
     def from_folder(folder: Path, device: torch.device, dtype: torch.dtype, law: Law | None = None) -> NextStep:
         """The model saved in `folder`; law: its makers' unless given. Raises UnsupportedModel or WeightsError."""
-        config = NextStepConfig.read(said(folder / "config.json"))
+        config = read_config(folder)
         made = NextStep.empty(config, PUBLISHED[config.release] if law is None else law)
         read_weights("weights", folder, lambda: made.fill(folder, device, dtype))
         rotary = Qwen2RotaryEmbedding(made.backbone.config).to(device)  # has buffers that no file holds
@@ -66,7 +65,7 @@ class NextStep:
         head, whole = self.head.state_dict(), self.backbone.state_dict()
         for path in sorted(folder.glob("*.safetensors")):
             found: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
-            with safe_open(path, "pt") as file:
+            with open_tensors(path) as file:
                 for name in set(file.keys()) - UNUSED:
                     tensor = file.get_tensor(name)
                     if tensor.shape != wanted.pop(name, None):

@@ -18,10 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from polydraft.core.errors import InvalidArgument, WeightsError
-from polydraft.modalities.hub import said
+from polydraft.core.folders.door import read_pretrained
 from polydraft.modalities.image.base import grid_of
 from polydraft.modalities.image.families.nextstep.autoencoder import NextStepAutoencoder
-from polydraft.modalities.image.families.nextstep.config import NextStepConfig
+from polydraft.modalities.image.families.nextstep.config import NextStepConfig, read_config
 from polydraft.modalities.image.families.nextstep.head import NextStepHead
 from polydraft.modalities.image.families.nextstep.law import PUBLISHED
 from polydraft.modalities.image.families.nextstep.model import NextStep
@@ -43,7 +43,7 @@ class NextStepPipeline(LatentPictures):
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         if card.device_map is not None:
             raise InvalidArgument(f"device_map is not possible for {card.name}; leave it out, and name one device.")
-        self.config = NextStepConfig.read(said(card.target / "config.json"))
+        self.config = read_config(card.target)
         self.law = PUBLISHED[self.config.release]
         # the small parts first: what is wrong with them is said before 30 GB are read
         self.tokenizer = tokenizer(card.target, self.config)
@@ -65,7 +65,7 @@ class NextStepPipeline(LatentPictures):
         """A small NextStep, whose head takes the same steps; or a network on the target's features."""
         if kind != "lm":
             return super().read_drafter(kind, folder)
-        own = NextStepConfig.read(said(folder / "config.json"))
+        own = read_config(folder)
         if (own.size, own.boi, own.backbone["vocab_size"]) != (
             self.config.size, self.config.boi, self.config.backbone["vocab_size"],
         ):  # fmt: skip
@@ -115,7 +115,7 @@ class NextStepPipeline(LatentPictures):
 def tokenizer(folder: Path, config: NextStepConfig) -> PreTrainedTokenizerFast:
     """The tokenizer in `folder`. Raises WeightsError for one that does not know what precedes a picture."""
     made: PreTrainedTokenizerFast = read_weights(
-        "tokenizer", folder, lambda: PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+        "tokenizer", folder, lambda: read_pretrained("tokenizer", PreTrainedTokenizerFast, folder)
     )
     known = made.backend_tokenizer.token_to_id
     if known(AREA_TOKEN) is None or made.backend_tokenizer.id_to_token(config.boi) is None:

@@ -46,7 +46,7 @@ def test_a_tokenizer_that_is_done_is_not_trained(world: str, stages: list, flat_
 def test_one_that_cannot_be_read_is_refused_before_anything_is_trained(
     stages: list, flat_elder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(PolydraftError, match=f"tokenizer in {tmp_path / 'nothing'} cannot be loaded"):
+    with pytest.raises(PolydraftError, match=f"{tmp_path / 'nothing'} has no config.json"):
         tiny.run(tmp_path, 100, ready=tmp_path / "nothing")
     with pytest.raises(PolydraftError, match="give a model of the flat world"):
         tiny.run(tmp_path, 100, world="settings", begin=Path(card("tiny-vlm").path))

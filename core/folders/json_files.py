@@ -1,0 +1,99 @@
+"""JSON files of a model's folder, read whole or refused with a sentence that says what is wrong with the file.
+
+    settings = read_json(folder / "config.json")        # {} where there is no such file
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from polydraft.core.errors import PolydraftError, WeightsError
+from polydraft.core.system_errors import system_error
+
+LARGEST = 1 << 29  # bytes; tokenizers take some ten million
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return what a JSON file of settings says, nothing where there is none.
+
+    Args:
+        file (Path): a file that holds an object.
+
+    Raises:
+        WeightsError: it cannot be read, or holds something else.
+    """
+    value = read_json_value(file) if is_present(file) else {}
+    if not isinstance(value, dict):
+        raise WeightsError(f"{file} holds a list or a value where settings are expected; download it again.")
+    return value
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return what a JSON file of settings says that must be there.
+
+    Raises:
+        WeightsError: there is none, or it cannot be read.
+    """
+    if not is_present(file):
+        raise WeightsError(f"{file.parent} has no {file.name}; download it, or give the folder that holds it.")
+    return read_json(file)
+
+
+def read_json_value(file: Path) -> Any:
+    """Return what a JSON file that must be there says, whatever that is.
+
+    Raises:
+        WeightsError: it cannot be read.
+    """
+    text = read_text(file)
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise WeightsError(f"{file} is nested too deeply to be settings; download it again.") from error
+    except ValueError as error:
+        reason = "it is empty" if not text.strip() else f"{error!s:.80}"
+        raise WeightsError(f"{file} cannot be read as JSON ({reason}); download it again.") from error
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file of settings.
+
+    Raises:
+        WeightsError: it is no file, a larger one than any settings, or no UTF-8.
+    """
+    content = _content(file)
+    if content.startswith(BYTE_ORDER_MARK):
+        raise WeightsError(f"{file} begins with a byte-order mark, which JSON has not; save it as UTF-8 without one.")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise WeightsError(f"{file} cannot be read as JSON (it is not UTF-8); download it again.") from error
+
+
+def _content(file: Path) -> bytes:
+    """Return the bytes of a file."""
+    try:
+        if (size := file.stat().st_size) > LARGEST:
+            raise WeightsError(f"{file} has {size} bytes, more than any settings; download it again.")
+        return file.read_bytes()
+    except OSError as error:
+        raise system_error(error, f"{file} cannot be read") or WeightsError(
+            f"{file} cannot be read ({error.strerror}); put the file itself there."
+        ) from error
+
+
+def is_present(file: Path) -> bool:
+    """Return whether there is anything of this name, a link that leads nowhere and a folder included."""
+    return file.is_symlink() or file.exists()
+
+
+def json_fault(file: Path) -> PolydraftError | None:
+    """Return what is wrong with a JSON file of settings as a file, None if it can be read or is not there."""
+    try:
+        read_json(file)
+    except PolydraftError as error:
+        return error
+    return None

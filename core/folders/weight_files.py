@@ -1,0 +1,96 @@
+"""Files of weights: safetensors alone, opened where it is certain what a failure means.
+
+    weights = read_tensors(folder / "model.safetensors")
+    with open_tensors(file) as opened: names = opened.keys()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from polydraft.core.errors import PolydraftError, WeightsError
+from polydraft.core.folders.json_files import is_present
+from polydraft.core.system_errors import system_error
+
+
+def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """Return all tensors of a file, by name.
+
+    Raises:
+        WeightsError: it is missing or damaged.
+    """
+    check_weight_file(file)
+    with _told(file):
+        return load_file(file, device)
+
+
+@contextmanager
+def open_tensors(file: Path) -> Iterator[Any]:
+    """Open a file of which some tensors are read, as `safetensors.safe_open` does.
+
+    Raises:
+        WeightsError: it is missing or damaged.
+    """
+    check_weight_file(file)
+    with _told(file), safe_open(file, "pt") as opened:
+        yield opened
+
+
+def shapes(file: Path) -> dict[str, list[int]]:
+    """Return the shapes of the tensors in a file, of which only the head is read."""
+    with open_tensors(file) as opened:
+        return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118 (it is no mapping)
+
+
+def count_numbers(folder: Path) -> tuple[int, int]:
+    """Return how many tensors, and numbers in them, the files of weights in a folder hold."""
+    found = [shape for file in sorted(folder.glob("*.safetensors")) for shape in shapes(file).values()]
+    return len(found), sum(prod(shape) for shape in found)
+
+
+def check_weights(folder: Path) -> None:
+    """Check that a folder has files of weights; raise WeightsError where it has none."""
+    if not folder.is_dir():
+        raise WeightsError(f"{folder} is no folder; give the one that holds the model.")
+    if not any(file.name.endswith((".safetensors", ".safetensors.index.json")) for file in folder.iterdir()):
+        raise WeightsError(f"{folder} has no files of weights (*.safetensors); download them into it.")
+
+
+def check_weight_file(file: Path) -> None:
+    """Check that there is a file of weights; raise WeightsError where there is none."""
+    if not is_present(file):
+        raise WeightsError(f"{file.parent} has no {file.name}; download it, or give the folder that holds it.")
+    if not file.is_file():
+        raise WeightsError(f"{file} is no file; put the file of weights itself there.")
+
+
+def weight_fault(file: Path) -> PolydraftError | None:
+    """Return what is wrong with a file of weights as a file, None if it can be opened."""
+    try:
+        shapes(file)
+    except PolydraftError as error:
+        return error
+    return None
+
+
+@contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """Turn what safetensors raises into a sentence about the file."""
+    try:
+        yield
+    except (SafetensorError, OSError, RuntimeError, MemoryError) as error:
+        if isinstance(error, PolydraftError):
+            raise
+        reason = str(error).strip().rpartition("header: ")[2].partition("\n")[0].rstrip(".")[:120]
+        raise system_error(error, f"{file} cannot be read") or WeightsError(
+            f"{file} cannot be read as safetensors ({reason or type(error).__name__}); it is damaged or was cut short, "
+            "download it again."
+        ) from error
