@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.folders.stamps import Stamp
 from polydraft.core.law.sampling import Sampler, Sampling
 from polydraft.core.target import CausalTarget, Prompt
 from polydraft.modalities.image.base import PicturePipeline, check_drawing
@@ -31,7 +32,7 @@ from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStre
 from polydraft.modalities.image.sibling import Sibling
 from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.image_io import Picture
-from polydraft.modalities.loading import ModelCard, check_method, load
+from polydraft.modalities.loading import ModelCard, check_method, load, stamp
 
 KEPT_GRIDS = 8  # sizes whose methods are kept, those last drawn; models of any size have no end of them
 
@@ -55,7 +56,7 @@ def generate_image(
         prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
     )
     check_method(model, method, "image")
-    return _cached_pipeline(model, device, dtype)(
+    return _cached_pipeline(model, device, dtype, stamp(model))(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
         top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, negative_prompt=negative_prompt,
         prime=prime, on_step=on_step,
@@ -63,7 +64,7 @@ def generate_image(
 
 
 @lru_cache(maxsize=1)
-def _cached_pipeline(model: str, device: str, dtype: str) -> PicturePipeline:
+def _cached_pipeline(model: str, device: str, dtype: str, stamp: Stamp) -> PicturePipeline:
     return load(model, device=device, dtype=dtype, modality="image")
 
 

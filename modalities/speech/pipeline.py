@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.core.folders.stamps import Stamp
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
-from polydraft.modalities.loading import ModelCard, check_method, load
+from polydraft.modalities.loading import ModelCard, check_method, load, stamp
 from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
 from polydraft.modalities.speech.families import family
 from polydraft.modalities.speech.family import Parts, Voice
@@ -53,7 +54,7 @@ def generate_speech(
         text, speed, seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
     )
     check_method(model, method, "speech", codec)
-    return _cached_pipeline(model, codec, device, dtype)(
+    return _cached_pipeline(model, codec, device, dtype, stamp(model, codec))(
         text, voice=voice, reference=reference, reference_text=reference_text, speculative=speculative, method=method,
         seed=seed, speed=speed, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty, on_step=on_step,
@@ -61,7 +62,7 @@ def generate_speech(
 
 
 @lru_cache(maxsize=1)
-def _cached_pipeline(model: str, codec: str | None, device: str, dtype: str) -> SpeechPipeline:
+def _cached_pipeline(model: str, codec: str | None, device: str, dtype: str, stamp: Stamp) -> SpeechPipeline:
     return load(model, codec=codec, device=device, dtype=dtype, modality="speech")
 
 
