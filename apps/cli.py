@@ -28,6 +28,7 @@ from polydraft.apps.commands import (
     image,
     methods,
     models,
+    redraw,
     serve,
     speech,
     train,
@@ -86,6 +87,7 @@ def polydraft_command(
 
 
 app.command("image")(image.image)
+app.command("redraw")(redraw.redraw)
 app.command("speech")(speech.speech)
 app.command("chat")(chat.chat)
 app.command("models")(models.models)

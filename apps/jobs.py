@@ -31,6 +31,7 @@ from polydraft.modalities.output import write_text
 
 RESULTS = "results.jsonl"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+TOLD = ("ignored_words",)  # of results, where there are any
 OURS = ("on_step",)  # arguments that a line of text cannot give
 Work = Callable[["list[Job]", Path], Iterator[dict[str, Any]]]  # records of jobs, in whatever order
 
@@ -183,7 +184,8 @@ def do(job: Job, folder: Path) -> dict[str, Any]:
     except (PolydraftError, TypeError, ValueError, LookupError, OSError, RuntimeError, MemoryError) as error:
         # a line of JSON can hold any type: what a function makes of a wrong one is this job's failure, not the run's
         return record | {"error": {"type": type(error).__name__, "message": str(error)}}
-    return record | {
+    told = {name: list(words) for name in TOLD if (words := getattr(result, name, ()))}
+    return record | told | {
         "output": job.output, "method": result.stats.method, "finish_reason": result.finish_reason,
         "seconds": round(time.perf_counter() - begun, 3), "stats": result.stats.to_dict(),
     }  # fmt: skip

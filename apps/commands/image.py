@@ -2,13 +2,16 @@
 
     polydraft image "two frogs on a blue background" -o frogs.png --seed 7
     polydraft image "a cat on a pink background" "three suns on a navy background" --n 2 -o sheet.png
+    polydraft image "please draw two cute frogs in the snow" --n 4 -o frogs-{i}.png --sheet
     polydraft image "a tiger on a green background" --compare --map passes.png --json
 
-Everything that can be refused is refused before a file is touched; pictures are written whole or not at all.
+Everything that can be refused is refused before a file is touched; pictures are written whole or not at all. They say
+what they were drawn from, and `polydraft redraw` draws them again.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,7 +45,14 @@ PROMPTS = "What to draw, each in quotes; several become one batch."
 
 def image(
     prompts: Annotated[list[str], typer.Argument(metavar="PROMPT...", help=PROMPTS)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .jpg or .webp file.")] = Path("out.png"),
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="A .png, .jpg or .webp file: one sheet of all pictures, or with {i} in its name one "
+            "file each, {i} being 1, 2, ….",
+        ),
+    ] = Path("out.png"),
+    sheet: Annotated[bool, typer.Option("--sheet", help="With {i}: also one sheet of all pictures.")] = False,
     model: Model = "tiny-image",
     method: Annotated[
         str | None,
@@ -77,10 +87,11 @@ def image(
     ] = None,
     as_json: Statistics = False,
 ) -> None:
-    """Draw PROMPTs into one picture file."""
+    """Draw PROMPTs into picture files."""
     check_prompts(prompts)
     seeds = read_seeds(seed)
-    check_files(output, map_file)
+    files = Files.of(output, sheet)
+    files.check(n * len(prompts), map_file)
     sampling = {
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "guidance_scale": guidance_scale,
     }  # fmt: skip
@@ -97,26 +108,27 @@ def image(
     asked.warm_up(partial(pipe.stream, prompts), WARM_UP_PASSES)
     result, plain = asked.run(partial(draw, pipe, prompts, "drawing"), partial(draw, pipe, prompts, "drawing plainly"))
 
-    result.save(output)
+    written = files.write(result)
     if map_file is not None:
         from polydraft.apps.commands.maps.image import save_map
 
         save_map(result, map_file)
     if result.ignored_words:
-        note(f"note: {result.model} cannot draw {', '.join(result.ignored_words)}; the rest is drawn")
+        drawn = "; ".join(dict.fromkeys(filter(None, result.captions))) or "what the model draws unasked"
+        note(f"note: {result.model} cannot draw {', '.join(result.ignored_words)}; drawn: {drawn}")
     if failed := result.finish_reasons.count("impossible"):
         note(f"note: {failed} of {len(result.images)} pictures could not go on, as outputs of the model are not finite")
-    value = {"output": str(output)} | report(
-        result, map_file, prompts=result.prompts, seeds=result.seeds, finish_reason=result.finish_reason,
-        ignored_words=list(result.ignored_words),
+    value = {"output": str(output), "outputs": [str(path) for path in written]} | report(
+        result, map_file, prompts=result.prompts, captions=result.captions, seeds=result.seeds,
+        finish_reason=result.finish_reason, ignored_words=list(result.ignored_words),
     )  # fmt: skip
     value |= {"rows": [stats.to_dict() for stats in result.row_stats]}
     if cheap := pipe.as_costly(result):
         plainer = draw(pipe, prompts, "drawing plainly in as many passes", **options | cheap)
-        beside = output.with_stem(f"{output.stem}-plain")
-        plainer.save(beside)
-        note(f"{beside}; plain drawing in {cheap['iterations']} passes, to be compared with what is lossy")
-        value |= {"plain_in_as_many_passes": {"output": str(beside), "stats": plainer.stats.to_dict()}}
+        beside = files.beside("plain")
+        beside.write(plainer)
+        note(f"{beside.output}; plain drawing in {cheap['iterations']} passes, to be compared with what is lossy")
+        value |= {"plain_in_as_many_passes": {"output": str(beside.output), "stats": plainer.stats.to_dict()}}
     tell(result, plain, f"{output}; {summary(result)}", value, as_json)
 
 
@@ -145,14 +157,47 @@ def opened(prime: Path | None) -> Any:
     return None if prime is None else load_image(prime)
 
 
-def check_files(output: Path, map_file: Path | None) -> None:
-    """Refuse what cannot be written before any model is loaded."""
-    from polydraft.core.errors import OutputUnwritable
-    from polydraft.modalities.image.result import check_output
+@dataclass(frozen=True)
+class Files:
+    """Where pictures go: into one sheet, or into a file each."""
 
-    check_output(output)
-    if map_file is not None and map_file.resolve() == output.resolve():
-        raise OutputUnwritable(f"--map and --output are both {output}; give two file names.")
+    output: Path
+    sheet: Path | None  # a sheet; None is no sheet
+    each: bool  # whether every picture has a file
+
+    @staticmethod
+    def of(output: Path, sheet: bool) -> Files:
+        """Return what an output's name means; a sheet beside numbered files is numbered "sheet"."""
+        from polydraft.modalities.image.result import NUMBER
+
+        each = NUMBER in output.name
+        name = output.with_name(output.name.replace(NUMBER, "sheet"))
+        return Files(output, name if sheet or not each else None, each)
+
+    def names(self, count: int) -> list[Path]:
+        """Return the names of all files of so many pictures."""
+        from polydraft.modalities.image.result import numbered
+
+        return (numbered(self.output, count) if self.each else []) + ([self.sheet] if self.sheet else [])
+
+    def check(self, count: int, map_file: Path | None) -> None:
+        """Refuse what cannot be written before any model is loaded."""
+        from polydraft.core.errors import OutputUnwritable
+        from polydraft.modalities.image.result import check_output
+
+        for name in self.names(count):
+            check_output(name)
+            if map_file is not None and map_file.resolve() == name.resolve():
+                raise OutputUnwritable(f"--map and --output are both {name}; give two file names.")
+
+    def write(self, result: ImageResult) -> list[Path]:
+        """Write all files and return their names."""
+        written = result.save_each(self.output) if self.each else []
+        return written + ([result.save(self.sheet)] if self.sheet else [])
+
+    def beside(self, word: str) -> Files:
+        """Return the files of other pictures, whose names end in `word`."""
+        return Files.of(self.output.with_stem(f"{self.output.stem}-{word}"), self.each and self.sheet is not None)
 
 
 def draw(pipe: ImagePipeline, prompts: list[str], label: str, **options: Any) -> ImageResult:

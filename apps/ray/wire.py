@@ -31,6 +31,7 @@ from polydraft.core import errors as core_errors
 from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats
 from polydraft.core.system_errors import system_error
+from polydraft.modalities.image.recipe import Recipe
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import ImageNews
 from polydraft.modalities.speech.result import SpeechResult
@@ -41,7 +42,7 @@ from polydraft.modalities.vlm.run import ChatNews
 Message = tuple[Any, ...]
 KINDS = {
     kind.__name__: kind
-    for kind in (ImageNews, ImageResult, SpeechNews, SpeechResult, ChatNews, ChatResult, DecodeStats)
+    for kind in (ImageNews, ImageResult, SpeechNews, SpeechResult, ChatNews, ChatResult, DecodeStats, Recipe)
 }
 PLAIN = (str, bytes, int, float, bool, type(None), np.ndarray)
 DRAWN = ("tokens", "committed_at")  # of which only what is new is sent

@@ -19,9 +19,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from polydraft import __version__
 from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
+from polydraft.modalities.image.recipe import Recipe
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
 from polydraft.modalities.image_io import Picture, load_image
@@ -180,13 +182,20 @@ class PicturePipeline(Pipeline):
         pipe = pipe.led_from(negative_prompt).begun(None if prime is None else load_image(prime))
         texts = check_drawing(prompt, n, seed)
         captions, ignored = pipe.read(texts)
-        captions = [caption for caption in captions for _ in range(n)]
+        texts, captions = ([text for text in some for _ in range(n)] for some in (texts, captions))
         sampling = pipe.sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
         )
         prompts = pipe.prompts_to_ids(captions, seeds(seed, len(captions), "picture"), sampling)
         way = pipe.method(choice, guided(prompts))
-        return ImageRun(pipe, way, prompts, [t for t in texts for _ in range(n)], captions, ignored, partial_images)
+        recipe = Recipe(
+            texts, captions, [int(prompt.seed) for prompt in prompts], pipe.card.name, way.name,
+            float(sampling.temperature), int(sampling.top_k), float(sampling.top_p), float(sampling.min_p),
+            float(sampling.guidance_scale), pipe.dimensions, negative_prompt,
+            None if iterations is None else int(iterations), prime is not None,
+            str(pipe.dtype).removeprefix("torch."), pipe.device.type, __version__,
+        )  # fmt: skip
+        return ImageRun(pipe, way, prompts, recipe, ignored, partial_images)
 
     def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
         """What the model reads of prompts, and the words it does not know."""

@@ -41,16 +41,18 @@ def generate_image(
     prompt: str | list[str], *, speculative: bool = True, model: str = "tiny-image", method: str | None = None,
     n: int = 1, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
     top_p: float | None = None, min_p: float | None = None, guidance_scale: float | None = None,
-    size: str | None = None, negative_prompt: str | None = None, prime: Picture | None = None, device: str = "auto",
-    dtype: str = "auto", on_step: Callable[[ImageStep], None] | None = None,
+    size: str | None = None, iterations: int | None = None, negative_prompt: str | None = None,
+    prime: Picture | None = None, device: str = "auto", dtype: str = "auto",
+    on_step: Callable[[ImageStep], None] | None = None,
 ) -> ImageResult:  # fmt: skip
     """Draw `prompt` (or each of a list), `n` pictures a prompt.
 
     speculative: True uses the model's best identical method, False plain decoding; the picture is the same.
     seed: picture i gets seed + i, or the i-th of a list. None everywhere else means the model's own default;
     temperature 0 is greedy, guidance_scale 1 is off. size: "512x256" is wide, for models that draw several sizes.
-    negative_prompt: what guidance leads away from. prime: a picture (a file or a PIL image) to go on from, or one
-    shown with the prompt, for models that do. Raises a PolydraftError that says what to change.
+    iterations: sets of tokens of a picture, for models that draw these. negative_prompt: what guidance leads away from.
+    prime: a picture (a file or a PIL image) to go on from, or one shown with the prompt, for models that do. Raises a
+    PolydraftError that says what to change.
     """
     check_drawing(
         prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
@@ -58,8 +60,8 @@ def generate_image(
     check_method(model, method, "image")
     return _cached_pipeline(model, device, dtype, stamp(model))(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
-        top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, negative_prompt=negative_prompt,
-        prime=prime, on_step=on_step,
+        top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, iterations=iterations,
+        negative_prompt=negative_prompt, prime=prime, on_step=on_step,
     )  # fmt: skip
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import io
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image, PngImagePlugin
 from torch import Tensor
 
+from polydraft.core.errors import OutputUnwritable
 from polydraft.core.stats import DecodeStats
+from polydraft.modalities.image.recipe import MOST_EXIF, Recipe, exif_of
 from polydraft.modalities.output import whole, writable
 
 INCOMPLETE = ("cancelled", "impossible")
+NUMBER = "{i}"  # in a file's name
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -37,7 +43,8 @@ class ImageResult:
     model: str
     method: str
     grid: tuple[int, int]
-    decoded: list[list[Any]] = field(default_factory=list)  # all tokens of each row, those of a plan included
+    decoded: list[list[Any]]  # all tokens of each row, those of a plan included
+    recipe: Recipe  # what the pictures were drawn from
 
     @property
     def image(self) -> Image.Image:
@@ -63,17 +70,34 @@ class ImageResult:
             sheet.paste(picture, (column * (width + gap), row * (height + gap)))
         return sheet
 
+    @property
+    def captions(self) -> list[str]:
+        """What the model read of each prompt."""
+        return self.recipe.captions
+
     def save(self, path: str | Path) -> Path:
         """Write the contact sheet as PNG, JPEG or WEBP, whole or not at all.
 
-        PNG text chunks carry prompt, model, method and seed.
+        The file says what it was drawn from; `read_recipe` reads it.
         """
-        path = check_output(path)
-        notes = {
-            "prompt": "\n".join(self.prompts), "model": self.model, "method": self.method,
-            "seed": ",".join(map(str, self.seeds)), "software": "polydraft",
-        }  # fmt: skip
-        return write_picture(self.contact_sheet(), path, notes)
+        return write_picture(self.contact_sheet(), check_output(path), self.recipe.notes)
+
+    def save_each(self, pattern: str | Path) -> list[Path]:
+        """Write every picture into a file of its own, all of them or none; `{i}` in the name is its number, from 1."""
+        paths = [check_output(path) for path in numbered(pattern, len(self.images))]
+        with ExitStack() as files:
+            for index, (picture, path) in enumerate(zip(self.images, paths, strict=True)):
+                file = files.enter_context(whole(path))
+                file.write(encoded(picture, FORMATS[path.suffix.lower()], self.recipe.of(index).notes))
+        return paths
+
+
+def numbered(pattern: str | Path, count: int) -> list[Path]:
+    """Return the names of so many files; raise OutputUnwritable where several would have one."""
+    pattern = Path(pattern)
+    if NUMBER not in pattern.name and count > 1:
+        raise OutputUnwritable(f"{pattern} is one name for {count} files; put {NUMBER} into it, as in x-{NUMBER}.png.")
+    return [pattern.with_name(pattern.name.replace(NUMBER, str(index))) for index in range(1, count + 1)]
 
 
 def check_output(path: str | Path) -> Path:
@@ -81,13 +105,21 @@ def check_output(path: str | Path) -> Path:
     return writable(path, FORMATS, "picture")
 
 
-def write_picture(picture: Image.Image, path: Path, notes: dict[str, str]) -> Path:
+def write_picture(picture: Image.Image, path: Path, notes: Mapping[str, str]) -> Path:
     """Write beside `path` first, then rename: nobody ever sees half a file."""
-    kind = FORMATS[path.suffix.lower()]
-    options: dict[str, Any] = {"quality": 95} if kind != "PNG" else {"pnginfo": PngImagePlugin.PngInfo()}
-    if kind == "PNG":
-        for key, value in notes.items():
-            options["pnginfo"].add_itxt(key, value)
     with whole(path) as file:
-        picture.save(file, kind, **options)
+        file.write(encoded(picture, FORMATS[path.suffix.lower()], notes))
     return path
+
+
+def encoded(picture: Image.Image, kind: str, notes: Mapping[str, str], quality: int = 95) -> bytes:
+    """Return the content of a PNG, JPEG or WEBP file that carries `notes`; quality: of the latter two."""
+    file = io.BytesIO()
+    if kind == "PNG":
+        info = PngImagePlugin.PngInfo()
+        for name, value in notes.items():
+            info.add_itxt(name, value)
+        picture.save(file, kind, pnginfo=info)
+    else:
+        picture.save(file, kind, quality=quality, exif=exif_of(notes, MOST_EXIF if kind == "JPEG" else None))
+    return file.getvalue()

@@ -15,6 +15,7 @@ from polydraft.core.decode import Method, Step
 from polydraft.core.stats import DecodeStats
 from polydraft.core.stopping import Stop
 from polydraft.core.target import Prompt
+from polydraft.modalities.image.recipe import Recipe
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.run import Run, Stream
 
@@ -63,17 +64,17 @@ class ImageNews:
 class ImageRun(Run[ImageNews, ImageResult]):
     """One request for pictures.
 
-    texts: prompts as given, captions: as read. partial_images: how many unfinished ones are to be drawn, at equal
-    shares of tokens. done: tokens of pictures that are there.
+    recipe: what the pictures are drawn from. partial_images: how many unfinished ones are to be drawn, at equal shares
+    of tokens. done: tokens of pictures that are there.
     """
 
     def __init__(
-        self, pipe: PicturePipeline, method: Method, prompts: list[Prompt], texts: list[str], captions: list[str],
-        ignored: tuple[str, ...], partial_images: int = 0,
+        self, pipe: PicturePipeline, method: Method, prompts: list[Prompt], recipe: Recipe, ignored: tuple[str, ...],
+        partial_images: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(method, prompts)
-        self.pipe, self.texts, self.ignored = pipe, texts, ignored
-        self.asked = [Asked(text, prompt.seed) for text, prompt in zip(captions, prompts, strict=True)]
+        self.pipe, self.recipe, self.ignored = pipe, recipe, ignored
+        self.asked = [Asked(text, prompt.seed) for text, prompt in zip(recipe.captions, prompts, strict=True)]
         self.tokens = pipe.blank(len(prompts))
         self.committed_at = torch.zeros(len(prompts), pipe.image_tokens, dtype=torch.long)
         self.decoded: list[list[Any]] = [[] for _ in prompts]
@@ -112,9 +113,9 @@ class ImageRun(Run[ImageNews, ImageResult]):
         rows = self.stats()
         return ImageResult(
             self.pipe.decode_images(self.tokens, self.asked), self.tokens.clone(), self.committed_at.clone(),
-            DecodeStats.total(rows), rows, [row.finish for row in self.rows], self.ignored, self.texts,
-            [prompt.seed for prompt in self.prompts], self.pipe.card.name, self.method.name, self.pipe.grid,
-            [list(tokens) for tokens in self.decoded],
+            DecodeStats.total(rows), rows, [row.finish for row in self.rows], self.ignored,
+            self.recipe.prompts, self.recipe.seeds, self.pipe.card.name, self.method.name, self.pipe.grid,
+            [list(tokens) for tokens in self.decoded], self.recipe,
         )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         WeightsError,
     )
     from polydraft.modalities.image.pipeline import generate_image
+    from polydraft.modalities.image.recipe import read_recipe
     from polydraft.modalities.loading import load
     from polydraft.modalities.speech.pipeline import generate_speech
     from polydraft.modalities.vlm.pipeline import chat
@@ -58,6 +59,7 @@ __all__ = [
     "generate_image",
     "generate_speech",
     "load",
+    "read_recipe",
 ]
 
 # In a source checkout core/, modalities/, apps/ and assets/ lie at the root; in a wheel they lie beside this file.
@@ -70,6 +72,7 @@ _HOMES = {
     "generate_image": "polydraft.modalities.image.pipeline",
     "generate_speech": "polydraft.modalities.speech.pipeline",
     "load": "polydraft.modalities.loading",
+    "read_recipe": "polydraft.modalities.image.recipe",
 }
 
 

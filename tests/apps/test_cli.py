@@ -19,6 +19,8 @@ from polydraft.apps.cli import STOPPED
 from polydraft.apps.commands import doctor
 from polydraft.apps.commands.shared import outcome
 from polydraft.core.drafters.network.eagle import EagleNetwork
+from polydraft.modalities.image.recipe import Recipe
+from polydraft.modalities.image.result import encoded
 
 from ..embedded import picture_tokens
 from .command_line import ENVIRONMENT, ROOT, assert_refused, run
@@ -54,7 +56,7 @@ def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["image", "speech", "models", "methods", "doctor", "bench", "train", "batch", "convert"]
+    "command", ["image", "redraw", "speech", "models", "methods", "doctor", "bench", "train", "batch", "convert"]
 )
 def test_every_command_has_help(command: str) -> None:
     assert command in run("--help").output and run(command, "--help").exit_code == 0
@@ -104,6 +106,39 @@ def test_several_prompts_become_one_batch(tmp_path: Path) -> None:
     assert report["stats"]["tokens"] == 4 * picture_tokens() and len(report["rows"]) == 4
     with Image.open(tmp_path / "sheet.webp") as picture:
         assert picture.size == (260, 260)
+
+
+def test_numbered_output_is_a_file_a_picture_and_a_sheet_if_asked(tmp_path: Path) -> None:
+    done = run("image", "a photo of a blue cat on grass", "--n", "2", "-o", tmp_path / "x-{i}.jpg", "--sheet", "--json")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert sorted(os.listdir(tmp_path)) == ["x-1.jpg", "x-2.jpg", "x-sheet.jpg"]
+    assert [Path(name).name for name in report["outputs"]] == ["x-1.jpg", "x-2.jpg", "x-sheet.jpg"]
+    assert report["captions"] == ["a cat on grass"] * 2 and report["ignored_words"] == ["blue"]
+    assert "cannot draw blue; drawn: a cat on grass" in done.stderr
+    again = run("redraw", tmp_path / "x-2.jpg", "-o", tmp_path / "again.jpg")
+    assert again.exit_code == 0, again.stderr
+    with Image.open(tmp_path / "again.jpg") as drawn, Image.open(tmp_path / "x-2.jpg") as first:
+        assert drawn.tobytes() == first.tobytes()
+
+
+def test_all_names_are_checked_before_the_model_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polydraft.modalities.loading.load", lambda *_, **__: pytest.fail("the model was loaded"))
+    (tmp_path / "x-3.png").mkdir()
+    assert_refused(run("image", PROMPT, "--n", "3", "-o", tmp_path / "x-{i}.png"), "x-3.png")
+    named = ["-o", tmp_path / "y-{i}.png", "--map", tmp_path / "y-2.png"]
+    assert_refused(run("image", PROMPT, "--n", "3", *named), "--map")
+    assert os.listdir(tmp_path) == ["x-3.png"]
+
+
+def test_redraw_fetches_no_model_that_a_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polydraft.modalities.loading.load", lambda *_, **__: pytest.fail("the model was loaded"))
+    sampling = (1.0, 0, 1.0, 0.0, 1.0)
+    recipe = Recipe(["a"], ["a"], [1], "some/body", "ar", *sampling, "8x8", None, None, False, "x", "y", "0")
+    (tmp_path / "x.png").write_bytes(encoded(Image.new("RGB", (8, 8)), "PNG", recipe.notes))
+    assert_refused(run("redraw", tmp_path / "x.png", "-o", tmp_path / "y.png"), "--model")
+    assert_refused(run("redraw", tmp_path / "missing.png", "-o", tmp_path / "y.png"), "missing.png")
+    assert os.listdir(tmp_path) == ["x.png"]
 
 
 def test_compare_says_speedup_and_identity_and_draws_the_map(tmp_path: Path) -> None:

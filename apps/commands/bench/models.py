@@ -190,6 +190,7 @@ def fidelity(
     guidance_scale: Guidance = None,
     seed: Annotated[int, typer.Option(min=0, help="Picture i gets seed + i.")] = 0,
     world: WorldName = None,
+    phrasing: Annotated[str, typer.Option(help="What is asked, {} being a caption.")] = "{}",
     output: Output = None,
     as_json: Results = False,
 ) -> None:
@@ -198,7 +199,7 @@ def fidelity(
 
     run(
         n=n, method=method, model=model, temperature=temperature, top_p=top_p, min_p=min_p,
-        guidance_scale=guidance_scale, seed=seed, world=world, output=output, json=as_json,
+        guidance_scale=guidance_scale, seed=seed, world=world, phrasing=phrasing, output=output, json=as_json,
     )  # fmt: skip
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import io
-from typing import Any
+from collections.abc import Mapping
 
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
+from polydraft.modalities.image.result import encoded
 from polydraft.modalities.image_io import WEB_FORMATS, decode_data_url, open_image
 
 MOST_PIXELS = 16_000_000
@@ -18,19 +18,6 @@ def from_data_url(url: str, most_pixels: int = MOST_PIXELS) -> Image.Image:
     return open_image(decode_data_url(url), "a picture", formats=WEB_FORMATS, max_pixels=most_pixels)
 
 
-def written(picture: Image.Image, kind: str, quality: int, notes: dict[str, str]) -> str:
+def written(picture: Image.Image, kind: str, quality: int, notes: Mapping[str, str]) -> str:
     """Base64 of a file that says what made it: PNG in text chunks, JPEG and WEBP in EXIF."""
-    file = io.BytesIO()
-    options: dict[str, Any] = {}
-    marks = notes | {"software": "polydraft"}
-    if kind == "png":
-        options["pnginfo"] = PngImagePlugin.PngInfo()
-        for key, value in marks.items():
-            options["pnginfo"].add_itxt(key, value)
-    else:
-        exif = Image.Exif()
-        exif[0x0131] = "polydraft"  # Software
-        exif[0x010E] = "; ".join(f"{key} {value}" for key, value in notes.items())  # ImageDescription
-        options |= {"quality": quality, "exif": exif}
-    picture.save(file, kind.upper(), **options)
-    return base64.b64encode(file.getvalue()).decode()
+    return base64.b64encode(encoded(picture, kind.upper(), {"software": "polydraft"} | dict(notes), quality)).decode()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
-from PIL import Image, PngImagePlugin
+from PIL import Image
 
 from polydraft.apps.ui.views.runs import Run, runs
+from polydraft.modalities.image.result import encoded
 
 
 def picture(drawn: Image.Image | None, passes: Sequence[int], grid: tuple[int, int], alt: str) -> str:
@@ -48,14 +48,9 @@ def outline(start: int, end: int, columns: int) -> str:
     return f"M{left} {top}H{columns}V{bottom}H{right + 1}V{bottom + 1}H0V{top + 1}H{left}Z"
 
 
-def data_url(image: Image.Image, notes: dict[str, str] | None = None) -> str:
+def data_url(image: Image.Image, notes: Mapping[str, str] | None = None) -> str:
     """The picture as a PNG in a `data:` URL; notes become its text chunks."""
-    info = PngImagePlugin.PngInfo()
-    for key, value in (notes or {}).items():
-        info.add_itxt(key, value)
-    file = io.BytesIO()
-    image.save(file, "PNG", pnginfo=info)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(encoded(image, 'PNG', notes or {})).decode()}"
 
 
 __all__ = ["Run", "data_url", "outline", "picture"]

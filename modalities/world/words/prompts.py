@@ -38,9 +38,9 @@ FRAMING = frozenset(
     see have get let image images picture pictures pic pics photo photos photograph photographs drawing illustration
     scene emoji emojis shows showing depicting depicts displaying containing contains featuring features includes
     including consisting of with that this these those there here where which who whose is are was were be been being
-    has having stands standing stand placed located positioned situated put place set in on at by to from into as for against
-    and it its they them their he him his she her both together each other only just exactly background colour colours
-    color colors coloured colored plain solid slice piece bunch some hand side""".split()  # noqa: SIM905
+    has having stands standing stand placed located positioned situated put place set in on at by to from into as for
+    against and it its they them their he him his she her both together each other only just exactly background colour
+    colours color colors coloured colored plain solid slice piece bunch some hand side""".split()  # noqa: SIM905
 )
 MANY = frozenset(
     """four five six seven eight nine ten eleven twelve twenty fifty hundred hundreds thousand thousands million

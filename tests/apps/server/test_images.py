@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import openai
 import pytest
 from PIL import Image
 
 from polydraft.apps.server.api.pictures import written
+from polydraft.modalities.image.recipe import Recipe
 
 from ...embedded import picture_tokens
 from .live import Live
@@ -31,12 +34,17 @@ def test_a_png_says_what_made_it(live: Live, client: openai.OpenAI) -> None:
     shown = picture(answer.data[0].b64_json)
     notes = shown.text  # type: ignore[attr-defined]
     assert (notes["model"], notes["method"], notes["seed"]) == ("tiny-image", "jacobi(window=12)", "5")
+    recipe = Recipe.parse(notes["polydraft"])
+    alone = live.alone("image", prompt=PROMPT, n=2, seed=5).recipe.of(0)
+    assert recipe == replace(alone, method="jacobi(window=12)")
     assert shown.tobytes() == live.alone("image", prompt=PROMPT, n=2, seed=5).image.tobytes()
 
 
 def test_sampling_of_a_request_is_heeded(live: Live, client: openai.OpenAI) -> None:
     snow = "two frogs in the snow"
-    answer = client.images.generate(prompt=snow, extra_body={"seed": 5, "min_p": 0.9})
+    asked = "Please draw two blue FROGS in the snow!"
+    answer = client.images.generate(prompt=asked, extra_body={"seed": 5, "min_p": 0.9})
+    assert answer.data[0].revised_prompt == snow and answer.ignored_words == ["blue"]
     shown = picture(answer.data[0].b64_json).tobytes()
     assert shown == live.alone("image", prompt=snow, seed=5, min_p=0.9).image.tobytes()
     assert shown != live.alone("image", prompt=snow, seed=5).image.tobytes()
@@ -51,8 +59,10 @@ def test_other_formats_say_it_too(kind: str) -> None:
 
 def test_streamed_pictures_fill_in(live: Live, client: openai.OpenAI) -> None:
     """What is drawn is what the whole picture shows there, to rounding; what is not is plain."""
-    events = list(client.images.generate(prompt=PROMPT, stream=True, partial_images=3, extra_body={"seed": 5}))
+    asked = f"a photo of 🐸🐉🐸 {PROMPT.removeprefix('two frogs')}"
+    events = list(client.images.generate(prompt=asked, stream=True, partial_images=3, extra_body={"seed": 5}))
     *partial, last = events
+    assert last.revised_prompt == PROMPT and last.ignored_words == ["🐉"]
     assert [event.type for event in partial] == ["image_generation.partial_image"] * 3
     assert [event.partial_image_index for event in partial] == [0, 1, 2]
     whole = picture(last.b64_json)

@@ -14,6 +14,8 @@ import pytest
 import soundfile
 from PIL import Image, ImageChops
 
+from polydraft.modalities.image.recipe import Recipe
+
 from .conftest import KEY, PATIENCE, Live, until
 
 PROMPT = "a tiger on a green background"
@@ -67,7 +69,7 @@ def test_a_prompt_becomes_a_picture_that_fills_in(opened: Any, live: Live) -> No
     assert len(set(grown)) > 3, seen  # it filled in, more than once
     assert grown == sorted(grown), seen
     drawn = picture_of(save.get_attribute("href"))
-    assert drawn.text["prompt"] == PROMPT
+    assert drawn.text["prompt"] == PROMPT and Recipe.parse(drawn.text["polydraft"]).seeds == [0]
     pipe = live.engine.model("tiny-image").pipe
     plain = live.compute(pipe, PROMPT, speculative=False, seed=0)
     assert ImageChops.difference(drawn.convert("RGB"), plain.image).getbbox() is None  # the very picture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -25,6 +25,7 @@ from polydraft.apps.server.api.schemas.images import (
     Picture,
 )
 from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.modalities.image.recipe import Recipe
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import ImageNews
 
@@ -58,7 +59,7 @@ async def generate(asked: ImageRequest, request: Request, engine: TheEngine, set
     files = await asyncio.to_thread(all_files, result, asked)
     return ImagesAnswer(
         created=int(time.time()), model=served.name, size=size_of(result.image), output_format=asked.output_format,
-        data=[as_asked(file, seed, asked) for file, seed in zip(files, result.seeds, strict=True)],
+        data=[as_asked(file, result.recipe.of(index), asked) for index, file in enumerate(files)],
         usage=usage(ticket, result), ignored_words=list(result.ignored_words), metrics=metrics(result.stats),
     )  # fmt: skip
 
@@ -89,6 +90,7 @@ async def events(ticket: Ticket, head: ImageNews | None, asked: ImageRequest) ->
             done = CompletedImage(
                 index=index, b64_json=file, created_at=int(time.time()), seed=seed, usage=usage(ticket, result),
                 metrics=metrics(result.stats), size=size_of(result.image), output_format=asked.output_format,
+                revised_prompt=revised(result.recipe.of(index)), ignored_words=list(result.ignored_words),
             )  # fmt: skip
             yield sse.event(done, "image_generation.completed")
 
@@ -96,23 +98,28 @@ async def events(ticket: Ticket, head: ImageNews | None, asked: ImageRequest) ->
 def all_files(result: ImageResult, asked: ImageRequest) -> list[str]:
     """Every picture as a file, Base64."""
     return [
-        file_of(picture, asked, {"model": result.model, "method": result.method, "seed": str(seed)})
-        for picture, seed in zip(result.images, result.seeds, strict=True)
+        file_of(picture, asked, result.recipe.of(index).notes) for index, picture in enumerate(result.images)
     ]
 
 
-def as_asked(file: str, seed: int, asked: ImageRequest) -> Picture:
+def as_asked(file: str, recipe: Recipe, asked: ImageRequest) -> Picture:
     """Return a picture as Base64, or as a URL that holds it."""
+    told: dict[str, Any] = {"seed": recipe.seeds[0], "revised_prompt": revised(recipe)}
     if asked.response_format == "url":
-        return Picture(url=f"data:image/{asked.output_format};base64,{file}", seed=seed)
-    return Picture(b64_json=file, seed=seed)
+        return Picture(url=f"data:image/{asked.output_format};base64,{file}", **told)
+    return Picture(b64_json=file, **told)
+
+
+def revised(recipe: Recipe) -> str | None:
+    """Return the caption of one picture where it is not the prompt."""
+    return None if recipe.captions == recipe.prompts else recipe.captions[0]
 
 
 def size_of(picture: Image.Image) -> str:
     return f"{picture.width}x{picture.height}"
 
 
-def file_of(picture: Image.Image, asked: ImageRequest, notes: dict[str, str]) -> str:
+def file_of(picture: Image.Image, asked: ImageRequest, notes: Mapping[str, str]) -> str:
     return pictures.written(picture, asked.output_format, asked.output_compression, notes)
 
 

@@ -59,10 +59,11 @@ class ImageRequest(Drawn):
 
 
 class Picture(Told):
-    """b64_json or url: what was asked for."""
+    """b64_json or url: what was asked for. revised_prompt: what is drawn, where that is not the prompt as it was."""
 
     b64_json: str | None = None
     url: str | None = None
+    revised_prompt: str | None = None
     seed: Annotated[int, Field(ge=0)]
 
 
@@ -116,6 +117,8 @@ class CompletedImage(Told):
     quality: Literal["auto"] = "auto"
     background: Literal["opaque"] = "opaque"
     output_format: Format
+    revised_prompt: str | None = None
+    ignored_words: list[str]
     seed: int
     usage: ImageUsage
     metrics: Metrics
