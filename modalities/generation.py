@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 
 import torch
@@ -36,12 +37,13 @@ OFF_SAMPLED: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 NONE = type(None)
 ID, NUMBER = Range(int, -math.inf), Range(float, -math.inf)  # ids outside the vocabulary say nothing
-IDS = (ID, list[int], NONE)
+SOME = GenericAlias(list, (ID,))
+IDS = (ID, SOME, NONE)
 TYPES: dict[str, Any] = {  # of fields that are followed, whatever they say
     "do_sample": (bool, NONE), "temperature": (NUMBER, NONE), "top_k": (ID, NONE), "top_p": (NUMBER, NONE),
     "min_p": (NUMBER, NONE), "repetition_penalty": (Range(float, 0), NONE), "eos_token_id": IDS,
-    "pad_token_id": IDS, "bos_token_id": IDS, "forced_eos_token_id": IDS, "suppress_tokens": (list[int], NONE),
-    "begin_suppress_tokens": (list[int], NONE), "bad_words_ids": (list[list[int]], NONE),
+    "pad_token_id": (ID, NONE), "bos_token_id": (ID, NONE), "forced_eos_token_id": IDS, "suppress_tokens": (SOME, NONE),
+    "begin_suppress_tokens": (SOME, NONE), "bad_words_ids": (GenericAlias(list, (SOME,)), NONE),
     "no_repeat_ngram_size": (Range(int, 0), NONE),
 }  # fmt: skip
 RANGES: dict[str, Any] = {  # of those that a distribution is made with

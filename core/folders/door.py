@@ -19,8 +19,16 @@ from transformers import AutoConfig
 
 from polydraft.core.errors import MissingPackage, PolydraftError, WeightsError
 from polydraft.core.extras import EXTRAS
-from polydraft.core.folders.faults import CONFIG, SHARD_INDEX, TOKENIZER, first_line, folder_error, index_fault
-from polydraft.core.folders.json_files import is_present, read_json
+from polydraft.core.folders.faults import (
+    CONFIG,
+    SETTINGS,
+    SHARD_INDEX,
+    TOKENIZER,
+    first_line,
+    folder_error,
+    index_fault,
+)
+from polydraft.core.folders.json_files import is_present, read_json, read_settings
 from polydraft.core.folders.sizes import check_layers, check_memory
 from polydraft.core.folders.weight_files import check_weights
 
@@ -73,10 +81,22 @@ def read_pretrained(what: str, kind: Any, folder: Path, **options: Any) -> Any:
         PolydraftError: the folder cannot be read as one.
     """
     safely = SAFELY if not kind.__module__.startswith("diffusers") else {"local_files_only": True}
+    check_regular(folder)
     with reading(what, folder):
         if "okenizer" in kind.__name__:
             check_tokenizer(folder)
         return kind.from_pretrained(folder, **safely, **options)
+
+
+def check_regular(folder: Path) -> None:
+    """Check that what is named like a file of settings is one; libraries pass over folders and links to nowhere.
+
+    Raises:
+        WeightsError: it is something else.
+    """
+    for name in SETTINGS:
+        if is_present(folder / name) and not (folder / name).is_file():
+            read_json(folder / name)
 
 
 def check_tokenizer(folder: Path) -> None:
@@ -110,6 +130,7 @@ def read_model(what: str, kind: Any, folder: Path, **options: Any) -> Any:
         PolydraftError: the folder cannot be read as such a model.
     """
     check_weights(folder)
+    read_settings(folder / CONFIG)
     if fault := next(filter(None, map(index_fault, sorted(folder.glob(f"*{SHARD_INDEX}")))), None):
         raise fault
     check_layers(folder)

@@ -39,8 +39,10 @@ from polydraft.modalities.vlm.recognise import MARKS, NO_SINGLE_PATCH
 from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.run import ChatRun, ChatStep, ChatStream, OnStep
 from polydraft.modalities.vlm.target import VisionTarget, image_token_ids, target_of
+from polydraft.modalities.vlm.template import REFUSES
 
-UNFIT = (TypeError, AttributeError, LookupError, ArithmeticError)  # of settings, whatever the picture
+UNFIT = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)  # what processors raise
+SIDES = (64, 256)  # of pictures, of which a processor whose settings are right takes one
 
 
 def chat(
@@ -132,21 +134,36 @@ class VLMPipeline(Pipeline):
         mark = getattr(self.target_model.config, "image_token_id", None)
         if mark is None:
             return
-        try:
-            ids, _ = self.reader.read(conversations(Image.new("RGB", (64, 64)), "What is this?", None)[0])
-        except PromptError as error:
-            if isinstance(error.__cause__, UNFIT):
-                raise WeightsError(
-                    f"the processor of {self.card.name} cannot read any picture ({first_line(error.__cause__)}); a "
-                    f"field of {' or '.join(SAID_IN)} is wrong or missing, download them again."
-                ) from error
-            return  # every question about a picture would be told the same
-        if mark not in ids:
+        ids = self.ids_of_some_picture()
+        if ids is not None and mark not in ids:
             written = getattr(self.processor, "image_token", "the mark of a picture")
             raise WeightsError(
                 f"{self.card.name} puts pictures at id {mark}, which its tokenizer never writes for {written!r}; "
                 "correct image_token_id in its config.json."
             )
+
+    def ids_of_some_picture(self) -> list[int] | None:
+        """Return the prompt of a question about a picture; None where the model's template takes none.
+
+        Raises:
+            WeightsError: its processor reads no picture, whatever its size.
+        """
+        for side in SIDES:
+            asked = conversations(Image.new("RGB", (side, side)), "What is this?", None)[0]
+            try:
+                self.reader.template.write(asked.messages)
+            except REFUSES:
+                return None  # every question about a picture would be told the same
+            try:
+                return self.reader.read(asked)[0]
+            except PromptError as error:
+                refused = error
+        if not isinstance(refused.__cause__, UNFIT):
+            return None
+        raise WeightsError(
+            f"the processor of {self.card.name} cannot read any picture ({first_line(refused.__cause__)}); a field of "
+            f"{' or '.join(SAID_IN)} is wrong or missing, download them again."
+        ) from refused
 
     def read_target(self, folder: Path) -> PreTrainedModel:
         from transformers import AutoConfig, AutoModelForImageTextToText

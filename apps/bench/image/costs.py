@@ -25,7 +25,8 @@ from polydraft.apps.bench.measure.manifest import store
 from polydraft.apps.commands.shared.terminal import note
 from polydraft.apps.train.lessons import LESSONS
 from polydraft.core.methods.fit import pass_seconds
-from polydraft.modalities.loading import MANIFEST, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.manifest import MANIFEST
 from polydraft.modalities.pipeline import WINDOWED, Pipeline, guided
 
 NODES = (0, 1, 2, 4, 8, 12, 16, 24, 32, 48)

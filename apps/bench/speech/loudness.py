@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from polydraft.apps.bench.measure.manifest import store
 from polydraft.apps.bench.speech.likeness import Sound
-from polydraft.modalities.loading import MANIFEST, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.manifest import MANIFEST
 from polydraft.modalities.speech.corpus.sentences import everyday
 from polydraft.modalities.speech.levels import LOUDNESS
 from polydraft.modalities.speech.pipeline import SpeechPipeline

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.folders.fields import check_fields
 from polydraft.core.model import attention
 from polydraft.modalities.hub import said
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
@@ -40,7 +41,9 @@ class ImageGPT(PictureFamily):
         self.words, self.size = self.config.vocab_size, self.config.vocab_size - 1
         side = isqrt(self.config.n_positions)
         self.grid, self.side = (side, side), 1
-        colours = said(parts.card.target / COLOURS).get("clusters")
+        file = parts.card.target / COLOURS
+        check_fields(fields := said(file), {"clusters": list[list[float]]}, file)
+        colours = fields.get("clusters")
         self.colours = torch.tensor(colours or [], dtype=torch.float32, device=self.device).view(-1, 3)
         if len(self.colours) != self.size or side**2 != self.config.n_positions:
             raise WeightsError(

@@ -20,7 +20,7 @@ from polydraft.apps.bench.speech.product import FRAME, voiced
 from polydraft.apps.train.speech.corpus import flite
 from polydraft.apps.train.speech.corpus.data import render
 from polydraft.apps.train.speech.corpus.flite import SAMPLE_RATE, VOICES
-from polydraft.modalities.loading import MANIFEST
+from polydraft.modalities.manifest import MANIFEST
 from polydraft.modalities.speech.corpus.sentences import corpus
 from polydraft.modalities.speech.text.reading import read
 
