@@ -25,6 +25,7 @@ from polydraft.core.tokens import take
 
 PREFILL = 64  # positions of a prompt a pass
 STRETCHED = ("longrope", "dynamic")  # rotary frequencies that change with the longest position of a pass
+EVERY = "every"  # kind of the layers of a model whose layers have the same numbers of heads
 Near: TypeAlias = "partial[Tensor] | None"
 
 
@@ -75,10 +76,13 @@ class Network:
         self.context = context(config)
         weight = next(backbone.parameters())
         self.dtype = weight.dtype
-        self.heads = attention.Heads.of(config)
-        wide = config.num_attention_heads * self.heads.size
-        kernel = attention.chosen(self.context, wide, self.heads.size, self.dtype, weight.device)
-        self.heads = replace(self.heads, kernel=kernel)
+        shapes = layer_shapes(config)
+        by_kind = {kind: attention.Heads.of(shape) for kind, shape in shapes.items()}
+        largest = max(by_kind, key=lambda kind: by_kind[kind].size)
+        wide = shapes[largest].num_attention_heads * by_kind[largest].size
+        kernel = attention.chosen(self.context, wide, by_kind[largest].size, self.dtype, weight.device)
+        self.heads_by_kind = {kind: replace(heads, kernel=kernel) for kind, heads in by_kind.items()}
+        self.heads = self.heads_by_kind[largest]
         for part in backbone.modules():  # layers from several models (an adapter's) have configurations of their own
             if (own := getattr(part, "config", None)) is not None:
                 own._attn_implementation = kernel
@@ -93,14 +97,20 @@ class Network:
     @property
     def slot_bytes(self) -> int:
         """What a position of a physical row takes."""
-        shared = self.config.num_attention_heads // self.heads.groups
-        return 2 * self.config.num_hidden_layers * shared * self.heads.size * self.dtype.itemsize
+        shapes, layers = layer_shapes(self.config), cached_layers(self.config)
+        kinds = [EVERY] * layers if EVERY in shapes else self.config.layer_types[:layers]
+        sizes = {
+            kind: shape.num_attention_heads // self.heads_by_kind[kind].groups * self.heads_by_kind[kind].size
+            for kind, shape in shapes.items()
+        }
+        return 2 * sum(sizes[kind] for kind in kinds) * self.dtype.itemsize
 
     def cache(self, branches: int) -> SlotCache:
         device = next(self.backbone.parameters()).device
         by_products = self.heads.kernel == attention.PRODUCTS
-        view = EndToEnd() if by_products else Blocks(self.heads.shortest_view(self.dtype, device))
-        return SlotCache(self.config.num_hidden_layers, branches, view)
+        shortest = max(heads.shortest_view(self.dtype, device) for heads in self.heads_by_kind.values())
+        view = EndToEnd() if by_products else Blocks(shortest)
+        return SlotCache(cached_layers(self.config), branches, view)
 
     def prefill(self, cache: SlotCache, inputs: Tensor, rows: slice) -> Tensor:
         """Features `[rows, L, D]` of prompts from slot 0 on; inputs: ids `[rows, L]` or embeddings `[rows, L, D]`."""
@@ -197,13 +207,12 @@ class Network:
 
     def masks(self, visible: Tensor, positions: Tensor, key_positions: Tensor) -> Any:
         """The folded mask of visible `[rows, C, width]`, or one a kind of layer where some see less than everything."""
-        full = attention.folded(visible, self.dtype, self.heads)
         if self.nearness is None:
-            return full
+            return attention.folded(visible, self.dtype, self.heads)
         made = {}
         for kind, near in self.nearness.items():
             seen = visible if near is None else visible & near(positions[..., None], key_positions[:, None])
-            made[kind] = full if near is None else attention.folded(seen, self.dtype, self.heads)
+            made[kind] = attention.folded(seen, self.dtype, self.heads_by_kind.get(kind, self.heads))
         return made if "full_attention" in made or len(made) > 1 else next(iter(made.values()))
 
 
@@ -224,6 +233,27 @@ def within(window: int, query: Tensor, key: Tensor) -> Tensor:
 def same_chunk(size: int, query: Tensor, key: Tensor) -> Tensor:
     """Chunked attention: only keys of the query's own chunk."""
     return query // size == key // size
+
+
+def cached_layers(config: Any) -> int:
+    """Return how many layers, the first ones, have keys and values of their own."""
+    return int(config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", None) or 0))
+
+
+def layer_shapes(config: Any) -> dict[str, Any]:
+    """Return the configuration of every kind of layer, `EVERY` for all where they have the same numbers of heads.
+
+    Raises:
+        UnsupportedModel: layers of one kind differ.
+    """
+    if not getattr(config, "is_heterogeneous", False):
+        return {EVERY: config}
+    try:
+        return {kind: config.per_layer_config[kind] for kind in dict.fromkeys(config.layer_types)}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UnsupportedModel(
+            "layers of this model differ in more than their kind, which polydraft does not compute; use another model."
+        ) from error
 
 
 def nearness(config: Any) -> dict[str, Near] | None:

@@ -108,8 +108,6 @@ class VLMPipeline(Pipeline):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
-        config = self.target_model.config
-        self.processor = read_weights("processor", card.target, lambda: load_processor(card.target, config.model_type))
         self.context = min(self.context, card.manifest.get("context", self.context))
         self.words, self.reader = self.processor.tokenizer, Reader(self.processor, card.name, self.context)
         self.eos = self.ends_of(self.target_model.generation_config.eos_token_id)
@@ -166,6 +164,7 @@ class VLMPipeline(Pipeline):
         ) from refused
 
     def read_target(self, folder: Path) -> PreTrainedModel:
+        """The model, and before its weights are read the processor, which may want a package that is not installed."""
         from transformers import AutoConfig, AutoModelForImageTextToText
 
         config = read_pretrained("configuration", AutoConfig, folder)
@@ -175,6 +174,7 @@ class VLMPipeline(Pipeline):
                 f"of {', '.join(MARKS)}."
             )
         nearness(config.get_text_config())  # refuses layers that cannot take anything back
+        self.processor = read_weights("processor", folder, lambda: load_processor(folder, config.model_type))
         return pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype, self.card.device_map)
 
     @property

@@ -1,8 +1,8 @@
 """Processors of vision-language models: what turns a conversation with pictures into ids and pixels.
 
-They are transformers' own, without two of their needs: a video processor, which has no part in this and needs
-torchvision, and torchvision itself. Pictures are always prepared by the same backend (PIL), so that an answer does not
-depend on what else is installed.
+They are transformers' own, without three of their needs: processors of video and of sound, which have no part in this,
+and torchvision. Pictures are always prepared by the same backend (PIL), so that an answer does not depend on what else
+is installed; only families that have no such backend need torchvision.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.auto.auto_mappings import PROCESSOR_MAPPING_NAMES
 from transformers.processing_utils import ProcessorMixin
+from transformers.utils import is_torchvision_available
 
-from polydraft.core.errors import WeightsError
+from polydraft.core.errors import MissingPackage, WeightsError
 from polydraft.core.folders.door import read_pretrained
 from polydraft.core.folders.fields import Range, check_fields
 from polydraft.core.folders.json_files import is_present
@@ -76,8 +77,25 @@ def load_processor(folder: Path, model_type: str) -> Any:
     return read_pretrained("processor", still(name or str(PROCESSOR_MAPPING_NAMES.get(model_type)), folder), folder)
 
 
+def load_image_processor(folder: Path) -> Any:
+    """Return the image processor of the model in `folder`, of the PIL backend where its family has one.
+
+    Raises:
+        MissingPackage: the family has none, and torchvision is not installed.
+    """
+    try:
+        return read_pretrained("image processor", AutoImageProcessor, folder, backend="pil")
+    except (MissingPackage, WeightsError) as error:
+        if is_torchvision_available() or "torchvision" not in str(error.__cause__).lower():
+            raise
+        raise MissingPackage(
+            f"the image processor of {folder} needs the package torchvision; install the one made for your torch, as "
+            "with: pip install torchvision."
+        ) from error
+
+
 def still(name: str, folder: Path) -> Any:
-    """The processor class `name`, for pictures that do not move; raises WeightsError if there is none."""
+    """The processor class `name`, for pictures that neither move nor speak; raises WeightsError if there is none."""
     import transformers
 
     kind: Any = PixtralProcessor if name == PixtralProcessor.__name__ else getattr(transformers, name, None)
@@ -89,18 +107,16 @@ def still(name: str, folder: Path) -> Any:
 
     class Still(kind):
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-            if argument_name == "video_processor":
+            if argument is None:
                 return type(argument)
             return super().check_argument_for_proper_class(argument_name, argument)
 
         @classmethod
         def _get_arguments_from_pretrained(cls, folder: Any, processor_dict: Any = None, **others: Any) -> list[Any]:
-            images = read_pretrained("image processor", AutoImageProcessor, folder, backend="pil")
             parts = {
-                "image_processor": bounded(images),
+                "image_processor": bounded(load_image_processor(folder)),
                 "tokenizer": read_pretrained("tokenizer", AutoTokenizer, folder),
-                "video_processor": None,
             }
-            return [parts[part] for part in cls.get_attributes()]
+            return [parts.get(part) for part in cls.get_attributes()]
 
     return Still

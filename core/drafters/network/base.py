@@ -39,6 +39,9 @@ from polydraft.core.state import State
 from polydraft.core.target import CausalTarget, Prefill
 from polydraft.core.tokens import take
 
+NOT_ALONE = (  # settings of layers that differ from each other, or read what other layers or ids give them
+    "is_heterogeneous", "num_kv_shared_layers", "hidden_size_per_layer_input",
+)  # fmt: skip
 TABLES = 1 << 24  # bytes of what ids are worth that are kept
 Lines: TypeAlias = Callable[[Tensor], Tensor]  # ids `[...]` → `[..., H]`
 
@@ -97,12 +100,25 @@ def fingerprint(config: Any) -> dict[str, Any]:
 
 
 def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
-    """The configuration of `layers` layers of the target's own kind, without a vocabulary; others: what differs."""
+    """The configuration of `layers` layers of the target's own kind, without a vocabulary; others: what differs.
+
+    Raises UnsupportedMethod for layers that differ from each other, or need more than features and positions.
+    """
+    if any(getattr(target_config, name, None) for name in NOT_ALONE):
+        raise no_drafter(target_config)
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)  # some configurations want them
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}
     if getattr(target_config, "layer_types", None):
         changes["layer_types"] = ["full_attention"] * layers
     return type(target_config)(**(target_config.to_dict() | changes | others))
+
+
+def no_drafter(config: Any) -> UnsupportedMethod:
+    """Return the error for layers that a drafter cannot be made of."""
+    return UnsupportedMethod(
+        f"layers of the kind {config.model_type!r} make no drafter here; train hydra or heads, which have none, or "
+        "use jacobi."
+    )
 
 
 def layers_alone(config: Any) -> Any:
@@ -113,10 +129,7 @@ def layers_alone(config: Any) -> Any:
     kind = decoder_of(config)
     made: Any = None if kind is None else kind._from_config(config)
     if not hasattr(made, "layers"):  # what has none does not take our mask either
-        raise UnsupportedMethod(
-            f"layers of the kind {config.model_type!r} make no drafter here; train hydra or heads, which have none, or "
-            "use jacobi."
-        )
+        raise no_drafter(config)
     made.embed_tokens = nn.Identity()
     if hasattr(made, "vqmodel"):
         del made.vqmodel

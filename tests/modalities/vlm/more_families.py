@@ -61,6 +61,34 @@ def mistral3(folder: Path) -> None:
     finish_folder(folder, "[IMG]", said, images, hf.Mistral3ForConditionalGeneration(config))
 
 
+def gemma4(folder: Path) -> None:
+    """All that its layers may differ in: numbers of heads, keys that later layers share, what ids give each layer."""
+    marks = "<|image>", "<|image|>", "<image|>", "<|audio>", "<|audio|>", "<audio|>"
+    names = "boi_token", "image_token", "eoi_token", "boa_token", "audio_token", "eoa_token"
+    words = tokenizer(folder, [*marks, "<|video|>", "<pad>"], "<bos>", **dict(zip(names, marks, strict=True)))
+    words.pad_token = "<pad>"
+    words.save_pretrained(folder)
+    ids = dict(zip(names, words.convert_tokens_to_ids(list(marks)), strict=True))
+    shape = TEXT | {
+        "num_hidden_layers": 6, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "sliding_window": 12, "num_key_value_heads": 2, "num_global_key_value_heads": 1, "global_head_dim": 32,
+        "attention_k_eq_v": True, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 8, "use_bidirectional_attention": "vision",
+        "pad_token_id": words.pad_token_id,
+    }  # fmt: skip
+    vision = {"head_dim": 8, "num_key_value_heads": 2, "position_embedding_size": 64, "patch_size": 4}
+    config = hf.Gemma4Config(
+        text_config=hf.Gemma4TextConfig(vocab_size=len(words), vocab_size_per_layer_input=len(words), **shape),
+        vision_config=hf.Gemma4VisionConfig(**VISION | vision), image_token_id=ids["image_token"],
+        boi_token_id=ids["boi_token"], eoi_token_id=ids["eoi_token"], audio_token_id=ids["audio_token"],
+        boa_token_id=ids["boa_token"], eoa_token_index=ids["eoa_token"], tie_word_embeddings=False,
+        video_token_id=words.convert_tokens_to_ids("<|video|>"),
+    )  # fmt: skip
+    images = hf.Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70)
+    said = {"processor_class": "Gemma4Processor", "image_seq_length": 70}
+    finish_folder(folder, "<|image|>", said, images, hf.Gemma4ForConditionalGeneration(config))
+
+
 MORE: dict[str, Callable[[Path], None]] = {
     "qwen2_vl": qwen2_vl, "qwen3_vl_moe": qwen3_vl_moe, "llava_onevision": llava_onevision, "internvl": internvl,
     "mistral3": mistral3,

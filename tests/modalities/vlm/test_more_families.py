@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers as hf
+from transformers.utils import is_torchvision_available
 
 from polydraft.core.drafters.lookup import LookupDrafter
-from polydraft.core.errors import UnknownModel, UnsupportedModel
+from polydraft.core.errors import MissingPackage, UnknownModel, UnsupportedMethod, UnsupportedModel
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.method import CODES
+from polydraft.core.model.network import layer_shapes
 from polydraft.core.model.proof import TIES_APART
 from polydraft.modalities.loading import card, load
 from polydraft.modalities.vlm import recognise
+from polydraft.modalities.vlm.pipeline import VLMPipeline
 
 from .conftest import TEXT, VISION, asked, finish_folder, generated, method, oracle, picture, plain, run, tokenizer
-from .more_families import MORE
+from .more_families import MORE, gemma4
 
 
 @pytest.mark.parametrize("family", MORE)
@@ -53,6 +57,47 @@ def test_users_load_and_chat(folder_of, family):
     assert family in recognise.MARKS and pipe.card.modality == "vlm" and CODES not in pipe.card.has
     label = pipe(picture(60, 40), "What is this?", max_new_tokens=6).stats.guarantee
     assert label == "identical" or (family == EXPERTS and label == TIES_APART)
+
+
+@pytest.fixture(scope="module")
+def gemma4_pipe(tmp_path_factory: pytest.TempPathFactory) -> VLMPipeline:
+    folder = tmp_path_factory.mktemp("gemma4")
+    torch.manual_seed(3)
+    gemma4(folder)
+    return load(str(folder), dtype="float64")
+
+
+def test_gemma4_with_layers_of_unlike_shapes_equals_generate(gemma4_pipe: VLMPipeline) -> None:
+    """It proves itself when it is loaded; its processor has a part for sound, which is left out."""
+    prompts = asked(gemma4_pipe, sampling=Sampling(temperature=0))
+    plain, _, _ = run(method(gemma4_pipe), prompts)
+    assert plain == [generated(gemma4_pipe, prompt) for prompt in prompts]
+    drafted, _, tau = run(method(gemma4_pipe, oracle(plain, gemma4_pipe.mask.shape[1], 3)), prompts)
+    assert drafted == plain and tau > 1.5
+
+
+def test_layers_of_unlike_shapes_make_no_drafter(gemma4_pipe: VLMPipeline) -> None:
+    with pytest.raises(UnsupportedMethod, match="layers of the kind 'gemma4_text' make no drafter here"):
+        gemma4_pipe(picture(60, 40), "What is this?", max_new_tokens=2, method="early-exit")
+
+
+def test_layers_that_differ_within_a_kind_are_refused() -> None:
+    shape = {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    config = hf.Gemma4TextConfig(**TEXT | shape, per_layer_config={0: {"head_dim": 32}})
+    with pytest.raises(UnsupportedModel, match="differ in more than their kind"):
+        layer_shapes(config)
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="nothing is missing")
+@pytest.mark.parametrize("spelling", ["Llama4ImageProcessor", "Llama4ImageProcessorFast"])
+def test_missing_torchvision_is_named_before_weights_are_read(tmp_path: Path, spelling: str) -> None:
+    """Llama 4 has an image processor of torchvision alone; there are no weights here to complain of."""
+    hf.Llama4Config().save_pretrained(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_processor_type": spelling}))
+    (tmp_path / "processor_config.json").write_text(json.dumps({"processor_class": "Llama4Processor"}))
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(MissingPackage, match="needs the package torchvision; install the one made for your torch"):
+        load(str(tmp_path))
 
 
 def paligemma(folder: Path) -> None:
