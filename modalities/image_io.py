@@ -67,7 +67,7 @@ def load_image(image: Any) -> Image.Image:
         raise PromptError(f"a picture is a {type(image).__name__}; give a file's path or a PIL image.")
     if str(image).startswith(REMOTE):
         raise PromptError(f"{image!s:.80} is an address, and nothing is fetched; save the picture and give its file.")
-    return open_image(image, str(image))
+    return open_image(image, f"{image!s:.200}")
 
 
 def open_image(

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import torch
 from torch import nn
 
+from polydraft.core.arguments import optional as or_none
+from polydraft.core.arguments import refusal, shown, to_name, to_string
 from polydraft.core.errors import (
     DeviceUnavailable,
     InvalidArgument,
@@ -193,12 +195,13 @@ def embedded() -> Path:
     return Path(str(files("polydraft.assets"))) / "models"
 
 
-def card(name: str, codec: str | None = None, modality: str | None = None) -> ModelCard:
+def card(name: str | Path, codec: str | Path | None = None, modality: str | None = None) -> ModelCard:
     """The card of an embedded model's name, of a folder's path, or of a hub repository's name.
 
     codec: see `load`; modality: what it is wanted for, where it could be of several.
     """
-    return _card(name, codec, modality, stamp(name, codec))
+    name, codec = to_name("model", name), or_none(to_name, "codec", codec)
+    return _card(name, codec, or_none(to_string, "modality", modality), stamp(name, codec))
 
 
 @lru_cache(maxsize=64)
@@ -221,7 +224,7 @@ def _card(name: str, codec: str | None, modality: str | None, stamp: Stamp) -> M
         raise UnknownModel(f"{name} has no config.json, so it is no model's folder; give the one that holds it.")
     known = [model.name for model in models()]
     raise UnknownModel(
-        f"model {name!r} is unknown{did_you_mean(name, [*known, *hub.published_names()])}; embedded models are "
+        f"model {shown(name)} is unknown{did_you_mean(name, [*known, *hub.published_names()])}; embedded models are "
         f"{', '.join(known)}, or give a model's folder or its name on the hub."
     )
 
@@ -232,7 +235,7 @@ def folder_of(name: str) -> Path:
     return folder if is_present(folder / MANIFEST) else Path(name)
 
 
-def stamp(name: str, *beside: str | Path | None) -> Stamp:
+def stamp(name: str | Path, *beside: str | Path | None) -> Stamp:
     """Return another value whenever a file of a model's folder, or of one beside it, has been changed.
 
     Args:
@@ -240,7 +243,7 @@ def stamp(name: str, *beside: str | Path | None) -> Stamp:
         beside: other folders that it is loaded with; what is none says nothing.
     """
     others = [Path(other) for other in beside if other is not None]
-    return stamp_of(folder_of(name), *(other for other in others if other.is_dir()))
+    return stamp_of(folder_of(to_name("model", name)), *(other for other in others if other.is_dir()))
 
 
 def with_drafter(found: ModelCard, name: str) -> ModelCard:
@@ -287,9 +290,9 @@ def models() -> list[ModelCard]:
 
 
 def load(
-    name: str = "tiny-image", *, codec: str | None = None, drafter: str | Path | None = None,
-    method: str | None = None, device: str = "auto", dtype: str = "auto", device_map: DeviceMap | None = None,
-    modality: str | None = None,
+    name: str | Path = "tiny-image", *, codec: str | Path | None = None, drafter: str | Path | None = None,
+    method: str | None = None, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto",
+    device_map: DeviceMap | None = None, modality: str | None = None,
 ) -> Any:  # fmt: skip
     """The pipeline of the model's modality (`ImagePipeline`, `SpeechPipeline`, `VLMPipeline`); its weights stay loaded.
 
@@ -317,8 +320,9 @@ def load(
 
 
 def check(
-    name: str, *, codec: str | None = None, drafter: str | Path | None = None, methods: Sequence[str] = (),
-    device: str = "auto", dtype: str = "auto", device_map: DeviceMap | None = None, modality: str | None = None,
+    name: str | Path, *, codec: str | Path | None = None, drafter: str | Path | None = None,
+    methods: Sequence[str] = (), device: str | torch.device = "auto", dtype: str | torch.dtype = "auto",
+    device_map: DeviceMap | None = None, modality: str | None = None,
 ) -> ModelCard:  # fmt: skip
     """Check everything that can be refused before the model's weights are fetched or read, and return its card.
 
@@ -333,15 +337,17 @@ def check(
     found = card(name, codec, modality)
     if modality not in (None, found.modality):
         fitting = ", ".join(other.name for other in models() if other.modality == modality)
-        raise UnknownModel(f"model {name!r} is for {found.modality}, not for {modality}; use {fitting or 'another'}.")
+        raise UnknownModel(
+            f"model {shown(str(name))} is for {found.modality}, not for {modality:.40}; use {fitting or 'another'}."
+        )
     if drafter is not None:
-        found = with_drafter(found, str(drafter))
+        found = with_drafter(found, to_name("drafter", drafter))
     for method in methods:
         found.checked(method)
     return found if device_map is None else replace(found, device_map=device_map)
 
 
-def check_method(name: str, method: str | None, modality: str, codec: str | None = None) -> None:
+def check_method(name: str | Path, method: str | None, modality: str, codec: str | Path | None = None) -> None:
     """Raise where a model cannot be decoded by `method`, before its weights are fetched or read."""
     if method is not None:
         card(name, codec, modality).checked(method)
@@ -351,33 +357,48 @@ def check_device_map(device_map: DeviceMap | None) -> None:
     """Raise InvalidArgument where weights cannot be spread over several devices."""
     from transformers.utils.import_utils import is_accelerate_available
 
+    if device_map is not None and not isinstance(device_map, (str, dict)):
+        raise refusal("device_map", device_map, "'auto', or a dictionary, as transformers takes it")
     if device_map is not None and not is_accelerate_available():
         raise missing("accelerate", "device_map, which is transformers' own,")
 
 
-def resolve_device(name: str) -> torch.device:
-    """ "auto" or a torch device that exists here."""
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Return the device of this name, which exists here; "auto" is the best one."""
+    name = device_name(device)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
-        torch.empty(1, device=device).add(1).cpu()
+        found = torch.device(name)
+        torch.empty(1, device=found).add(1).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise system_error(error, f"device {name!r} cannot be used now") or DeviceUnavailable(
-            f"device {name!r} cannot be used here; use auto, cpu, or cuda with a GPU."
+            f"device {shown(name)} cannot be used here; use auto, cpu, or cuda with a GPU."
         ) from error
-    return device
+    return found
 
 
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """ "auto" is bf16 where the hardware multiplies it, fp32 elsewhere."""
+def device_name(device: Any) -> str:
+    """Return what a device is called, given as a string or as torch's; raises InvalidArgument for anything else."""
+    return to_string("device", str(device) if isinstance(device, torch.device) else device, "auto, cpu or cuda")
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the type of this name; "auto" is bf16 where the hardware multiplies it, fp32 elsewhere."""
+    name = dtype_name(dtype)
     if name == "auto":
         return fast_dtype(device)
-    name = ALIASES.get(name, name)
     if name not in DTYPES:
         meant = did_you_mean(name, [*DTYPES, *ALIASES])
-        raise DeviceUnavailable(f"dtype {name!r} is unknown{meant}; use auto, {', '.join(DTYPES)}.")
+        raise DeviceUnavailable(f"dtype {shown(name)} is unknown{meant}; use auto, {', '.join(DTYPES)}.")
     return DTYPES[name]
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return what a dtype is called, given as a string or as torch's; raises InvalidArgument for anything else."""
+    name = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
+    name = to_string("dtype", name, f"auto, {', '.join(DTYPES)}")
+    return ALIASES.get(name, name)
 
 
 def read_weights(what: str, folder: Path, read: Callable[[], T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from polydraft.core.arguments import refusal, to_integer, to_items
 from polydraft.core.decode import Method
 from polydraft.core.drafters.heads.above import AboveHeads
 from polydraft.core.drafters.heads.block import BlockNetwork
@@ -47,6 +49,7 @@ NEAR, FAR = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # nodes that passes are tim
 SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # nodes that trees of heads may get
 MOST = SIZES[-1]
 SURE = 3  # looks at the cores, each of a few milliseconds, before passes of several threads are timed
+LARGEST_SEED = 2**63 - 1
 BY_KIND: dict[str, type[FeatureNetwork]] = {network.kind: network for network in NETWORKS}
 
 
@@ -58,7 +61,7 @@ class Pipeline(ABC):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         self.card, self.device, self.dtype = card, device, dtype
-        self.default_method = self.checked(method or card.defaults["method"])
+        self.default_method = self.checked(card.defaults["method"] if method is None else method)
         self.target_model = self.read_target(card.target)
         self.dtype = self.target_model.dtype
         if dropped := unheeded(getattr(self.target_model, "generation_config", None)):
@@ -341,10 +344,25 @@ def check_sampling(**asked: Any) -> None:
     Sampling(**{name: value for name, value in asked.items() if value is not None})
 
 
-def seeds(seed: int | list[int], rows: int, what: str) -> list[int]:
-    """One seed a row: consecutive from a number, or the given ones. what: a row's name, in an error."""
-    given = [seed + row for row in range(rows)] if isinstance(seed, int) else seed
-    fits = isinstance(given, list | tuple) and len(given) == rows
-    if not fits or not all(isinstance(value, int) and 0 <= value < 2**63 for value in given):
-        raise InvalidArgument(f"seed={seed} does not fit {rows} {what}s; give a whole number from 0, or one a {what}.")
-    return list(given)
+def seeds(seed: int | Sequence[int], rows: int, what: str) -> list[int]:
+    """Return one seed a row: consecutive from a number, or the given ones.
+
+    Args:
+        seed (int | Sequence[int]): A number, or as many as there are rows; of Python's, numpy's or torch's kind.
+        what (str): What a row is called in an error.
+    """
+    given = given_seeds(seed)
+    found = [given + row for row in range(rows)] if isinstance(given, int) else given
+    if len(found) != rows or max(found, default=0) > LARGEST_SEED:
+        raise refusal("seed", seed, f"a whole number from 0, or a list of {rows}, one a {what}")
+    return found
+
+
+def given_seeds(seed: int | Sequence[int]) -> int | list[int]:
+    """Return a seed, or several, as Python's integers; raises InvalidArgument for what is none."""
+    try:
+        operator.index(seed)  # type: ignore[arg-type]  # which raises for lists and arrays
+    except (TypeError, ValueError, RuntimeError):
+        items = to_items("seed", seed, "a whole number from 0, or a list of such numbers")
+        return [to_integer("seed", value, 0, LARGEST_SEED) for value in items]
+    return to_integer("seed", seed, 0, LARGEST_SEED)

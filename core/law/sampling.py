@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Integral, Real
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polydraft.core.arguments import refusal, to_integer, to_real
 from polydraft.core.draft import most
-from polydraft.core.errors import InvalidArgument
 from polydraft.core.law.constraints import Constraints
 from polydraft.core.law.filters import filtered
 from polydraft.core.law.history import History
@@ -25,7 +24,10 @@ from polydraft.core.law.noise import Places
 from polydraft.core.law.repetition import penalised, without_repeats
 from polydraft.core.rows import Rows, places
 
-COLDEST = 1e-6  # temperatures below are as good as this, whose scores are still finite
+COLDEST, HOTTEST = 1e-6, 1e30  # temperatures beyond are as good as these, whose scores are still finite
+STRONGEST = 1e6  # the same of penalties and guidance
+MOST_TOKENS = 2**31 - 1  # of a vocabulary or a sequence; larger numbers mean no more
+LONGEST_WINDOW = 1024  # tokens that repetition-aware sampling looks back at
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,18 @@ class RepetitionAware:
     banned: bool = False
 
     def __post_init__(self) -> None:
-        for name, good, allowed in (
-            ("window", self.window >= 1, "1 or more"),
-            ("tau", 0 < self.tau <= 1, "above 0 and at most 1"),
-        ):
-            if not good:
-                raise InvalidArgument(f"{name}={getattr(self, name)} is not possible; it must be {allowed}.")
+        object.__setattr__(self, "window", to_integer("window", self.window, 1, LONGEST_WINDOW))
+        object.__setattr__(self, "tau", to_real("tau", self.tau))
+        if not 0 < self.tau <= 1:
+            raise refusal("tau", self.tau, "above 0 and at most 1")
 
 
-KINDS_ASKED: dict[str, type] = {
-    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty", "guidance_scale"), Real),
-    **dict.fromkeys(("top_k", "min_tokens"), Integral),
+REAL_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda value: 0 <= value < float("inf"), "0 or more (0 is greedy)"),
+    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "min_p": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    "repetition_penalty": (lambda value: 0 < value < float("inf"), "above 0 (1 is off)"),
+    "guidance_scale": (lambda value: 0 <= value < float("inf"), "0 or more (1 is off)"),
 }
 
 
@@ -73,22 +76,13 @@ class Sampling:
     guidance_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, kind in KINDS_ASKED.items():
-            if not isinstance(value := getattr(self, name), kind):
-                what = "a whole number" if kind is Integral else "a number"
-                raise InvalidArgument(f"{name}={value!r} is not possible; it must be {what}.")
-        checks = (
-            ("temperature", 0 <= self.temperature < float("inf"), "0 or more (0 is greedy)"),
-            ("top_k", self.top_k >= 0, "0 (off) or more"),
-            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("min_p", 0 <= self.min_p < 1, "at least 0 and below 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "above 0 (1 is off)"),
-            ("min_tokens", self.min_tokens >= 0, "0 or more"),
-            ("guidance_scale", 0 <= self.guidance_scale < float("inf"), "0 or more (1 is off)"),
-        )
-        for name, good, allowed in checks:
-            if not good:
-                raise InvalidArgument(f"{name}={getattr(self, name)} is not possible; it must be {allowed}.")
+        for name in ("top_k", "min_tokens"):
+            object.__setattr__(self, name, to_integer(name, getattr(self, name)))
+        for name, (is_possible, allowed) in REAL_RANGES.items():
+            value = to_real(name, given := getattr(self, name))
+            if not is_possible(value):
+                raise refusal(name, given, allowed)
+            object.__setattr__(self, name, value)
 
     @property
     def greedy(self) -> bool:
@@ -122,8 +116,8 @@ class Settings(Rows):
     @staticmethod
     def of(chosen: list[Sampling], device: torch.device | str) -> Settings:
         again = [row.repetition_aware for row in chosen]
-        numbers = {name: [getattr(row, name) for row in chosen] for name in SHARED}
-        numbers["temperature"] = [1.0 if row.greedy else max(row.temperature, COLDEST) for row in chosen]
+        numbers = {name: [bounded(name, getattr(row, name)) for row in chosen] for name in SHARED}
+        numbers["temperature"] = [1.0 if row.greedy else bounded("temperature", row.temperature) for row in chosen]
         numbers["greedy"] = [row.greedy for row in chosen]
         numbers["again_window"] = [0 if rule is None else rule.window for rule in again]
         numbers["again_tau"] = [1.0 if rule is None else rule.tau for rule in again]
@@ -150,6 +144,16 @@ class Settings(Rows):
         return max((row.repetition_aware.window for row in self.distinct if row.repetition_aware), default=0)
 
 
+def bounded(name: str, value: float) -> float:
+    """Return the closest number to `value` that leaves scores finite, and that tensors hold."""
+    least, most = REACHES.get(name, (0, 1))
+    return min(max(value, least), most)
+
+
+REACHES: dict[str, tuple[float, float]] = {
+    "temperature": (COLDEST, HOTTEST), "repetition_penalty": (1 / STRONGEST, STRONGEST),
+    "guidance_scale": (0, STRONGEST), "top_k": (0, MOST_TOKENS), "min_tokens": (0, MOST_TOKENS),
+}  # fmt: skip
 KINDS = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty", "guidance_scale"), torch.float32),
     **dict.fromkeys(("top_k", "min_tokens", "again_window"), torch.long),

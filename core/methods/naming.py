@@ -10,11 +10,14 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
+from polydraft.core.arguments import shown
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import UnknownMethod, UnsupportedMethod
 from polydraft.core.methods.method import CODES, Choice, DraftPart, JudgePart, MethodContext, defaults, fits, read
 from polydraft.core.suggestions import did_you_mean
 from polydraft.core.verify.base import Verifier
+
+LONGEST_METHOD = 500  # characters, two parts with all their parameters
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,12 @@ def listed(names: list[str]) -> str:
 
 
 def pieces(text: str) -> list[str]:
-    """What a + joins that starts a name; those of "lantern++" do not."""
+    """Return what a + joins that starts a name; those of "lantern++" do not. Raises UnknownMethod for no string."""
+    if not isinstance(text, str) or len(text) > LONGEST_METHOD:
+        raise UnknownMethod(
+            f"method={shown(text)} is not possible; it must be a string such as 'jacobi(window=8)', of at most "
+            f"{LONGEST_METHOD} characters, see `polydraft methods`."
+        )
     return re.split(r"\s*\+\s*(?=[a-z])", text.strip())
 
 

@@ -20,8 +20,9 @@ from PIL import Image
 from torch import Tensor
 
 from polydraft import __version__
+from polydraft.core.arguments import optional, refusal, to_callback, to_integer, to_items, to_string
 from polydraft.core.errors import InvalidArgument, PromptError
-from polydraft.core.law.sampling import Sampling
+from polydraft.core.law.sampling import MOST_TOKENS, Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.image.recipe import Recipe
 from polydraft.modalities.image.result import ImageResult
@@ -30,7 +31,9 @@ from polydraft.modalities.image_io import Picture, load_image
 from polydraft.modalities.pipeline import Pipeline, check_sampling, guided, seeds
 
 LONGEST_TEXT = 2000  # characters
+MOST_PICTURES = 10_000  # of a prompt in a call
 SCALES = [1 - step / 32 for step in range(31)]  # of a size that is to be drawn as nearly as possible
+SIZES_ALLOWED, LONGEST_SIZE = "a string such as '512x256', which is wide", 16  # characters
 SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")  # width and height
 
 
@@ -108,6 +111,10 @@ class PicturePipeline(Pipeline):
             raise InvalidArgument(f"size={size} is not possible; {self.card.name} draws {self.dimensions}.")
         return self
 
+    def of_size(self, size: str | None) -> Self:
+        """Return the same model, drawing pictures of a size as `run` takes it."""
+        return self.nearest(size[1:]) if size is not None and size.startswith("~") else self.sized(size)
+
     def nearest(self, size: str) -> Self:
         """Return the same model, drawing pictures of the largest size up to `size`, in its proportions as far as tokens
         allow; its own size where it draws no such."""
@@ -157,6 +164,7 @@ class PicturePipeline(Pipeline):
         self, prompt: str | list[str], *, on_step: Callable[[ImageStep], None] | None = None, **options: Any
     ) -> ImageResult:
         """As `generate_image`, without model, device and dtype."""
+        on_step = optional(to_callback, "on_step", on_step)
         stream = self.stream(prompt, **options)
         for step in stream:
             if on_step is not None:
@@ -175,12 +183,15 @@ class PicturePipeline(Pipeline):
         prime: Picture | None = None, partial_images: int = 0,
     ) -> ImageRun:  # fmt: skip
         """The same for who drives the loop; partial_images: how often pictures are drawn before they are whole."""
-        pipe = self.nearest(size[1:]) if size is not None and size.startswith("~") else self.sized(size)
-        pipe, choice = pipe.drawn_in(iterations), self.chosen(speculative, method)
-        if negative_prompt:
-            check_prompt(negative_prompt)
-        pipe = pipe.led_from(negative_prompt).begun(None if prime is None else load_image(prime))
         texts = check_drawing(prompt, n, seed)
+        n = to_integer("n", n, 1)
+        pipe = self.of_size(optional(to_size, "size", size))
+        partial_images = to_integer("partial_images", partial_images, 0, pipe.image_tokens)
+        choice = self.chosen(speculative, method)
+        pipe = pipe.drawn_in(optional(to_integer, "iterations", iterations, 1, MOST_TOKENS))
+        if optional(to_string, "negative_prompt", negative_prompt):
+            check_prompt(negative_prompt, "negative prompt")
+        pipe = pipe.led_from(negative_prompt).begun(None if prime is None else load_image(prime))
         captions, ignored = pipe.read(texts)
         texts, captions = ([text for text in some for _ in range(n)] for some in (texts, captions))
         sampling = pipe.sampling(
@@ -240,24 +251,36 @@ def to_image(pixels: Tensor) -> Image.Image:
     return Image.fromarray(np.asarray(bytes_))
 
 
-def check_prompt(text: Any) -> None:
-    """Raise PromptError for a prompt that is empty or too long."""
-    if not isinstance(text, str) or not text.strip():
-        raise PromptError("the prompt is empty; say what to draw, such as 'two frogs on a blue background'.")
+def check_prompt(text: Any, name: str = "prompt") -> None:
+    """Raise PromptError for a prompt that is no text, empty or too long.
+
+    Args:
+        name (str): What the error calls it.
+    """
+    if not isinstance(text, str):
+        raise PromptError(f"the {name} is a {type(text).__name__}; give a string, such as 'a cat above a star'.")
+    if not text.strip():
+        raise PromptError(f"the {name} is empty; say what to draw, such as 'two frogs on a blue background'.")
     if len(text) > LONGEST_TEXT:
-        raise PromptError(f"the prompt has {len(text)} characters; use at most {LONGEST_TEXT}.")
+        raise PromptError(f"the {name} has {len(text)} characters; use at most {LONGEST_TEXT}.")
 
 
-def check_drawing(prompt: str | list[str], n: int, seed: int | list[int], **sampling: Any) -> list[str]:
+def to_size(name: str, value: Any) -> str:
+    """Return a size as it is written, whatever model draws it; raises InvalidArgument for what is none."""
+    if len(text := to_string(name, value, SIZES_ALLOWED)) > LONGEST_SIZE:
+        raise refusal(name, value, SIZES_ALLOWED)
+    return text
+
+
+def check_drawing(prompt: str | Sequence[str], n: int, seed: int | Sequence[int], **sampling: Any) -> list[str]:
     """Return the prompts; raise where no model could draw what is asked for, which needs no weights to tell.
 
     Raises:
         PromptError: for a prompt that is empty or too long.
         InvalidArgument: for a number of pictures, seeds or sampling parameters that are not possible.
     """
-    if not isinstance(n, int) or n < 1:
-        raise InvalidArgument(f"n={n} is not possible; it must be a whole number from 1.")
-    texts = [prompt] if isinstance(prompt, str) else list(prompt)
+    n = to_integer("n", n, 1, MOST_PICTURES)
+    texts = [prompt] if isinstance(prompt, str) else to_items("prompt", prompt, "a string, or a list of strings")
     if not texts:
         raise PromptError("the list of prompts is empty; give at least one prompt.")
     for text in texts:

@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from polydraft.core.arguments import to_name
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.folders.stamps import Stamp
 from polydraft.core.law.sampling import Sampler, Sampling
@@ -32,17 +33,18 @@ from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStre
 from polydraft.modalities.image.sibling import Sibling
 from polydraft.modalities.image.target import EMBEDDINGS
 from polydraft.modalities.image_io import Picture
-from polydraft.modalities.loading import ModelCard, check_method, load, stamp
+from polydraft.modalities.loading import ModelCard, check_method, device_name, dtype_name, load, stamp
 
 KEPT_GRIDS = 8  # sizes whose methods are kept, those last drawn; models of any size have no end of them
 
 
 def generate_image(
-    prompt: str | list[str], *, speculative: bool = True, model: str = "tiny-image", method: str | None = None,
-    n: int = 1, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
-    top_p: float | None = None, min_p: float | None = None, guidance_scale: float | None = None,
-    size: str | None = None, iterations: int | None = None, negative_prompt: str | None = None,
-    prime: Picture | None = None, device: str = "auto", dtype: str = "auto",
+    prompt: str | Sequence[str], *, speculative: bool = True, model: str | Path = "tiny-image",
+    method: str | None = None, n: int = 1, seed: int | Sequence[int] = 0, temperature: float | None = None,
+    top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
+    guidance_scale: float | None = None, size: str | None = None, iterations: int | None = None,
+    negative_prompt: str | None = None, prime: Picture | None = None, device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
     on_step: Callable[[ImageStep], None] | None = None,
 ) -> ImageResult:  # fmt: skip
     """Draw `prompt` (or each of a list), `n` pictures a prompt.
@@ -58,7 +60,8 @@ def generate_image(
         prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
     )
     check_method(model, method, "image")
-    return _cached_pipeline(model, device, dtype, stamp(model))(
+    names = to_name("model", model), device_name(device), dtype_name(dtype)
+    return _cached_pipeline(*names, stamp(model))(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
         top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, iterations=iterations,
         negative_prompt=negative_prompt, prime=prime, on_step=on_step,

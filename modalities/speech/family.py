@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from polydraft.core.arguments import shown
 from polydraft.core.errors import InvalidArgument
 from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.loading import ModelCard
@@ -148,5 +149,5 @@ class SpeechFamily(ABC):
         if name not in self.voices:
             known = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
             meant = did_you_mean(name, self.voices)
-            raise InvalidArgument(f"voice {name!r} is unknown{meant}; {self.parts.card.name} {known}.")
+            raise InvalidArgument(f"voice {shown(name)} is unknown{meant}; {self.parts.card.name} {known}.")
         return Voice(name)

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polydraft.core.errors import InvalidArgument, PromptError
+from polydraft.core.arguments import optional, to_callback, to_float, to_integer, to_name, to_string
+from polydraft.core.errors import PromptError
 from polydraft.core.folders.stamps import Stamp
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
-from polydraft.modalities.loading import ModelCard, check_method, load, stamp
+from polydraft.modalities.loading import ModelCard, check_method, device_name, dtype_name, load, stamp
 from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
 from polydraft.modalities.speech.families import family
 from polydraft.modalities.speech.family import Parts, Voice
@@ -37,10 +38,11 @@ TOGETHER = 8  # sentences decoded together when nobody waits for the first
 
 def generate_speech(
     text: str, *, voice: str | None = None, reference: Recording | None = None, reference_text: str | None = None,
-    speculative: bool = True, model: str = "tiny-speech", codec: str | None = None, method: str | None = None,
+    speculative: bool = True, model: str | Path = "tiny-speech", codec: str | Path | None = None,
+    method: str | None = None,
     seed: int = 0, speed: float = 1.0, temperature: float | None = None, top_k: int | None = None,
-    top_p: float | None = None, repetition_penalty: float | None = None, device: str = "auto", dtype: str = "auto",
-    on_step: OnStep | None = None,
+    top_p: float | None = None, repetition_penalty: float | None = None,
+    device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> SpeechResult:  # fmt: skip
     """Say `text`.
 
@@ -54,7 +56,8 @@ def generate_speech(
         text, speed, seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
     )
     check_method(model, method, "speech", codec)
-    return _cached_pipeline(model, codec, device, dtype, stamp(model, codec))(
+    names = to_name("model", model), optional(to_name, "codec", codec), device_name(device), dtype_name(dtype)
+    return _cached_pipeline(*names, stamp(model, codec))(
         text, voice=voice, reference=reference, reference_text=reference_text, speculative=speculative, method=method,
         seed=seed, speed=speed, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty, on_step=on_step,
@@ -74,9 +77,7 @@ def check_speaking(text: str, speed: float, seed: int, **sampling: Any) -> int:
         InvalidArgument: for a speed, seed or sampling parameter that is not possible.
     """
     check_text(text)
-    asked: Any = speed
-    if not isinstance(asked, Real) or not SLOWEST <= float(asked) <= FASTEST:
-        raise InvalidArgument(f"speed={speed!r} is not possible; it must be from {SLOWEST} to {FASTEST:g}.")
+    to_float("speed", speed, SLOWEST, FASTEST)
     check_sampling(**sampling)
     return seeds(seed, 1, "text")[0]
 
@@ -129,6 +130,7 @@ class SpeechPipeline(Pipeline):
 
     def __call__(self, text: str, *, on_step: OnStep | None = None, **options: Any) -> SpeechResult:
         """As `generate_speech`, without model, codec, device and dtype."""
+        on_step = optional(to_callback, "on_step", on_step)
         stream = self.stream(text, together=TOGETHER, on_step=on_step, **options)
         for _ in stream:
             pass
@@ -161,12 +163,13 @@ class SpeechPipeline(Pipeline):
     ) -> SpeechRun:  # fmt: skip
         """The same for who drives the loop."""
         choice = self.chosen(speculative, method)
-        row_seed = check_speaking(text, speed, seed)
+        row_seed, speed = check_speaking(text, speed, seed), to_float("speed", speed, SLOWEST, FASTEST)
+        together = to_integer("together", together, 1)
         sampling = self.sampling(
             temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
         )
         script = self.family.read(text)
-        speaker = self.family.voice(voice, reference, reference_text)
+        speaker = self.family.voice(optional(to_string, "voice", voice), reference, reference_text)
         prompts = [self.prompt(said, speaker, row_seed, place, sampling) for place, said in enumerate(script.sentences)]
         return SpeechRun(self, self.method(choice), prompts, Said(text, script, speaker, row_seed), speed, together)
 

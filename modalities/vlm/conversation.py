@@ -13,12 +13,14 @@ from typing import Any, TypeAlias
 
 from PIL import Image
 
+from polydraft.core.arguments import to_items
 from polydraft.core.errors import PromptError
 from polydraft.modalities.image_io import Picture, load_image
 
 Message: TypeAlias = dict[str, Any]
 WHERE = ("image", "path")  # what an image part may call its picture
 FETCHED = {"url", "image_url", "base64"}  # what others call it
+QUESTIONS, MESSAGES = "a string, or a list of strings", "a list of messages, or of such lists"
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,18 @@ def conversations(
     last turn.
     """
     batch = not (question is None or isinstance(question, str))
-    asked: list[str | None] = list(question) if batch else [question]  # type: ignore[arg-type,list-item]
+    asked: list[str | None] = to_items("question", question, QUESTIONS) if batch else [question]  # type: ignore[list-item]
+    messages = [] if messages is None else to_items("messages", messages, MESSAGES)
     if batch and not asked:
         raise PromptError("the list of questions is empty; ask at least one question.")
-    turns: list[Sequence[Message]] = [messages or []] * len(asked)
+    turns: list[Sequence[Message]] = [messages] * len(asked)
     if messages and not isinstance(messages[0], dict):
         if batch and len(messages) != len(asked):
             raise PromptError(
                 f"there are {len(messages)} conversations and {len(asked)} questions; give one a question."
             )
-        turns, asked = list(messages), asked if batch else asked * len(messages)
+        turns = [to_items("messages", own, MESSAGES) for own in messages]
+        asked = asked if batch else asked * len(messages)
     seen = [image] * len(asked)
     if len(asked) > 1 and isinstance(image, (list, tuple)):
         if len(image) != len(asked):

@@ -20,17 +20,27 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedModel, WeightsError
+from polydraft.core.arguments import optional, to_callback, to_integer, to_name, to_strings
+from polydraft.core.errors import PromptError, UnsupportedModel, WeightsError
 from polydraft.core.folders.door import read_pretrained
 from polydraft.core.folders.faults import first_line
 from polydraft.core.folders.stamps import Stamp
-from polydraft.core.law.sampling import Sampling
+from polydraft.core.law.sampling import MOST_TOKENS, Sampling
 from polydraft.core.model.network import nearness
 from polydraft.core.target import Prompt
 from polydraft.modalities.image_io import Picture
 from polydraft.modalities.known import check_known
-from polydraft.modalities.loading import ModelCard, check_method, load, pretrained, read_weights, stamp
-from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
+from polydraft.modalities.loading import (
+    ModelCard,
+    check_method,
+    device_name,
+    dtype_name,
+    load,
+    pretrained,
+    read_weights,
+    stamp,
+)
+from polydraft.modalities.pipeline import Pipeline, check_sampling, given_seeds, seeds
 from polydraft.modalities.vlm.conversation import Conversation, conversations
 from polydraft.modalities.vlm.domain import notes
 from polydraft.modalities.vlm.processor import SAID_IN, load_processor
@@ -47,11 +57,12 @@ SIDES = (64, 256)  # of pictures, of which a processor whose settings are right 
 
 def chat(
     image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
-    messages: Sequence[Any] | None = None, speculative: bool = True, model: str = "tiny-vlm",
-    method: str | None = None, seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
-    top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
-    min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] = (), device: str = "auto",
-    dtype: str = "auto", on_step: OnStep | None = None,
+    messages: Sequence[Any] | None = None, speculative: bool = True, model: str | Path = "tiny-vlm",
+    method: str | None = None, seed: int | Sequence[int] = 0, temperature: float | None = None,
+    top_k: int | None = None, top_p: float | None = None, repetition_penalty: float | None = None,
+    max_new_tokens: int = 256, min_new_tokens: int = 0, max_pixels: int | None = None,
+    stop: str | Sequence[str] | None = (),
+    device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> ChatResult:  # fmt: skip
     """Answer `question` (or each of a list) about `image`: a file, a PIL image, several, or None.
 
@@ -68,7 +79,8 @@ def chat(
         repetition_penalty=repetition_penalty,
     )  # fmt: skip
     check_method(model, method, "vlm")
-    return _cached_pipeline(model, device, dtype, stamp(model))(
+    names = to_name("model", model), device_name(device), dtype_name(dtype)
+    return _cached_pipeline(*names, stamp(model))(
         image, question, messages=messages, speculative=speculative, method=method, seed=seed,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
         max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, max_pixels=max_pixels, stop=stop, on_step=on_step,
@@ -81,25 +93,19 @@ def _cached_pipeline(model: str, device: str, dtype: str, stamp: Stamp) -> VLMPi
 
 
 def check_asking(
-    seed: int | list[int], max_new_tokens: int, min_new_tokens: int, stop: str | Sequence[str], **sampling: Any
-) -> tuple[str, ...]:
+    seed: int | Sequence[int], max_new_tokens: int, min_new_tokens: int, stop: str | Sequence[str] | None,
+    **sampling: Any,
+) -> tuple[str, ...]:  # fmt: skip
     """Return the strings that end an answer; raise where no model could answer so, which needs no weights to tell.
 
     Raises:
         InvalidArgument: for a seed, a length, a stop or a sampling parameter that is not possible.
     """
-    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise InvalidArgument(f"max_new_tokens={max_new_tokens} is not possible; it must be a whole number from 1.")
-    if not isinstance(min_new_tokens, int) or not 0 <= min_new_tokens <= max_new_tokens:
-        raise InvalidArgument(
-            f"min_new_tokens={min_new_tokens} is not possible; it must be a whole number from 0 to "
-            f"max_new_tokens={max_new_tokens}."
-        )
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(isinstance(each, str) and each for each in stops):
-        raise InvalidArgument(f"stop={stop!r:.60} is not possible; it must be a string, or several, none empty.")
+    most = min(to_integer("max_new_tokens", max_new_tokens, 1), MOST_TOKENS)
+    to_integer("min_new_tokens", min_new_tokens, 0, most)
+    stops = to_strings("stop", stop, "a string, or several, none empty")
     check_sampling(**sampling)
-    seeds(seed, len(seed) if isinstance(seed, list) else 1, "question")
+    given_seeds(seed)
     return stops
 
 
@@ -226,6 +232,7 @@ class VLMPipeline(Pipeline):
         on_step: OnStep | None = None, **options: Any,
     ) -> ChatResult:  # fmt: skip
         """As `chat`, without model, device and dtype."""
+        on_step = optional(to_callback, "on_step", on_step)
         stream = self.stream(image, question, **options)
         for step in stream:
             if on_step is not None:
@@ -235,9 +242,9 @@ class VLMPipeline(Pipeline):
     def stream(
         self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
-        seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
-        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] = (),
+        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
     ) -> ChatStream:  # fmt: skip
         """An iterator of steps with the text they add; leave it at any time, `result()` is what was said so far."""
         return ChatStream(
@@ -251,9 +258,9 @@ class VLMPipeline(Pipeline):
     def run(
         self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
-        seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
+        seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
-        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] = (),
+        min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
     ) -> ChatRun:  # fmt: skip
         """The same for who drives the loop."""
         choice = self.chosen(speculative, method)
@@ -263,7 +270,8 @@ class VLMPipeline(Pipeline):
             min_tokens=min_new_tokens,
         )  # fmt: skip
         asked = conversations(image, question, messages)
-        prompts = self.prompts(asked, seeds(seed, len(asked), "question"), max_new_tokens, sampling, max_pixels)
+        row_seeds, most = seeds(seed, len(asked), "question"), to_integer("max_new_tokens", max_new_tokens, 1)
+        prompts = self.prompts(asked, row_seeds, most, sampling, max_pixels)
         images = [picture for each in asked for picture in each.pictures]
         told = notes(self.card.name, self.card.manifest.get("domain"), images)
         return ChatRun(self, self.method(choice), prompts, stops, told)

@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from polydraft.core.errors import InvalidArgument, PromptError, WeightsError
+from polydraft.core.arguments import optional, to_integer
+from polydraft.core.errors import PromptError, WeightsError
 from polydraft.modalities.vlm.conversation import Conversation
 from polydraft.modalities.vlm.image_bounds import Size, check_image, image_positions, thinnest
 from polydraft.modalities.vlm.target import PER_TOKEN
@@ -39,8 +40,7 @@ class Reader:
 
         max_pixels: larger pictures are made smaller, by the processor itself where it counts pixels.
         """
-        if max_pixels is not None and (not isinstance(max_pixels, int) or max_pixels < LEAST):
-            raise InvalidArgument(f"max_pixels={max_pixels} is not possible; it must be a whole number from {LEAST}.")
+        max_pixels = optional(to_integer, "max_pixels", max_pixels, LEAST)
         text = ""
         try:
             text = self.template.write(asked.messages)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydraft.core.arguments import shown
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.codes import coded
 from polydraft.modalities.speech.codecs.chunks import ChunkStream
@@ -40,7 +41,9 @@ class CloningFamily(TokenFamily):
     def voice(self, name: str | None, reference: Recording | None, text: str | None) -> Voice:
         model = self.parts.card.name
         if name is not None:
-            raise InvalidArgument(f"{model} has no voice {name!r}, it clones one; give reference and reference_text.")
+            raise InvalidArgument(
+                f"{model} has no voice {shown(name)}, it clones one; give reference and reference_text."
+            )
         if reference is None:
             raise InvalidArgument(f"{model} speaks in the voice of a recording; give reference and reference_text.")
         if not isinstance(text, str) or not text.strip():
