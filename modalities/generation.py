@@ -3,6 +3,7 @@
     sampling(settings)                      # defaults of a card
     found = constraints(model.generation_config, vocab, eos, device)
     unheeded(model.generation_config)       # names of what has no place in the law; said once, never dropped in silence
+    lengths(model.generation_config)        # how long an answer may be if nobody says
 
 A field that `transformers` gives a default of its own has that default here, so that "as its makers sample it" means
 what `generate` does with the same file.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import GenericAlias
 from typing import Any
@@ -31,7 +33,9 @@ OFF: dict[str, tuple[Any, ...]] = {  # fields that have no place in the law here
     "diversity_penalty": (None, 0.0), "penalty_alpha": (None, 0.0), "dola_layers": (None,), "constraints": (None,),
     "force_words_ids": (None,), "stop_strings": (None,), "watermarking_config": (None,), "token_healing": (None, False),
     "encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0), "guidance_scale": (None, 1),
+    "max_new_tokens": (None,), "max_length": (None,), "max_time": (None,),
 }  # fmt: skip
+LENGTHS = frozenset({"max_new_tokens", "max_length"})  # heeded where something else does not say how long a row is
 OFF_SAMPLED: dict[str, tuple[Any, ...]] = {
     "typical_p": (None, 1.0), "epsilon_cutoff": (None, 0.0), "eta_cutoff": (None, 0.0), "top_h": (None,),
 }  # fmt: skip
@@ -75,12 +79,44 @@ def sampling(own: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def unheeded(own: Any) -> list[str]:
-    """Names of fields of a generation config that ask for something else than what is done here."""
+def unheeded(own: Any, heeded: Collection[str] = ()) -> list[str]:
+    """Names of fields of a generation config that ask for something else than what is done here.
+
+    heeded: fields that the pipeline follows, and others do not.
+    """
     if own is None:  # a backbone that generates nothing itself
         return []
     known = OFF | (OFF_SAMPLED if own.do_sample else {})
-    return [name for name, off in known.items() if getattr(own, name, None) not in off]
+    return [name for name, off in known.items() if name not in heeded and getattr(own, name, None) not in off]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long an answer may be where nobody says, as `generate` reads it: the first that is there counts."""
+
+    max_new_tokens: int | None = None
+    max_length: int | None = None  # with the prompt
+
+    def budget(self, prompt_length: int, usual: int) -> int:
+        """Return how many tokens an answer to a prompt of so many may have; not positive where there is no room."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        return usual if self.max_length is None else self.max_length - prompt_length
+
+
+def lengths(own: Any) -> Lengths:
+    """Return the lengths that a generation config asks for.
+
+    Raises:
+        WeightsError: for what is no whole number from 1.
+    """
+    found = {name: value for name in LENGTHS if (value := getattr(own, name, None)) is not None}
+    for name, value in found.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise WeightsError(
+                f"{name}={value!r:.40} in generation_config.json is not possible; it must be a whole number from 1."
+            )
+    return Lengths(**found)
 
 
 def constraints(own: Any, vocab: int, eos: Collection[int], device: torch.device) -> Constraints | None:

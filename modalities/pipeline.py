@@ -64,7 +64,7 @@ class Pipeline(ABC):
         self.default_method = self.checked(card.defaults["method"] if method is None else method)
         self.target_model = self.read_target(card.target)
         self.dtype = self.target_model.dtype
-        if dropped := unheeded(getattr(self.target_model, "generation_config", None)):
+        if dropped := unheeded(getattr(self.target_model, "generation_config", None), self.heeded):
             log.warning(
                 "note: %s asks for %s in generation_config.json, which polydraft does not follow", card.name,
                 ", ".join(dropped),
@@ -95,6 +95,7 @@ class Pipeline(ABC):
     def sample_prompts(self) -> list[Prompt]:
         """Prompts to time a pass with."""
 
+    heeded: frozenset[str] = frozenset()  # fields of generation_config.json that it follows and other pipelines do not
     row = 0  # tokens a row of a picture
     origins: Tensor | None = None  # which earlier token shows the same spot of a picture, where one does
     preview: int = 0  # tokens drawn before the rows of a picture: a smaller one, or its plan

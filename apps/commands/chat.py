@@ -12,6 +12,7 @@ The answer goes to standard output as it is found, everything else to standard e
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -34,10 +35,10 @@ from polydraft.apps.commands.shared.options import (
 )
 from polydraft.apps.commands.shared.outcome import report, summary, tell, tell_comparison
 from polydraft.apps.commands.shared.quoting import check_question
-from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.commands.shared.terminal import is_interactive, note
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    from PIL.Image import Image as Picture
 
     from polydraft.modalities.vlm.pipeline import VLMPipeline
     from polydraft.modalities.vlm.result import ChatResult
@@ -47,7 +48,11 @@ LEAVE = ("", "exit", "quit")  # what ends a conversation
 
 def chat(
     about: Annotated[
-        list[str], typer.Argument(metavar="PICTURE… QUESTION", help="Files and, last, a question; - is standard input.")
+        list[str],
+        typer.Argument(
+            metavar="PICTURE… QUESTION",
+            help="Files and, last, a question, which is asked for if left out; - is standard input.",
+        ),
     ],
     turns: Annotated[bool, typer.Option("--turns", help="Keep asking; all arguments are pictures.")] = False,
     model: AnyModel = "tiny-vlm",
@@ -61,7 +66,9 @@ def chat(
     top_k: TopK = None,
     top_p: TopP = None,
     repetition_penalty: RepetitionPenalty = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 256,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest answer; default: the model's own, or 256.")
+    ] = None,
     min_new_tokens: Annotated[int, typer.Option(min=0, help="Shortest answer.")] = 0,
     max_pixels: Annotated[
         int | None, typer.Option(help="Make larger pictures smaller, so that they take fewer positions.")
@@ -91,10 +98,14 @@ def chat(
     from polydraft.modalities.vlm.pipeline import check_asking
 
     check_asking(seed, max_new_tokens, min_new_tokens, stop or (), **sampling)
-    files, question = (about, None) if turns else (about[:-1], about[-1])
+    files, question = (about, None) if turns or is_picture(about[-1]) else (about[:-1], about[-1])
     if question is not None:
         check_question(files, question)
+    elif not turns:
+        check_can_ask(files)
     pictures = shown(files, question)
+    if question is None and not turns:
+        question = typer.prompt("Question", err=True)
     pipe = request.loaded(model, "vlm", **loading)
     options: dict[str, Any] = {
         "seed": seed, "max_new_tokens": max_new_tokens, "min_new_tokens": min_new_tokens, "max_pixels": max_pixels,
@@ -109,12 +120,32 @@ def chat(
     if map_file is not None:
         from polydraft.apps.commands.maps.answer import save_answer_map
 
-        save_answer_map(result, pictures[0] if pictures else None, about[-1], map_file)
+        save_answer_map(result, pictures[0] if pictures else None, str(question), map_file)
     value = report(
         result, map_file, seed=result.seeds[0], answer=result.text, tokens=len(result.tokens),
         finish_reason=result.finish_reason, notes=list(result.notes),
     )  # fmt: skip
     tell(result, plain, summary(result), value, as_json, note)
+
+
+def is_picture(argument: str) -> bool:
+    """Check whether an argument is a picture's file, there or not, and no question."""
+    from PIL import Image
+
+    suffix = Path(argument).suffix.lower()
+    is_named_so = suffix in Image.registered_extensions() and len(argument.split()) == 1
+    return argument == "-" or is_named_so or Path(argument).is_file()
+
+
+def check_can_ask(files: list[str]) -> None:
+    """Raise InvalidArgument where a question is missing and nobody is there to be asked for one."""
+    from polydraft.core.errors import InvalidArgument
+
+    if "-" in files or not is_interactive():
+        raise InvalidArgument(
+            f"there is no question behind {files[-1]!r:.80}; give one: polydraft chat "
+            f'{" ".join(map(shlex.quote, files))} "What is this?".'
+        )
 
 
 def answer(pipe: VLMPipeline, **options: Any) -> ChatResult:
@@ -151,7 +182,7 @@ def ask() -> str:
         return ""
 
 
-def shown(files: list[str], question: str | None) -> list[Image]:
+def shown(files: list[str], question: str | None) -> list[Picture]:
     """The pictures, read before a model is loaded; raises PromptError where they or the question cannot be used."""
     from polydraft.modalities.image_io import load_image, open_image
     from polydraft.modalities.vlm.conversation import conversation

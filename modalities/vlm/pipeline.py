@@ -28,6 +28,7 @@ from polydraft.core.folders.stamps import Stamp
 from polydraft.core.law.sampling import MOST_TOKENS, Sampling
 from polydraft.core.model.network import nearness
 from polydraft.core.target import Prompt
+from polydraft.modalities.generation import LENGTHS, lengths
 from polydraft.modalities.image_io import Picture
 from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import (
@@ -53,6 +54,7 @@ from polydraft.modalities.vlm.template import REFUSES
 
 UNFIT = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)  # what processors raise
 SIDES = (64, 256)  # of pictures, of which a processor whose settings are right takes one
+USUAL_TOKENS = 256  # of an answer, where neither the caller nor the model says
 
 
 def chat(
@@ -60,7 +62,7 @@ def chat(
     messages: Sequence[Any] | None = None, speculative: bool = True, model: str | Path = "tiny-vlm",
     method: str | None = None, seed: int | Sequence[int] = 0, temperature: float | None = None,
     top_k: int | None = None, top_p: float | None = None, repetition_penalty: float | None = None,
-    max_new_tokens: int = 256, min_new_tokens: int = 0, max_pixels: int | None = None,
+    max_new_tokens: int | None = None, min_new_tokens: int = 0, max_pixels: int | None = None,
     stop: str | Sequence[str] | None = (),
     device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> ChatResult:  # fmt: skip
@@ -69,10 +71,11 @@ def chat(
     messages: earlier turns, `{"role": …, "content": …}`; image and questions: see `conversation.conversations`.
     speculative: True uses the model's best identical method, False plain decoding; the answer is the same. seed:
     question i gets seed + i, or the i-th of a list. None means the model's own default; temperature 0 is greedy.
-    min_new_tokens: an answer cannot end before so many tokens; a stop string within them is text. max_pixels: pictures
-    of more are made smaller, so that they take fewer positions; default: as large as the model's own processor lets
-    them be. stop: strings that end an answer, which is left without them. Raises a PolydraftError that says what to
-    change.
+    max_new_tokens: where an answer is cut; by default where the model's generation_config.json says (max_new_tokens,
+    or max_length with the question), or at 256, but not before min_new_tokens. min_new_tokens: an answer cannot end
+    before so many tokens; a stop string within them is text. max_pixels: pictures of more are made smaller, so that
+    they take fewer positions; default: as large as the model's own processor lets them be. stop: strings that end an
+    answer, which is left without them. Raises a PolydraftError that says what to change.
     """
     check_asking(
         seed, max_new_tokens, min_new_tokens, stop, temperature=temperature, top_k=top_k, top_p=top_p,
@@ -93,7 +96,7 @@ def _cached_pipeline(model: str, device: str, dtype: str, stamp: Stamp) -> VLMPi
 
 
 def check_asking(
-    seed: int | Sequence[int], max_new_tokens: int, min_new_tokens: int, stop: str | Sequence[str] | None,
+    seed: int | Sequence[int], max_new_tokens: int | None, min_new_tokens: int, stop: str | Sequence[str] | None,
     **sampling: Any,
 ) -> tuple[str, ...]:  # fmt: skip
     """Return the strings that end an answer; raise where no model could answer so, which needs no weights to tell.
@@ -101,7 +104,7 @@ def check_asking(
     Raises:
         InvalidArgument: for a seed, a length, a stop or a sampling parameter that is not possible.
     """
-    most = min(to_integer("max_new_tokens", max_new_tokens, 1), MOST_TOKENS)
+    most = MOST_TOKENS if max_new_tokens is None else min(to_integer("max_new_tokens", max_new_tokens, 1), MOST_TOKENS)
     to_integer("min_new_tokens", min_new_tokens, 0, most)
     stops = to_strings("stop", stop, "a string, or several, none empty")
     check_sampling(**sampling)
@@ -112,8 +115,11 @@ def check_asking(
 class VLMPipeline(Pipeline):
     """A vision-language model with its weights and its processor, ready to answer with any of its methods."""
 
+    heeded = LENGTHS
+
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
+        self.lengths = lengths(self.target_model.generation_config)
         self.context = min(self.context, card.manifest.get("context", self.context))
         self.words, self.reader = self.processor.tokenizer, Reader(self.processor, card.name, self.context)
         self.eos = self.ends_of(self.target_model.generation_config.eos_token_id)
@@ -243,7 +249,7 @@ class VLMPipeline(Pipeline):
         self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
-        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
+        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
         min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
     ) -> ChatStream:  # fmt: skip
         """An iterator of steps with the text they add; leave it at any time, `result()` is what was said so far."""
@@ -259,7 +265,7 @@ class VLMPipeline(Pipeline):
         self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
-        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int = 256,
+        top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
         min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
     ) -> ChatRun:  # fmt: skip
         """The same for who drives the loop."""
@@ -277,15 +283,15 @@ class VLMPipeline(Pipeline):
         return ChatRun(self, self.method(choice), prompts, stops, told)
 
     def prompts(
-        self, asked: list[Conversation], row_seeds: list[int], most: int, sampling: Sampling | None = None,
+        self, asked: list[Conversation], row_seeds: list[int], most: int | None, sampling: Sampling | None = None,
         max_pixels: int | None = None,
     ) -> list[Prompt]:  # fmt: skip
-        """sampling: the model's own unless given; max_pixels: as for `chat`."""
+        """most, sampling: the model's own unless given; max_pixels: as for `chat`."""
         sampling = self.sampling() if sampling is None else sampling
         return [self.prompt(row, seed, most, sampling, max_pixels) for row, seed in zip(asked, row_seeds, strict=True)]
 
     def prompt(
-        self, asked: Conversation, seed: int, most: int, sampling: Sampling, max_pixels: int | None = None
+        self, asked: Conversation, seed: int, most: int | None, sampling: Sampling, max_pixels: int | None = None
     ) -> Prompt:
         """A conversation as the model reads it, with room for an answer."""
         ids, inputs = self.reader.read(asked, max_pixels)
@@ -301,7 +307,18 @@ class VLMPipeline(Pipeline):
                 f"the question takes {len(ids)} positions, {pictured} of them for pictures, and {self.card.name} "
                 f"holds {self.context} with the answer; give max_pixels, fewer or smaller pictures, or less text."
             )
+        most = max(self.usual_length(len(ids)), sampling.min_tokens) if most is None else most
         return Prompt((tuple(ids),), min(most, room), seed, inputs=inputs, sampling=sampling)
+
+    def usual_length(self, prompt_length: int) -> int:
+        """Return how many tokens an answer may have where nobody says; raise PromptError where none may follow."""
+        usual = self.lengths.budget(prompt_length, USUAL_TOKENS)
+        if usual < 1:
+            raise PromptError(
+                f"the question takes {prompt_length} positions and max_length={self.lengths.max_length} in "
+                f"generation_config.json of {self.card.name} counts it; give max_new_tokens."
+            )
+        return usual
 
     def check_patches(self, ids: list[int]) -> None:
         """Raise PromptError where the images of a prompt are too small for the model's own forward."""

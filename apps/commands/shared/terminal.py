@@ -23,6 +23,11 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def is_interactive() -> bool:
+    """Check whether somebody is there who can be asked."""
+    return sys.stdin.isatty()
+
+
 def print_json(value: Any) -> None:
     """A result for machines."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))

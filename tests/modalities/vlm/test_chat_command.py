@@ -82,6 +82,23 @@ def test_turns_remember_what_was_said(scene: Path, model: Path, monkeypatch: pyt
     assert done.stdout.startswith(answer["content"] + "\n")
 
 
+@pytest.mark.parametrize("files", [("{scene}",), ("{scene}", "-"), ("missing.png",)])
+def test_missing_question_is_asked_for_or_one_sentence(
+    scene: Path, model: Path, files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    given = [str(file).format(scene=scene) for file in files]
+    words = ["chat", *given, "--model", str(model), *FEW]
+    assert_refused(CliRunner().invoke(app, words), "there is no question behind")
+    monkeypatch.setattr("polydraft.apps.commands.chat.is_interactive", lambda: True)
+    asked = CliRunner().invoke(app, words, input="What is this?\n")
+    if files != ("{scene}",):  # standard input is a picture, or there is none
+        assert_refused(asked, "there is no question" if "-" in files else "missing.png")
+        return
+    given_at_once = run("chat", *given, "What is this?", "--model", model, *FEW)
+    assert asked.exit_code == 0 and "Question" in asked.stderr
+    assert asked.stdout.endswith(given_at_once.stdout)  # behind what was typed
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -33,7 +33,6 @@ from polydraft.modalities.vlm.result import ChatResult
 from polydraft.modalities.vlm.run import ChatNews
 
 router = APIRouter(tags=["chat"], route_class=NamingRoute)
-USUAL_TOKENS = 256
 MOST_PICTURES, MOST_READ = 8, 16  # of a conversation, and read for all its choices
 MOST_TEXT = 2_000_000  # characters of all messages
 ANSWER = {"content": {"text/event-stream": EVENTS}, "description": "An answer, or its events: ChatChunk."}
@@ -43,8 +42,8 @@ ANSWER = {"content": {"text/event-stream": EVENTS}, "description": "An answer, o
 async def complete(asked: ChatRequest, request: Request, engine: TheEngine, settings: TheSettings) -> Any:
     """Answer the last message; with `stream` as server-sent events."""
     served = engine.model(asked.model, "vlm")
-    most = asked.max_completion_tokens or asked.max_tokens or USUAL_TOKENS
-    if asked.min_tokens > most:
+    most = asked.max_completion_tokens or asked.max_tokens
+    if most is not None and asked.min_tokens > most:
         raise InvalidArgument(f"min_tokens={asked.min_tokens} is more than max_tokens={most}; change one.")
     unused = ["stream_options"] if asked.stream_options is not None and not asked.stream else []
     note_ignored(request, ignored(asked) + unused)

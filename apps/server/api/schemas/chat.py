@@ -94,7 +94,9 @@ class ChatRequest(Drawn):
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     model: Text | None = None
-    max_tokens: Annotated[int | None, Field(ge=1, le=MOST_TOKENS, description="256 unless said.")] = None
+    max_tokens: Annotated[
+        int | None, Field(ge=1, le=MOST_TOKENS, description="Unless said, what the model's makers say, or 256.")
+    ] = None
     max_completion_tokens: Annotated[int | None, Field(ge=1, le=MOST_TOKENS, description="The same.")] = None
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
     repetition_penalty: Annotated[float | None, Field(ge=0.1, le=10, description="1 is off.")] = None
