@@ -48,7 +48,7 @@ TYPES: dict[str, Any] = {  # of fields that are followed, whatever they say
     "min_p": (NUMBER, NONE), "repetition_penalty": (Range(float, 0), NONE), "eos_token_id": IDS,
     "pad_token_id": (ID, NONE), "bos_token_id": (ID, NONE), "forced_eos_token_id": IDS, "suppress_tokens": (SOME, NONE),
     "begin_suppress_tokens": (SOME, NONE), "bad_words_ids": (GenericAlias(list, (SOME,)), NONE),
-    "no_repeat_ngram_size": (Range(int, 0), NONE),
+    "no_repeat_ngram_size": (Range(int, 0), NONE), **dict.fromkeys(LENGTHS, (Range(int, 1), NONE)),
 }  # fmt: skip
 RANGES: dict[str, Any] = {  # of those that a distribution is made with
     "temperature": (Range(float, 0), NONE), "top_k": (Range(int, 0), NONE), "top_p": (Range(float, 0, 1), NONE),
@@ -105,18 +105,8 @@ class Lengths:
 
 
 def lengths(own: Any) -> Lengths:
-    """Return the lengths that a generation config asks for.
-
-    Raises:
-        WeightsError: for what is no whole number from 1.
-    """
-    found = {name: value for name in LENGTHS if (value := getattr(own, name, None)) is not None}
-    for name, value in found.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise WeightsError(
-                f"{name}={value!r:.40} in generation_config.json is not possible; it must be a whole number from 1."
-            )
-    return Lengths(**found)
+    """Return the lengths that a generation config asks for."""
+    return Lengths(own.max_new_tokens, own.max_length)
 
 
 def constraints(own: Any, vocab: int, eos: Collection[int], device: torch.device) -> Constraints | None:

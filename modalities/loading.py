@@ -15,6 +15,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
@@ -64,6 +65,7 @@ FAMILY_PIPELINES = {  # of families that need one of their own
 T = TypeVar("T")
 DeviceMap: TypeAlias = "str | dict[str, Any]"  # as transformers takes it, for a target over several devices
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+LOADING = RLock()  # transformers loads in the default type of the process, so that two loads must not overlap
 ALIASES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
 
@@ -310,7 +312,7 @@ def load(
     ).fetched()  # fmt: skip
     module, pipeline = found.pipeline
     where = resolve_device(device)
-    with optional(f"model {found.name!r}"), reading("model", found.path):
+    with LOADING, optional(f"model {found.name!r}"), reading("model", found.path):
         make = getattr(import_module(module), pipeline)
         pipe = make(found, method=method, device=where, dtype=resolve_dtype(dtype, where))
         pipe.check_settings()

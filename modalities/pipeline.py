@@ -6,13 +6,14 @@ import logging
 import operator
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import fields
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from pathlib import Path
-from typing import Any, Self
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,15 +52,35 @@ MOST = SIZES[-1]
 SURE = 3  # looks at the cores, each of a few milliseconds, before passes of several threads are timed
 LARGEST_SEED = 2**63 - 1
 BY_KIND: dict[str, type[FeatureNetwork]] = {network.kind: network for network in NETWORKS}
+P = ParamSpec("P")
+R = TypeVar("R")
+AnyPipeline = TypeVar("AnyPipeline", bound="Pipeline")
+
+
+def exclusive(method: Callable[Concatenate[AnyPipeline, P], R]) -> Callable[Concatenate[AnyPipeline, P], R]:
+    """Let a method of a pipeline run in one thread at a time, among all that hold the pipeline's lock."""
+
+    @wraps(method)
+    def alone(self: AnyPipeline, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return alone
 
 
 class Pipeline(ABC):
     """A target with its weights. A modality says what may be generated where, and what its codes look like.
 
-    context: positions that a row may have, what is generated included.
+    Threads may share a pipeline, and get what they would get alone: one at a time reads prompts, makes a target pass,
+    or decodes pictures and sound. Nothing is held between passes, so a stream may rest, and callbacks may wait for
+    other threads or call the pipeline again. A stream itself belongs to one thread at a time.
+
+    context: positions that a row may have, what is generated included. lock: shared with all pipelines of the same
+    weights.
     """
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
+        self.lock = RLock()
         self.card, self.device, self.dtype = card, device, dtype
         self.default_method = self.checked(card.defaults["method"] if method is None else method)
         self.target_model = self.read_target(card.target)

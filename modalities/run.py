@@ -33,8 +33,10 @@ class Run(ABC, Generic[New, Result]):
 
     together: prompts that may be live at a time; begun: how many have joined, in order; live: how many are under way.
     rows: what the core knows of every prompt. passes: target passes that any of its rows took part in. watch: phase
-    times of those passes.
+    times of those passes. pipe: the pipeline that it is a request to.
     """
+
+    pipe: Any
 
     def __init__(self, method: Method, prompts: list[Prompt], together: int | None = None) -> None:
         self.method, self.prompts = method, prompts
@@ -186,7 +188,7 @@ R = TypeVar("R", bound=Run[Any, Any])
 
 
 class Stream(Generic[R]):
-    """One run by itself, pass by pass; it may be left at any time."""
+    """One run by itself, pass by pass; it may be left at any time. Between passes other threads may make theirs."""
 
     def __init__(self, run: R) -> None:
         self.run, self.driver, self.closed = run, Driver(run.method), False
@@ -198,8 +200,9 @@ class Stream(Generic[R]):
     def steps(self) -> Iterator[Step]:
         """Target passes until the run is over or the stream closed; raises where the whole run has failed."""
         while not (self.closed or self.run.over):
-            self.driver.join(self.run, self.run.due(self.run.together))
-            made = self.driver.turn()
+            with self.run.pipe.lock:
+                self.driver.join(self.run, self.run.due(self.run.together))
+                made = self.driver.turn()
             if self.run.has_failed:
                 raise self.run.errors[0]
             yield made

@@ -28,7 +28,7 @@ from polydraft.modalities.image.recipe import Recipe
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
 from polydraft.modalities.image_io import Picture, load_image
-from polydraft.modalities.pipeline import Pipeline, check_sampling, guided, seeds
+from polydraft.modalities.pipeline import Pipeline, check_sampling, exclusive, guided, seeds
 
 LONGEST_TEXT = 2000  # characters
 MOST_PICTURES = 10_000  # of a prompt in a call
@@ -175,6 +175,7 @@ class PicturePipeline(Pipeline):
         """An iterator of steps; leave it at any time, `result()` is what was drawn so far. options: as of `run`."""
         return ImageStream(self.run(prompt, **options))
 
+    @exclusive
     def run(
         self, prompt: str | list[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,

@@ -132,7 +132,8 @@ class ImageStream(Stream[ImageRun], Iterator[ImageStep]):
 
     def result(self) -> ImageResult:
         """Pictures, tokens and statistics of what was committed so far."""
-        return self.run.result()
+        with self.run.pipe.lock:
+            return self.run.result()
 
 
 def unfinished(pipe: PicturePipeline, tokens: Tensor, asked: Sequence[Asked]) -> list[Image.Image]:

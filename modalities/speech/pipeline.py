@@ -24,7 +24,7 @@ from polydraft.core.folders.stamps import Stamp
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.target import Prompt
 from polydraft.modalities.loading import ModelCard, check_method, device_name, dtype_name, load, stamp
-from polydraft.modalities.pipeline import Pipeline, check_sampling, seeds
+from polydraft.modalities.pipeline import Pipeline, check_sampling, exclusive, seeds
 from polydraft.modalities.speech.families import family
 from polydraft.modalities.speech.family import Parts, Voice
 from polydraft.modalities.speech.reference import Recording
@@ -155,6 +155,7 @@ class SpeechPipeline(Pipeline):
             on_step,
         )  # fmt: skip
 
+    @exclusive
     def run(
         self, text: str, *, voice: str | None = None, reference: Recording | None = None,
         reference_text: str | None = None, speculative: bool = True, method: str | None = None, seed: int = 0,

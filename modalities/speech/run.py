@@ -174,7 +174,9 @@ class SpeechStream(Stream[SpeechRun], Iterator[SpeechChunk]):
         for made in self.steps():
             if self.on_step is not None:
                 self.on_step(self.run.codes, self.run.expected, made)
-            for new in self.run.news():
+            with self.run.pipe.lock:
+                news = self.run.news()
+            for new in news:
                 yield SpeechChunk(new.audio, new.sample_rate, new.sentence, new.codes, made)
 
     def result(self) -> SpeechResult:

@@ -41,7 +41,7 @@ from polydraft.modalities.loading import (
     read_weights,
     stamp,
 )
-from polydraft.modalities.pipeline import Pipeline, check_sampling, given_seeds, seeds
+from polydraft.modalities.pipeline import Pipeline, check_sampling, exclusive, given_seeds, seeds
 from polydraft.modalities.vlm.conversation import Conversation, conversations
 from polydraft.modalities.vlm.domain import notes
 from polydraft.modalities.vlm.processor import SAID_IN, load_processor
@@ -261,6 +261,7 @@ class VLMPipeline(Pipeline):
             )
         )  # fmt: skip
 
+    @exclusive
     def run(
         self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
@@ -276,7 +277,8 @@ class VLMPipeline(Pipeline):
             min_tokens=min_new_tokens,
         )  # fmt: skip
         asked = conversations(image, question, messages)
-        row_seeds, most = seeds(seed, len(asked), "question"), to_integer("max_new_tokens", max_new_tokens, 1)
+        row_seeds = seeds(seed, len(asked), "question")
+        most = None if max_new_tokens is None else to_integer("max_new_tokens", max_new_tokens, 1)
         prompts = self.prompts(asked, row_seeds, most, sampling, max_pixels)
         images = [picture for each in asked for picture in each.pictures]
         told = notes(self.card.name, self.card.manifest.get("domain"), images)

@@ -61,6 +61,23 @@ def test_a_string_ends_the_answer(live: Live, client: openai.OpenAI, frogs: Imag
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == said
 
 
+@pytest.mark.parametrize("speculative", [True, False])
+def test_stop_string_at_the_cap_ends_and_costs_what_it_does_alone(
+    live: Live, client: openai.OpenAI, frogs: Image.Image, speculative: bool
+) -> None:
+    """Whole and in pieces, drafted and plain: reason and usage say the same."""
+    stop = live.alone("vlm", image=frogs, question=QUESTION, seed=3).text.split()[2]
+    alone = live.alone("vlm", image=frogs, question=QUESTION, seed=3, stop=stop, speculative=False)
+    most = len(alone.tokens)
+    common = {"model": "tiny-vlm", "messages": asked(frogs), "seed": 3, "stop": stop, "max_tokens": most,
+              "extra_body": {"speculative": speculative}}  # fmt: skip
+    answer = client.chat.completions.create(**common)
+    *_, end, cost = client.chat.completions.create(**common, stream=True, stream_options={"include_usage": True})
+    assert answer.choices[0].message.content == alone.text
+    assert answer.choices[0].finish_reason == end.choices[0].finish_reason == alone.finish_reason == "stop"
+    assert answer.usage.completion_tokens == cost.usage.completion_tokens == most == alone.stats.tokens
+
+
 def test_turns_and_pictures_stand_where_they_were_shown(live: Live, client: openai.OpenAI, frogs: Image.Image) -> None:
     plain = Image.new("RGB", (128, 128), "navy")
     messages = [

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ import torch
 
 from polydraft.core.errors import PromptError, WeightsError
 from polydraft.core.law.sampling import Sampling
-from polydraft.modalities.generation import Lengths, lengths, sampling, unheeded
+from polydraft.modalities.generation import Lengths, check_generation, sampling, unheeded
 from polydraft.modalities.loading import card, load
 from polydraft.modalities.vlm.conversation import conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline
@@ -125,9 +124,10 @@ def test_time_is_told_and_lengths_are_kept(asking, caplog):
 
 
 @pytest.mark.parametrize("fields", [{"max_new_tokens": "many"}, {"max_length": 2.5}, {"max_new_tokens": True}])
-def test_a_length_that_is_none_is_refused(fields):
+def test_a_length_that_is_none_is_refused(fields, tmp_path):
+    (tmp_path / "generation_config.json").write_text(json.dumps(fields))
     with pytest.raises(WeightsError, match=next(iter(fields))):
-        lengths(SimpleNamespace(**fields))
+        check_generation(tmp_path)
 
 
 @pytest.mark.parametrize("fields", [{"forced_eos_token_id": 10**6}, {"no_repeat_ngram_size": -2}])
