@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from polydraft.apps.commands.shared.application import Application
 from polydraft.apps.commands.shared.quoting import check_prompts, check_question, check_text
 from polydraft.core.errors import InvalidArgument
 
@@ -48,3 +50,21 @@ def test_files_and_one_question_are_taken(tmp_path: Path, monkeypatch: pytest.Mo
     assert check_text(["-"]) == "-"
     with pytest.raises(InvalidArgument, match="is no picture's file"):
         check_question(["picture", "why"], "not?")
+
+
+@pytest.mark.parametrize("text", ["-5 degrees", "-.5", "-$20", "- a list", "-20°C"])
+def test_command_text_that_begins_with_a_minus_is_text(text: str) -> None:
+    heard: dict[str, object] = {}
+    app = Application()
+
+    @app.command()
+    def say(words: list[str], seed: int = 0, voice: str = "") -> None:
+        heard.update(words=words, seed=seed, voice=voice)
+
+    @app.command()
+    def other() -> None: ...
+
+    result = CliRunner().invoke(app, ["say", "--voice", text, text, "--seed", "-3", "b"])
+    assert result.exit_code == 0, result.output
+    assert heard == {"words": [text, "b"], "seed": -3, "voice": text}
+    assert CliRunner().invoke(app, ["say", text, "--voise", "b"]).exit_code == 2

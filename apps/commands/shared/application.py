@@ -16,6 +16,9 @@ from typing import Any
 import typer
 from typer.core import HAS_RICH, TyperCommand, TyperGroup
 
+MINUS = re.compile("-[^A-Za-z-]")  # no option begins so
+TEXT = "\u2063"  # before such an argument while the command line is parsed; nobody sees or types it
+
 
 class Described:
     """Help that is literal and ends with examples, of a command or a group of them."""
@@ -32,6 +35,19 @@ class Described:
 class Command(Described, TyperCommand):
     """A command whose help is literal and ends with examples."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments; a text that begins with a minus and no letter is text and no option: "-5 degrees"."""
+        taking_values = {name for param in self.params if not getattr(param, "is_flag", False) for name in param.opts}
+        rest: list[str] = super().parse_args(
+            ctx,
+            [
+                TEXT + argument if MINUS.match(argument) and before not in taking_values else argument
+                for before, argument in zip(["", *args], args, strict=False)
+            ],
+        )
+        ctx.params = {name: without_mark(value) for name, value in ctx.params.items()}
+        return rest
+
 
 class Group(Described, TyperGroup):
     """A group of commands whose help is literal and ends with examples."""
@@ -45,6 +61,13 @@ class Application(typer.Typer):
 
     def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = Command, **settings: Any) -> Any:
         return super().command(name, cls=cls, **settings)
+
+
+def without_mark(value: Any) -> Any:
+    """Return the value of a parameter as it was typed."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(without_mark, value))
+    return value.removeprefix(TEXT) if isinstance(value, str) else value
 
 
 def escape_markup(command: Any) -> None:
