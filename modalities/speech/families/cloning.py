@@ -17,7 +17,7 @@ from polydraft.modalities.speech.codecs.stretch import Stretched
 from polydraft.modalities.speech.families.tokens import TokenFamily
 from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, Parts, SoundStream, Voice
 from polydraft.modalities.speech.reference import Recording, listen
-from polydraft.modalities.speech.text.splitting import sentences
+from polydraft.modalities.speech.text.splitting import read_as_written
 
 
 class CloningFamily(TokenFamily):
@@ -52,7 +52,7 @@ class CloningFamily(TokenFamily):
         key = sound.tobytes()
         if key != self.heard[0]:
             self.heard = key, self.codec.encode(sound)
-        return Voice("reference", " ".join(sentences(text)), self.heard[1])
+        return Voice("reference", " ".join(read_as_written(text).sentences), self.heard[1])
 
     def spoken(self, voice: Voice) -> list[int]:
         """Ids of the reference's codes."""

@@ -16,7 +16,7 @@ from polydraft.core.folders.door import read_pretrained
 from polydraft.modalities.known import check_known
 from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Script, SpeechFamily
-from polydraft.modalities.speech.text.splitting import sentences, size
+from polydraft.modalities.speech.text.splitting import read_as_written, size
 
 LEAST, SLOW, USUAL = 3.0, 5.0, 14.0  # seconds of any sentence; bytes said a second, slowly and usually
 
@@ -86,7 +86,8 @@ class TokenFamily(SpeechFamily):
         return allowed
 
     def read(self, text: str) -> Script:
-        return Script(sentences(text))
+        written = read_as_written(text)
+        return Script(written.sentences, written.ignored)
 
     def most(self, sentence: str) -> int:
         return self.span(min(LEAST + size(sentence) / SLOW, LONGEST_SENTENCE))

@@ -26,6 +26,10 @@ PHONES = (*VOWELS, *CONSONANTS)
 LETTERS = tuple(f"<{letter}>" for letter in ALPHABET)
 SYMBOLS = (BOUNDARY, *PUNCTUATION, *PHONES, *LETTERS)  # the order is the vocabulary's
 
+INTERJECTIONS = {  # sounds that are written without vowels and are no acronyms
+    "hmm": "hh m", "shh": "sh", "psst": "p s t", "brr": "b er", "grr": "g er", "tsk": "t ih s k", "pfft": "p f t",
+    "zzz": "z",
+}  # fmt: skip
 VOICELESS = frozenset(("ch", "f", "hh", "k", "p", "s", "sh", "t", "th"))
 SIBILANTS = frozenset(("ch", "jh", "s", "sh", "z", "zh"))
 
@@ -40,7 +44,7 @@ def pronunciations() -> dict[str, str]:
 
 def pronounce(word: str) -> tuple[str, ...] | None:
     """Phones of a lower-case word, by the lexicon or as an inflected form of a word there; None if neither has it."""
-    known = pronunciations().get(word)
+    known = pronunciations().get(word) or INTERJECTIONS.get(word)
     phones = known.split() if known is not None else inflected(word, pronunciations())
     return None if phones is None else tuple(phones)
 

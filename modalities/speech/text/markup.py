@@ -1,7 +1,7 @@
 """What may be said at all: text, and no SSML.
 
 SSML asks for pauses, pitch and pronunciations that no model here follows. It is refused rather than stripped: what it
-asks for would be lost in silence. Other tags are text; Orpheus laughs where it reads `<laugh>`.
+asks for would be lost in silence. HTML is taken away (`plain.py`); other tags are text, as Orpheus's `<laugh>` is.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import re
 
 from polydraft.core.errors import PromptError
 
-ELEMENTS = ("speak", "break", "prosody", "emphasis", "say-as", "phoneme", "sub", "voice", "audio", "lexicon", "mark")
-SSML = re.compile(rf"</?(?:{'|'.join(ELEMENTS)})(?:\s[^<>]*)?/?>", re.IGNORECASE)  # W3C SSML 1.1, section 3
+ELEMENTS = ("speak", "break", "prosody", "emphasis", "say-as", "phoneme", "voice", "lexicon")
+SSML = re.compile(  # W3C SSML 1.1, section 3; the last three elements are HTML's too, without such an attribute
+    rf"</?(?:{'|'.join(ELEMENTS)})(?:\s[^<>]*)?/?>|<(?:sub\s[^<>]*alias|mark\s[^<>]*name|audio\s[^<>]*src)\s*=[^<>]*>",
+    re.IGNORECASE,
+)
 
 
 def check_text(text: object) -> str:

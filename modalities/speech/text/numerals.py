@@ -20,7 +20,9 @@ MONTH_OF = {name: name for name in MONTHS} | {name[:3]: name for name in MONTHS}
 CURRENCIES = {
     "$": ("dollar", "dollars", "cent", "cents"), "£": ("pound", "pounds", "penny", "pence"),
     "€": ("euro", "euros", "cent", "cents"), "¥": ("yen", "yen", "sen", "sen"),
-    "₹": ("rupee", "rupees", "paisa", "paise"),
+    "₹": ("rupee", "rupees", "paisa", "paise"), "₩": ("won", "won", "jeon", "jeon"),
+    "₽": ("ruble", "rubles", "kopeck", "kopecks"), "₺": ("lira", "lira", "kurus", "kurus"),
+    "₿": ("bitcoin", "bitcoins", "cent", "cents"),
 }  # fmt: skip
 UNITS = {  # abbreviation: one, several
     "km": ("kilometer", "kilometers"), "m": ("meter", "meters"), "cm": ("centimeter", "centimeters"),
@@ -47,12 +49,30 @@ UNITS = {  # abbreviation: one, several
     "sq ft": ("square foot", "square feet"), "db": ("decibel", "decibels"), "kcal": ("kilocalorie", "kilocalories"),
     "mbps": ("megabit per second", "megabits per second"), "gbps": ("gigabit per second", "gigabits per second"),
     "fps": ("frame per second", "frames per second"), "rpm": ("revolution per minute", "revolutions per minute"),
-    "pct": ("percent", "percent"), "kph": ("kilometer per hour", "kilometers per hour"),
+    "pct": ("percent", "percent"), "kph": ("kilometer per hour", "kilometers per hour"), "L": ("liter", "liters"),
+    "cl": ("centiliter", "centiliters"), "dl": ("deciliter", "deciliters"),
+    "cm2": ("square centimeter", "square centimeters"), "cm3": ("cubic centimeter", "cubic centimeters"),
+    "ft2": ("square foot", "square feet"),
+    "m/s2": ("meter per second squared", "meters per second squared"),
+    "kg/m3": ("kilogram per cubic meter", "kilograms per cubic meter"), "um": ("micrometer", "micrometers"),
+    "nm": ("nanometer", "nanometers"), "mcg": ("microgram", "micrograms"), "Ω": ("ohm", "ohms"),
+    "kΩ": ("kilohm", "kilohms"), "psi": ("pound per square inch", "pounds per square inch"),
+    "mmhg": ("millimeter of mercury", "millimeters of mercury"),
+    "mbit/s": ("megabit per second", "megabits per second"),
+    "mb/s": ("megabyte per second", "megabytes per second"), "gb/s": ("gigabyte per second", "gigabytes per second"),
+    "cal": ("calorie", "calories"), "px": ("pixel", "pixels"), "dpi": ("dot per inch", "dots per inch"),
+    "bpm": ("beat per minute", "beats per minute"), "ha": ("hectare", "hectares"),
 }  # fmt: skip
 CODES = {  # of currencies, as banks write them
     "USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹",
 }  # fmt: skip
+SAID_IN_ONE = {"24/7": "twenty four seven", "9/11": "nine eleven"}
 DENOMINATORS = {"2": ("half", "halves"), "4": ("quarter", "quarters")}
+SMALL_UNITS = {unit.lower(): names for unit, names in reversed(UNITS.items())}
+FOREIGN_DOLLARS = {
+    "US": "u s", "CA": "canadian", "C": "canadian", "AU": "australian", "A": "australian", "NZ": "new zealand",
+    "HK": "hong kong", "SG": "singapore",
+}  # fmt: skip
 SCALES = {"k": "thousand", "m": "million", "b": "billion", "bn": "billion"}
 
 # A dot that ends an abbreviation, and not the sentence with it.
@@ -65,8 +85,19 @@ UNIT_NAMES = sorted(UNITS.keys() - {"in"}, key=len, reverse=True)  # "in" has a 
 UNIT = "|".join(f"(?-i:{unit})" if len(unit) == 1 else re.escape(unit) for unit in UNIT_NAMES)
 TELEPHONE = (
     r"\+[0-9][0-9 ()-]{6,}[0-9]|\(?\b[0-9]{3}\)?[ -][0-9]{3}-[0-9]{4}\b|\b1-[0-9]{3}-[0-9]{3}-[0-9]{4}\b"
-    r"|\b[0-9]{3}-[0-9]{4}\b|\b[0-9]{3}\.[0-9]{3}\.[0-9]{4}\b"
+    r"|\b[0-9]{3}-[0-9]{4}\b|\b[0-9]{3}\.[0-9]{3}\.[0-9]{4}\b|\b[0-9]{3} [0-9]{3} [0-9]{4}\b"
+    r"|\b0[0-9]{1,4}(?: [0-9]{2,4}){2,5}\b|\b[0-9]{4}(?: [0-9]{4}){2,4}\b|\b[0-9]{4}(?:-[0-9]{4}){3}\b"
 )
+CALLED = r"\b(call|dial|phone|telephone|tel|fax|mobile|cell|whatsapp)(:? (?:no\.? |number )?)"
+GROUPED = r"(?<![\w.,+-])[0-9]{1,3}(?: [0-9]{3}){1,4}\b(?! ?[0-9])(?![-/:])"
+BOOKS = (
+    "Genesis|Exodus|Leviticus|Deuteronomy|Joshua|Judges|Ruth|Samuel|Kings|Chronicles|Ezra|Nehemiah|Esther|Job|"
+    "Psalm|Psalms|Proverbs|Ecclesiastes|Isaiah|Jeremiah|Lamentations|Ezekiel|Daniel|Hosea|Joel|Amos|Obadiah|Jonah|"
+    "Micah|Nahum|Habakkuk|Zephaniah|Haggai|Zechariah|Malachi|Matthew|Mark|Luke|John|Acts|Romans|Corinthians|"
+    "Galatians|Ephesians|Philippians|Colossians|Thessalonians|Timothy|Titus|Philemon|Hebrews|James|Peter|Jude|"
+    "Revelation|Surah|Quran|Koran"
+)
+UP_TO = r"( ?- ?(?=[0-9]{1,2}(?::[0-5][0-9]| ?[ap]\.?m\b)))?"  # another time follows
 YEAR_AFTER = "in|of|by|since|from|to|until|before|after|around|circa|year"
 
 
@@ -111,12 +142,12 @@ def clock(match: re.Match[str]) -> str:
     else:
         minutes = f" oh {words(minute)}" if minute < 10 else f" {words(minute)}"
     seconds = f" and {measure(second, 'sec')}" if second and int(second) else ""
-    return f"{words(hour)}{minutes}{seconds}{half_day(half)}"
+    return f"{words(hour)}{minutes}{seconds}{half_day(half)}{' to' if match[5] else ''}"
 
 
 def hours(match: re.Match[str]) -> str:
     first = f"{words(int(match[1]))} to " if match[1] else ""
-    return first + words(int(match[2])) + half_day(match[3])
+    return first + words(int(match[2])) + half_day(match[3]) + (" to" if match[4] else "")
 
 
 def half_day(letters: str | None) -> str:
@@ -129,7 +160,8 @@ def date(day: str, month: str, year_: str | None) -> str:
 
 
 def iso_date(match: re.Match[str]) -> str:
-    return date(match[3], MONTHS[int(match[2]) - 1], match[1])
+    """Return the date of "2026-11-21" and "2026/11/21", and a pause if a time follows."""
+    return date(match[4], MONTHS[int(match[3]) - 1], match[1]) + ("," if match[0][-1] in "Tt" else "")
 
 
 def slashed_date(match: re.Match[str]) -> str:
@@ -140,6 +172,52 @@ def slashed_date(match: re.Match[str]) -> str:
     if len(year_) == 2:
         year_ = ("20" if int(year_) < 50 else "19") + year_
     return date(str(day), MONTHS[month - 1], year_) if 0 < month < 13 and 0 < day < 32 else digits(match[0])
+
+
+def dotted_date(match: re.Match[str]) -> str:
+    """Return the date of "31.10.1999": with dots, the day comes first."""
+    return date(match[1], MONTHS[int(match[2]) - 1], match[3])
+
+
+def day_to_day_of_month(match: re.Match[str]) -> str:
+    """Return the days of "5-7 January 2024"."""
+    first, last = (words(int(day), "ordinal") for day in match.group(1, 2))
+    return f"the {first} to {last} of {MONTH_OF[match[3].lower()]}" + (f", {year(match[4])}" if match[4] else "")
+
+
+def month_to_month(match: re.Match[str]) -> str:
+    """Return the start of "Jan 30 - Feb 2" and "Jan-Mar"; the end stays as it is written."""
+    day = re.sub("[^0-9]", "", match[2] or "")
+    month = MONTH_OF[match[1].lower()]
+    return (date(day, month, None) if day else month) + " to"
+
+
+def verse(match: re.Match[str]) -> str:
+    """Return chapter and verses of "John 3:16-18"."""
+    last = f" to {words(int(match[4]))}" if match[4] else ""
+    return f"{match[1]} {words(int(match[2]))} {words(int(match[3]))}{last}"
+
+
+def scientific(match: re.Match[str]) -> str:
+    """Return the number "1.5e-3" in words."""
+    return f"{number(match[1])} times ten to the power of {number(match[2].lstrip('+'))}"
+
+
+def address(match: re.Match[str]) -> str:
+    """Return four numbers with dots in words: an IP address, or else a version."""
+    parts = match[0].split(".")
+    mark = " dot " if int(parts[0]) > 9 and all(int(part) < 256 for part in parts) else " point "
+    return mark.join(whole(part) for part in parts)
+
+
+def called(match: re.Match[str]) -> str:
+    """Return a telephone number that somebody is to call, digit by digit."""
+    return f"{match[1]} {digits(match[3])}"
+
+
+def foreign_dollars(match: re.Match[str]) -> str:
+    """Return a price in dollars of a country."""
+    return re.sub("(?=dollar)", f"{FOREIGN_DOLLARS[match[1].upper()]} ", price("", "$", match[2], match[3]))
 
 
 def month_days(match: re.Match[str]) -> str:
@@ -190,8 +268,10 @@ def fraction(match: re.Match[str]) -> str:
 
 def fraction_words(match: re.Match[str]) -> str:
     units, above, below = match[1], match[2], match[3]
-    if match[0] == "24/7":
-        return "twenty four seven"
+    if match[0] in SAID_IN_ONE:
+        return SAID_IN_ONE[match[0]]
+    if above == below and below in ("5", "10", "100"):
+        return f"{whole(above)} out of {whole(below)}"
     text = f"{whole(above)} {'' if above == below else 'over '}{whole(below)}"
     if above != below and len(below) < 3 and int(below) > 1:
         ordinal = words(int(below), "ordinal")
@@ -202,7 +282,7 @@ def fraction_words(match: re.Match[str]) -> str:
 
 def named(unit: str) -> tuple[str, str]:
     """One and several of an abbreviated unit."""
-    return UNITS[unit if unit in UNITS else unit.lower()]
+    return UNITS.get(unit) or SMALL_UNITS[unit.lower()]
 
 
 def measure(amount: str, unit: str) -> str:
@@ -228,28 +308,51 @@ def ordinal(text: str) -> str:
 
 RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (rf"[0-9]{{{MOST_DIGITS + 1},}}", lambda match: digits(match[0])),  # first: the others look at short ones only
-    (r"\b([0-9]{4})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])\b", iso_date),
+    (rf"{CALLED}(\+?[0-9][0-9 -]{{1,20}}[0-9])\b", called),
+    (r"\b([0-9]{4})([-/.])(0[1-9]|1[0-2])\2(0[1-9]|[12][0-9]|3[01])(?![0-9])(?:T(?=[0-9]{2}:))?", iso_date),
+    (r"(?<!version )\b(0?[1-9]|[12][0-9]|3[01])\.(0?[1-9]|1[0-2])\.((?:19|20)[0-9]{2})\b", dotted_date),
+    (r"\b([0-9]{1,2})-([0-9]{1,2})-((?:19|20)[0-9]{2})\b", slashed_date),
+    (rf"\b([12]?[0-9]|3[01])-{MONTH}-((?:19|20)[0-9]{{2}})\b",
+     lambda match: date(match[1], MONTH_OF[match[2].lower()], match[3])),
     (r"\b([0-9]{1,2})/([0-9]{1,2})/([0-9]{4}|[0-9]{2})\b", slashed_date),
     (r"\b(1[1-9][0-9]{2}|20[0-9]{2})(?:/|-(?=1[3-9]|[2-9]))([0-9]{2})\b(?![-/.][0-9])", short_years),
     (r"\b([0-9]{1,2})' ?([0-9]{1,2})\"", feet_and_inches),
+    (rf"\b({NUMBER}) ?(?:ft\.?|feet|foot) ({NUMBER}) ?in\b\.?", feet_and_inches),
     (rf"\b({NUMBER})'(?=,? (?:tall|long|wide|high|deep|by)\b)", lambda match: measure(match[1], "ft")),
     (rf"\b((?:an?|the) (?:{NUMBER}))\"(?= [a-z])", lambda match: f"{match[1]} inch"),
     (rf"(?<![/\w.])({NUMBER}) ?in\.(?=\s+[a-z]|[,;:)]|\s*$)",
      lambda match: measure(match[1], "in")),
     (rf"\b(?-i:({'|'.join(CODES)})) ?({NUMBER})", lambda match: price("", CODES[match[1].upper()], match[2], None)),
     (rf"({NUMBER}) ?(?-i:({'|'.join(CODES)}))\b", lambda match: price("", CODES[match[2].upper()], match[1], None)),
+    (rf"\b{MONTH} ?- ?{MONTH}(?! [0-9]{{1,2}}\b)",
+     lambda match: " to ".join(MONTH_OF[month.lower()] for month in match.groups())),
+    (rf"\b{MONTH}( [0-9]{{1,2}}(?:st|nd|rd|th)?)? ?- ?(?={MONTH})", month_to_month),
+    (rf"\b([12]?[0-9]|3[01])(?:st|nd|rd|th)? ?- ?([12]?[0-9]|3[01])(?:st|nd|rd|th)?(?: of)? {MONTH}"
+     r"(?:,? ([12][0-9]{3})\b)?", day_to_day_of_month),
     (rf"(\bthe )?\b([12]?[0-9]|3[01])(?:st|nd|rd|th)?(?: of)? {MONTH}(?:,? ([12][0-9]{{3}})\b)?", day_month),
     (rf"\b{MONTH} ([12]?[0-9]|3[01])(?:st|nd|rd|th)? ?- ?([12]?[0-9]|3[01])(?:st|nd|rd|th)?\b(?![:.-])"
      r"(?:,? ([12][0-9]{3})\b)?", month_days),
     (rf"\b{MONTH} ([12]?[0-9]|3[01])(?:st|nd|rd|th)?\b(?![:.][0-9])(?:,? ([12][0-9]{{3}})\b)?", month_day),
-    (rf"\b([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-5][0-9]))?(?![0-9])(?: ?([ap])\.?m\b{DOT})?", clock),
-    (rf"\b(?:(1[0-2]|[1-9]) ?- ?)?(1[0-2]|[1-9]) ?([ap])\.?m\b{DOT}", hours),
-    (rf"([{''.join(CURRENCIES)}]) ?({NUMBER}) ?- ?\1?(?={NUMBER})", lambda match: f"{number(match[2])} to {match[1]}"),
-    (rf"(-?)([{''.join(CURRENCIES)}]) ?({NUMBER})(?: ?(thousand|million|billion|trillion|k|m|bn?)\b)?",
+    (rf"\b((?-i:{BOOKS})) ([0-9]{{1,3}}):([0-9]{{1,3}})(?: ?- ?([0-9]{{1,3}})\b(?!:))?", verse),
+    (rf"\b([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-5][0-9]))?(?![0-9])(?: ?([ap])\.?m\b{DOT})?{UP_TO}", clock),
+    (rf"\b(?:(1[0-2]|[1-9]) ?- ?)?(1[0-2]|[1-9]) ?([ap])\.?m\b{DOT}{UP_TO}", hours),
+    (rf"\b(?-i:({'|'.join(FOREIGN_DOLLARS)}))\$ ?({NUMBER})(?: ?(thousand|million|billion|trillion|k|m|bn?)\b)?",
+     foreign_dollars),
+    (r"(?<=€)( ?[0-9]+),([0-9]{2})\b(?!,)|\b([0-9]+),([0-9]{2})(?= ?€)",
+     lambda match: f"{match[1] or match[3]}.{match[2] or match[4]}"),
+    (rf"([{''.join(CURRENCIES)}]) {{0,2}}({NUMBER}) ?- ?\1?(?={NUMBER})",
+     lambda match: f"{number(match[2])} to {match[1]}"),
+    (rf"(-?)([{''.join(CURRENCIES)}]) {{0,2}}({NUMBER})(?: ?(thousand|million|billion|trillion|k|m|bn?)\b)?",
      lambda match: price(*match.groups())),
-    (rf"({NUMBER}) ?([{''.join(CURRENCIES)}])", lambda match: price("", match[2], match[1], None)),
+    (rf"({NUMBER}) {{0,2}}([{''.join(CURRENCIES)}])", lambda match: price("", match[2], match[1], None)),
     (TELEPHONE, lambda match: ("plus " if match[0][0] == "+" else "") + digits(match[0])),
+    (GROUPED, lambda match: whole(match[0].replace(" ", ""))),
+    (r"\b([0-9]+(?:\.[0-9]+)?)e([+-]?[0-9]{1,3})\b", scientific),
+    (r"(?<![.\w])[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b(?!\.[0-9])", address),
     (r"\b[0-9]+(?:\.[0-9]+){2,}\b", lambda match: " point ".join(whole(part) for part in match[0].split("."))),
+    (r"\b([0-9]+\.[0-9]+) ?/ ?([0-9]+)\b(?![/.][0-9])|\b([0-9]+)/([0-9]+)(?= (?:stars?|points?)\b)",
+     lambda match: f"{number(match[1] or match[3])} out of {whole(match[2] or match[4])}"),
+    (r"\b([0-9]{2,3})/([0-9]{2,3}) ?(?=mmHg\b)", lambda match: f"{whole(match[1])} over {match[2]}"),
     (rf"(?:\b([0-9]+)[ -])?\b([0-9]+)/([0-9]+)\b(?!/)(?: ?({UNIT}|in(?=\.))(?![\w/']){DOT})?", fraction),
     (r"\b([0-9]+):([0-9]+)\b", lambda match: f"{whole(match[1])} to {whole(match[2])}"),
     (rf"(?<![\w.])({NUMBER})%? ?- ?(?=({NUMBER})(?![0-9-]))", from_to),

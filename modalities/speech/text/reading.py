@@ -16,11 +16,21 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from polydraft.core.errors import PromptError
-from polydraft.modalities.speech.text.cutting import TITLES, planned
-from polydraft.modalities.speech.text.lexicon import PUNCTUATION, pronounce
-from polydraft.modalities.speech.text.numerals import UNITS, spoken
+from polydraft.modalities.speech.text.abbreviations import (
+    ABBREVIATIONS,
+    AFTER_A_NAME,
+    BEFORE_NUMBERS,
+    CAPITALISED,
+    DAYS,
+    MAY_END,
+)
+from polydraft.modalities.speech.text.cutting import planned
+from polydraft.modalities.speech.text.lexicon import INTERJECTIONS, PUNCTUATION, pronounce
+from polydraft.modalities.speech.text.numerals import UNITS, digits, spoken
+from polydraft.modalities.speech.text.plain import to_plain
+from polydraft.modalities.speech.text.roman import spoken_numerals
+from polydraft.modalities.speech.text.segmentation import split_sentences
 
-LONGEST_TEXT = 20_000  # characters
 LONGEST_WORD = 30  # letters
 STRENGTH = ",.!?"  # of marks that meet, the later here stays
 STOPS = (".", "!", "?")
@@ -30,57 +40,34 @@ FOLDED = str.maketrans({
     "‐": "-", "‑": "-", "‒": "-", "−": "-", "–": "-", "—": ", ", "―": ", ", "…": "...", "。": ".", "、": ",", "¿": " ",
     "¡": " ", "ß": "ss", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d",
     "Đ": "D", "ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "⁄": "/", "©": "", "®": "", "µ": "u", "\u00ad": "",
-    "\u200b": "", "\ufeff": "",
+    "\u200b": "", "\ufeff": "", "।": ".", "؟": "?", "،": ",", "؛": ",", "·": ",", "№": "number ", "™": "",
+    "≤": " is less than or equal to ", "≥": " is greater than or equal to ", "≠": " is not equal to ",
 })  # fmt: skip
-ABBREVIATIONS = {  # before a dot, in any case
-    "mr": "mister", "mrs": "missus", "ms": "miz", "dr": "doctor", "prof": "professor", "jr": "junior", "sr": "senior",
-    "st": "saint", "ave": "avenue", "rd": "road", "blvd": "boulevard", "vs": "versus", "etc": "et cetera",
-    "e.g": "for example", "i.e": "that is", "approx": "approximately", "dept": "department", "sgt": "sergeant",
-    "capt": "captain", "lt": "lieutenant", "ltd": "limited", "corp": "corporation", "inc": "incorporated",
-    "a.k.a": "also known as", "ph.d": "p h d", "a.m": "ay m", "p.m": "p m", "esq": "esquire", "et al": "and others",
-    "cf": "compare", "viz": "namely", "temp": "temperature", "tbsp": "tablespoon", "tsp": "teaspoon", "hwy": "highway",
-    "govt": "government", "assn": "association", "bros": "brothers", "misc": "miscellaneous", "qty": "quantity",
-}  # fmt: skip
-CAPITALISED = {  # before a dot, with a capital; many are words otherwise
-    "Gen": "general", "Gov": "governor", "Col": "colonel", "Rev": "reverend", "Hon": "honorable", "Sen": "senator",
-    "Rep": "representative", "Pres": "president", "Co": "company", "Mt": "mount", "Jan": "January", "Feb": "February",
-    "Mar": "March", "Apr": "April", "Jun": "June", "Jul": "July", "Aug": "August", "Sept": "September",
-    "Oct": "October", "Nov": "November", "Dec": "December", "Mon": "monday", "Tue": "tuesday", "Tues": "tuesday",
-    "Wed": "wednesday", "Thu": "thursday", "Thurs": "thursday", "Fri": "friday", "Sat": "saturday",
-}  # fmt: skip
-BEFORE_NUMBERS = {
-    "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "fig": "figure", "figs": "figures", "vol": "volume",
-    "ch": "chapter", "sec": "section", "eq": "equation", "para": "paragraph", "ext": "extension", "apt": "apartment",
-    "rm": "room", "fl": "floor", "bldg": "building", "tel": "telephone", "ver": "version", "est": "established",
-    "c": "circa", "ca": "circa", "art": "article",
-}  # fmt: skip
 UNDOTTED = {
     "mr": "mister", "mrs": "missus", "dr": "doctor", "vs": "versus", "etc": "et cetera", "ok": "okay",
     "tbsp": "tablespoon", "tsp": "teaspoon", "approx": "approximately", "lb": "pound", "lbs": "pounds", "oz": "ounce",
     "ft": "feet", "hr": "hour", "hrs": "hours", "mins": "minutes", "pkg": "package", "govt": "government",
+    "tel": "telephone",
 }  # fmt: skip
 EVERY = {"yr": "year", "mo": "month", "wk": "week", "hr": "hour", "min": "minute", "sec": "second", "h": "hour",
          "s": "second", "lb": "pound", "kg": "kilogram", "gal": "gallon", "oz": "ounce"}  # fmt: skip
-WITH = {"w/o": "without", "w/": "with", "b/c": "because"}
-DAYS = "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
-# The others come before a name or an example.
-MAY_END = frozenset(("junior", "senior", "avenue", "street", "drive", "road", "boulevard", "et cetera", "ay m", "p m",
-                     "limited", "corporation", "incorporated", "company", "p h d"))  # fmt: skip
-AFTER_A_NAME = {"saint": "street", "doctor": "drive"}
+WITH = {
+    "w/o": "without", "w/": "with", "b/c": "because", "n/a": "not applicable", "c/o": "care of", "i/o": "i o",
+    "a/c": "ay c",
+}  # fmt: skip
 SYMBOLS = {
     "&": "and", "%": "percent", "+": "plus", "=": "equals", "@": "at", "×": "times", "÷": "divided by", "→": "to",
     "<": "is less than", ">": "is greater than", "~": "about", "≈": "is about", "±": "plus or minus", "°": "degrees",
-    "$": "dollars", "£": "pounds", "€": "euros", "¥": "yen", "₹": "rupees", "¢": "cents", "π": "pi",
+    "√": "the square root of", "∞": "infinity", "‰": "per thousand", "§": "section", "¶": "paragraph", "|": ",",
+    "\\": "backslash", "$": "dollars", "£": "pounds", "€": "euros", "¥": "yen", "₹": "rupees", "¢": "cents", "₩": "won",
+    "₽": "rubles", "₺": "lira", "₿": "bitcoins", "π": "pi",
     ":": ",", ";": ",", "(": ",", ")": ",", "[": ",", "]": ",", "{": ",", "}": ",", "•": ",",
 }  # fmt: skip
 # In small letters these are words.
-CAPITALS_ARE_LETTERS = frozenset(("AD", "AI", "AM", "CO", "ER", "EST", "ID", "PA", "PM", "UN", "US"))
-ROMAN = {
-    "II": "two", "III": "three", "IV": "four", "VI": "six", "VII": "seven", "VIII": "eight", "IX": "nine",
-    "XI": "eleven", "XII": "twelve", "XIV": "fourteen", "XV": "fifteen", "XVI": "sixteen",
-}  # fmt: skip
+CAPITALS_ARE_LETTERS = frozenset(("AD", "AI", "AM", "CO", "ER", "EST", "ID", "IV", "PA", "PM", "UN", "US"))
 NEAR = 40  # characters around an abbreviation that tell what it means
 
+SHORT_DAYS = {short: full for short, full in CAPITALISED.items() if full in DAYS} | {"Sun": "sunday"}
 ANY_CASE = "|".join(re.escape(short) for short in sorted(ABBREVIATIONS, key=len, reverse=True))
 SHORT_FORM = re.compile(rf"\b((?i:{ANY_CASE})|{'|'.join(CAPITALISED)})\.(?!\w)")
 SIGNS_OF_ADDRESSES = {
@@ -90,8 +77,24 @@ SIGNS_OF_ADDRESSES = {
 MAIL = r"\b[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+"
 PATH = r"(?:[/?#][\w/?&=%#~+:.-]*[\w/])?"  # no mark that may end the sentence
 HOST = r"[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
-PAGE = rf"(?:https?://{HOST}|www\.{HOST}|\b[\w-]{{1,63}}\.(?:com|org|net|edu|gov|io|co\.uk)\b){PATH}"
-SITE = re.compile(rf"({MAIL}|{PAGE})")
+PORT = r"(?::[0-9]{2,5}\b)?"
+ENDINGS = r"com|org|net|edu|gov|io|co\.uk|dev|app|ai|info|eu|de|fr|tv|ly"
+PAGE = (
+    rf"(?:(?:https?|ftp)://(?:{HOST}|[\w-]{{1,63}})|www\.{HOST}|\blocalhost(?=:)"
+    rf"|\b(?:[\w-]{{1,63}}\.){{1,4}}(?:{ENDINGS})\b){PORT}{PATH}"
+)
+TERM = r"(?:[0-9][0-9.,]{0,20}|\b[a-z]\b)"
+SUM = rf"\(?{TERM}\)?(?: ?[-+*/×÷^] ?\(?{TERM}\)?){{0,9}}"
+EQUATION = re.compile(rf"(?<![\w.-]){SUM} ?= ?-?{SUM}(?![\w-])")
+SITE = re.compile(rf"(?:\bmailto:)?({MAIL}|{PAGE})")
+SUPERSCRIPT = re.compile(r"(?<=[A-Za-z0-9)])[⁺⁻]?[⁰¹²³⁴-⁹]+")
+SQUARED_UNITS = frozenset(("m", "km", "cm", "mm", "ft", "mi", "yd", "s"))
+POWERS = {"2": "squared", "3": "cubed"}
+SOUNDS = "laugh|laughs|chuckle|giggle|sigh|cough|sniffle|sniff|groan|yawn|gasp|cry|whisper"  # that some models make
+EMOTICON = r"(?<![\w:])(?:[:;=]['’]?-?[)(\]\[DPpOo/|*]|<3|\^_\^|x-?D)(?![\w/])"
+UNSAID_SIGNS = re.compile(rf"</?(?:{SOUNDS})/?>|{EMOTICON}")
+WORDS_IN_ANGLES = re.compile(r"(?<!\w)</?([A-Za-z][\w-]*(?: [A-Za-z][\w-]*){0,4})/?>(?!\w)")
+SILENT = re.compile(r"[*^_]+")
 TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|[,.?!]")
 
 
@@ -118,49 +121,74 @@ class Reading:
 
 
 def read(text: str) -> Reading:
-    """Sentences of `text`; raises PromptError where there is nothing to say, or too much."""
-    if not isinstance(text, str) or not text.strip():
-        raise PromptError("the text is empty; give at least one word to say.")
-    if len(text) > LONGEST_TEXT:
-        raise PromptError(
-            f"the text has {len(text)} characters; use at most {LONGEST_TEXT} and say the rest by itself."
-        )
-    plain = fold(text)
-    sentences = into_sentences(tokens(plain))
+    """Return the sentences of `text`; raises PromptError where there is nothing to say, or too much."""
+    plain = to_plain(text)
+    unsaid = list(plain.dropped)
+    paragraphs = [without_signs(paragraph, unsaid) for paragraph in plain.paragraphs]
+    if is_shouted(" ".join(paragraphs)):
+        paragraphs = [paragraph.lower() for paragraph in paragraphs]  # capitals mean nothing where all are
+    written = [fold(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
+    sentences = [sentence for each in written for sentence in into_sentences(tokens(each, unsaid))]
     if not sentences:
         raise PromptError("nothing in this text can be said; give words or numbers in Latin letters.")
     parts = [part for sentence in sentences for part in planned(sentence)]
-    return Reading([part.words for part in parts], foreign(plain), tuple(part.mark for part in parts))
+    marks = tuple(part.mark for part in parts)
+    return Reading([part.words for part in parts], tuple(dict.fromkeys(unsaid)), marks)
+
+
+def without_signs(paragraph: str, unsaid: list[str]) -> str:
+    """Return `paragraph` without emoticons and names of sounds, which join `unsaid`; other tags are words."""
+    unsaid += [match[0] for match in UNSAID_SIGNS.finditer(paragraph)]
+    return WORDS_IN_ANGLES.sub(r" \1 ", UNSAID_SIGNS.sub(" ", paragraph))
+
+
+def is_shouted(text: str) -> bool:
+    """Return whether all of several words are in capitals."""
+    folded = fold(text)
+    return not re.search("[a-z]", folded) and len(re.findall("[A-Z]+", folded)) > 2
 
 
 def fold(text: str) -> str:
     """Without accents, with plain quotes, dashes and digits; other scripts stay."""
-    text = re.sub("(?<=[0-9])(?=[¼-¾⅐-⅞])", " ", text.translate(FOLDED))
+    text = re.sub("(?<=[0-9])(?=[¼-¾⅐-⅞])", " ", SUPERSCRIPT.sub(power, text))
+    text = re.sub(r"(?<=[0-9)]) ?− ?(?=[0-9(])", " minus ", text)
+    text = re.sub(r"(?<=[0-9])( ?)μ(?=[mgslL]\b)", r"\1u", text.translate(FOLDED))
     text = unicodedata.normalize("NFKD", text).translate(FOLDED)
     return unicodedata.normalize("NFC", re.sub("(?<=[A-Za-z])[\u0300-\u036f]+", "", text))
 
 
-def foreign(plain: str) -> tuple[str, ...]:
+def power(match: re.Match[str]) -> str:
+    """Return a superscript as an exponent; that of a unit, and the mark of a footnote, stay digits."""
+    base = re.sub("^.*[^A-Za-z]", "", around(match)[0])
+    exponent = unicodedata.normalize("NFKD", match[0]).replace("−", "-")
+    if base.lower() in SQUARED_UNITS or len(base) > 1:
+        return exponent
+    return f" {POWERS.get(exponent, f'to the power of {exponent}')} "
+
+
+def is_foreign(char: str) -> bool:
+    """Return whether `char` has something to say and no word to say it with."""
+    category = unicodedata.category(char)
+    return char > "\x7f" and char not in SYMBOLS and (category[0] in "LMNSC" or category == "Po")
+
+
+def foreign(plain: str) -> list[str]:
     """Runs of letters and pictures of `plain` that cannot be said."""
-
-    def unsaid(char: str) -> bool:
-        return char > "\x7f" and char not in SYMBOLS and unicodedata.category(char)[0] in "LMNSC"
-
-    runs = ("".join(run) for found, run in groupby(plain, unsaid) if found)
-    return tuple(dict.fromkeys(runs))
+    return ["".join(run) for found, run in groupby(plain, is_foreign) if found]
 
 
-def tokens(plain: str) -> list[str]:
-    """Words and marks of a folded text; names keep their capital."""
-    text = plain
-    if not re.search("[a-z]", text) and len(re.findall("[A-Z]+", text)) > 2:
-        text = text.lower()  # capitals mean nothing where there is nothing else
+def tokens(text: str, unsaid: list[str]) -> list[str]:
+    """Words and marks of a folded sentence; names keep their capital. What cannot be said joins `unsaid`."""
     for pattern, replacement in BEFORE_NUMERALS:
         text = re.sub(pattern, replacement, text)
     text = spoken(text)
+    unsaid += foreign(text)
     for pattern, replacement in AFTER_NUMERALS:
         text = re.sub(pattern, replacement, text)
+    unsaid += SILENT.findall(text)
     found = TOKEN.findall(text)
+    last = max((at for at, token in enumerate(found) if token not in PUNCTUATION), default=0)
+    found = ["," if token == "." and at < last else token for at, token in enumerate(found)]
     return [
         word.capitalize() if token[0].isupper() else word
         for at, token in enumerate(found)
@@ -170,9 +198,21 @@ def tokens(plain: str) -> list[str]:
 
 def site(match: re.Match[str]) -> str:
     """An address as one says it."""
-    address = re.sub("^https?://", "", match[1])
+    address = re.sub("^(?:https?|ftp)://", "", match[1])
+    address = re.sub(":([0-9]{2,5})", lambda port: ":" + digits(port[1]), address)
     address = re.sub(r"(?<=\.)[a-z]{2}(?=$|[/?#])", lambda country: letters(country[0]), address)
     return "".join(f" {SIGNS_OF_ADDRESSES[char]} " if char in SIGNS_OF_ADDRESSES else char for char in address)
+
+
+def path(match: re.Match[str]) -> str:
+    """Return the name of a file or folder as one says it."""
+    return "".join(f" {SIGNS_OF_ADDRESSES[char]} " if char in SIGNS_OF_ADDRESSES else char for char in match[0])
+
+
+def equation(match: re.Match[str]) -> str:
+    """Return an equation with words for what else would be a range, a fraction or a pause."""
+    text = re.sub(r"(?<=[\w)]) ?- ?(?=[\w(])", " minus ", match[0])
+    return re.sub(r"(?<=[\w)]) ?/ ?(?=[\w(])", " divided by ", re.sub(r" ?\* ?", " times ", text))
 
 
 def around(match: re.Match[str]) -> tuple[str, str]:
@@ -202,12 +242,6 @@ def initials(match: re.Match[str]) -> str:
     return f" {letters(re.sub('[^A-Za-z]', '', match[0]))}{end} "
 
 
-def initial(match: re.Match[str]) -> str:
-    """One letter with a dot: "J. K. Rowling", "John F. Kennedy", but the end in "vitamin C. It is"."""
-    named = re.search(rf"(?:^|\b[A-Z][a-z]+ |\b(?:{'|'.join(TITLES)}) |[A-Z]\. ?|[.?!] )$", around(match)[0])
-    return f"{letters(match[1])} " if named else match[0]
-
-
 def letters(word: str) -> str:
     """The names of a word's letters; of "a" it is not the article."""
     return " ".join("ay" if letter in "aA" else letter.lower() for letter in word)
@@ -215,11 +249,23 @@ def letters(word: str) -> str:
 
 Rule = tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], str]]
 BEFORE_NUMERALS: tuple[Rule, ...] = (
-    (r"\n\s*\n|\n(?=\s*(?:[-*•]|[0-9]+[.)]) )", " . "),
     (SITE, site),
-    (r"(?i)(?<!\w)(w/o\b|w/|b/c\b)", lambda match: f" {WITH[match[1].lower()]} "),
+    (EQUATION, equation),
+    (r"(?<![\w/])[~.]{0,2}(?:/[\w.-]*\w){2,}/?", path),
+    (r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda match: f"{letters(match[1])} and {letters(match[2])}"),
+    (r"\bRs\.? ?(?=[0-9])", "₹"),
+    (r"(?<=:[0-9]{2})Z\b", " UTC"),
+    (rf"\b({'|'.join(SHORT_DAYS)})-(?=(?:{'|'.join(SHORT_DAYS)})\b)", lambda match: f"{SHORT_DAYS[match[1]]} to "),
+    (rf"(?<= to )({'|'.join(SHORT_DAYS)})\b(?!\.)", lambda match: SHORT_DAYS[match[1]]),
+    (rf"(?<=[0-9]) - (?=(?:{'|'.join(CAPITALISED)})\b)", "-"),
+    (r"\b([A-G])#(?![\w])", lambda match: f"{letters(match[1])} sharp"),
+    (r"(?<![\w.])\.(?=[A-Z]{2,}\b|[a-z]{2,}\b)", " dot "),
+    (r"\bv(?=[0-9]+(?:\.[0-9]+)+\b)", "version "),
+    (r"\b([A-Z][a-z]+)!(?= [a-z])", r"\1"),
+    (r"(?i)(?<![\w/])(w/o\b|w/|(?:b/c|n/a|c/o|i/o|a/c)\b)", lambda match: f" {WITH[match[1].lower()]} "),
     (r"(?i)(?<=[0-9]) ?x ?(?=[0-9])|(?<=[0-9] (?:ft|in|mm|cm|km)) x (?=[0-9])|(?<=[0-9] m) x (?=[0-9])", " by "),
-    (rf"(?i)/({'|'.join(EVERY)})\b(?=[ ,.;:!?)]|$)(?<!km/h)(?<!m/s)", lambda match: f" per {EVERY[match[1].lower()]} "),
+    (rf"(?i)/({'|'.join(EVERY)})\b(?=[ ,.;:!?)]|$)(?<!km/h)(?<!m/s)(?<![mg]b/s)(?<!mbit/s)",
+     lambda match: f" per {EVERY[match[1].lower()]} "),
     (r"(?i)(?<=[ap]\.m\.) ?- ?(?=[0-9])", " to "),
     (r"(?<![0-9])(?<![0-9] )\b(min|max)\.(?=[ ,])", lambda match: f"{match[1]}imum"),
     (r"\bSun\.(?=,|-| ?[0-9]| at\b)", "sunday"),
@@ -227,15 +273,17 @@ BEFORE_NUMERALS: tuple[Rule, ...] = (
     (rf"(?i)\b({'|'.join(BEFORE_NUMBERS)})\.(?= ?[0-9])", lambda match: BEFORE_NUMBERS[match[1].lower()]),
     (SHORT_FORM, written_out),
     (r"\b(?:[A-Za-z]\.){2,}(?!\w)", initials),
-    (r"\b([A-Z])\.(?= ?[A-Z])", initial),
-    (rf"(?<= )(?:{'|'.join(ROMAN)})\b", lambda match: ROMAN[match[0]]),
+    (r"\b([A-Z])\.(?= ?[A-Z])", lambda match: f"{letters(match[1])} "),
+    (r".+", lambda match: spoken_numerals(match[0])),
     (r"#(?=[0-9])", " number "),
     (r"#(?=[A-Za-z])", " hashtag "),
     (r"(?<=\w)\^(?=\w)", " to the power of "),
     (r"(?<=[0-9]) ?\* ?(?=[0-9])", " times "),
+    (r"(?<=\w)\*\*(?=\w)", " to the power of "),
     (r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])", " underscore "),
-    (rf"(?i)\b({DAYS}) ?- ?(?=(?:{DAYS})\b)", r"\1 to "),
-    (r"\.\.\.+(?=\s*[a-z])|--+|(?<=\s)-(?=\s)", ", "),
+    (rf"(?i)\b({'|'.join(DAYS)}) ?- ?(?=(?:{'|'.join(DAYS)})\b)", r"\1 to "),
+    (r"(?<=[0-9])\.\.\.?(?=[0-9])", " to "),
+    (r"\.\.\.+(?=\s*[a-z])|--+|(?<=\s)-(?=\s)(?!(?:(?<=[0-9%] -)|(?<=[ap]m -)) [0-9$£€])", ", "),
 )
 AFTER_NUMERALS: tuple[Rule, ...] = (
     (r"\s/\s?(?=(?:second|minute|hour|night|day|week|month|year|person|piece)\b)", " per "),
@@ -254,6 +302,8 @@ def said(token: str, before: list[str], after: list[str]) -> list[str]:
     if word in UNDOTTED:
         return UNDOTTED[word].split()
     capitals = re.fullmatch("([A-Z]{2,})('?s)?", token)
+    if len(token) > 2 and pronounce(word) is None:
+        word = shortened(word)
     known = pronounce(word) is not None
     if capitals and (capitals[1] in CAPITALS_ARE_LETTERS if known else not a_word(capitals[1])):
         return (letters(capitals[1]) + ("'s" if capitals[2] else "")).split()
@@ -266,6 +316,15 @@ def said(token: str, before: list[str], after: list[str]) -> list[str]:
         return [part.lower() for part in humps]
     word = word.replace("'", "")
     return [word[at : at + LONGEST_WORD] for at in range(0, len(word), LONGEST_WORD)]
+
+
+def shortened(word: str) -> str:
+    """Return a drawn-out word as it is in the lexicon: "so" for "sooo", "hmm" for "hhmmmm"."""
+    once, twice = (re.sub(r"(.)\1+", repeated, word) for repeated in (r"\1", r"\1\1"))
+    sound = next((sound for sound in INTERJECTIONS if re.sub(r"(.)\1+", r"\1", sound) == once), None)
+    if sound is not None or not re.search(r"(.)\1\1", word) or not re.search("[aeiouy]", once):
+        return sound or word
+    return next((short for short in (twice, once) if pronounce(short) is not None), word)
 
 
 def a_word(capitals: str) -> bool:

@@ -1,56 +1,43 @@
-"""Text for models that read it as written: tidied, and divided into sentences that are not too long.
+"""Text for models that read it as written: without markup, and in sentences that are not too long.
 
-sentences("Dr. Who? Yes!  It is 3.50.")   # ["Dr. Who?", "Yes!", "It is 3.50."]
+    read_as_written("Dr. Who? Yes!  It is <b>3.50</b>.").sentences   # ["Dr. Who?", "Yes!", "It is 3.50."]
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from itertools import pairwise
+from typing import NamedTuple
 
 from polydraft.core.errors import PromptError
-from polydraft.modalities.speech.text.reading import LONGEST_TEXT
+from polydraft.modalities.speech.text.plain import to_plain
+from polydraft.modalities.speech.text.segmentation import split_sentences
 
 LONGEST_PART = 240  # bytes of a sentence; longer ones are divided
 
-END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s+[^\s,;:.!?])|[。！？][”’」』）]*|\n\s*\n")
-ABBREVIATED = re.compile(r"(?:^|\s)(?:\w|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|No|vs|e\.g|i\.e|etc)\.$")  # "J. K. Rowling"
 CLAUSE = re.compile(r"(?<=[,;:，、；：—])\s*|(?<=\s)")
 
 
-def sentences(text: str) -> list[str]:
-    """Sentences of `text`; raises PromptError where there is nothing to say, or too much."""
-    if not isinstance(text, str) or not text.strip():
-        raise PromptError("the text is empty; give a sentence to say.")
-    if len(text) > LONGEST_TEXT:
-        raise PromptError(f"the text has {len(text)} characters; use at most {LONGEST_TEXT}.")
-    text = "".join(" " if unicodedata.category(c) in ("Cc", "Cs") and c != "\n" else c for c in text)
-    if not speakable(text):
+class Written(NamedTuple):
+    """Sentences and parts of long ones, and what is left out, as written."""
+
+    sentences: list[str]
+    ignored: tuple[str, ...]
+
+
+def read_as_written(text: str) -> Written:
+    """Return the sentences of `text`; raises PromptError where there is nothing to say, or too much."""
+    plain = to_plain(text)
+    whole = [sentence for paragraph in plain.paragraphs for sentence in split_sentences(paragraph)]
+    parts = [part for sentence in whole for part in divided(sentence)]
+    said = [part for part in parts if speakable(part)]
+    if not said:
         raise PromptError("there is nothing to say in this text; give words or numbers.")
-    parts = [part for whole in joined(pieces(text)) for part in divided(" ".join(whole.split()))]
-    return [part for part in parts if speakable(part)]
+    unsaid = [part for part in parts if not speakable(part) and any(ord(c) > 127 for c in part)]
+    return Written(said, tuple(dict.fromkeys((*plain.dropped, *unsaid))))
 
 
 def speakable(text: str) -> bool:
     return any(c.isalnum() for c in text)
-
-
-def pieces(text: str) -> list[str]:
-    """`text` cut behind everything that may end a sentence."""
-    cuts = [0, *(match.end() for match in END.finditer(text)), len(text)]
-    return [text[a:b].strip() for a, b in pairwise(cuts)]
-
-
-def joined(cut: list[str]) -> list[str]:
-    """Sentences, put together again where one seems to end in an abbreviation."""
-    whole: list[str] = []
-    for piece in cut:
-        if whole and ABBREVIATED.search(whole[-1]):
-            whole[-1] += " " + piece
-        else:
-            whole.append(piece)
-    return whole
 
 
 def divided(sentence: str) -> list[str]:

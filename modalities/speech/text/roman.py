@@ -1,0 +1,65 @@
+"""Roman numerals where they are numbers: of monarchs, chapters and world wars.
+
+    spoken_numerals("Henry VIII read Chapter IV in World War I.")
+    # "Henry the eighth read Chapter four in World War one."
+"""
+
+from __future__ import annotations
+
+import re
+
+from polydraft.modalities.speech.text.numerals import words
+
+VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+SHORT = {  # read as numbers wherever they stand
+    "II", "III", "IV", "VI", "VII", "VIII", "IX", "XI", "XII", "XIV", "XV", "XVI",
+}  # fmt: skip
+TITLES = "King|Queen|Pope|Emperor|Empress|Tsar|Czar|Kaiser|Sultan|Prince|Princess|Duke"
+MONARCHS = (
+    "Albert|Alexander|Alfonso|Baldwin|Benedict|Boniface|Catherine|Charles|Christian|Clement|Constantine|Cyrus|"
+    "Darius|Edward|Elizabeth|Ferdinand|Francis|Frederick|George|Gregory|Gustav|Haakon|Harald|Henry|Innocent|"
+    "Isabella|Ivan|James|Leo|Leopold|Louis|Ludwig|Margaret|Mary|Napoleon|Nicholas|Olav|Otto|Paul|Peter|Philip|"
+    "Pius|Ptolemy|Ramses|Richard|Robert|Sixtus|Stephen|Urban|Victoria|Wilhelm|William|Xerxes"
+)
+NUMBERED = (
+    "act|amendment|apollo|appendix|article|book|canto|category|chapter|class|division|episode|figure|grade|lesson|"
+    "level|mark|part|phase|rocky|round|scene|schedule|season|section|stage|step|table|tier|title|type|unit|vol|"
+    "volume"
+)
+# Never empty, and no single letter that names a part: "Part C".
+NUMERAL = r"(?![CL]\b)C{0,3}(?:X[LC]|L?X{0,3})(?:I[XV]|V?I{0,3})(?<=[IVXLC])\b"
+# After a name alone, "I" may be who speaks: "I told Charles I was late."
+FIRST = r"(?=\s+of\b|'s\b|\s*[,.;:!?)]|\s*$)"
+
+OF_A_TITLE = re.compile(rf"\b((?:{TITLES}) [A-Z][a-z]+(?: [A-Z][a-z]+)?) ({NUMERAL})\b")
+OF_A_MONARCH = re.compile(rf"\b((?:{MONARCHS}|John Paul|Victor Emmanuel)) ((?!I\b){NUMERAL}\b|I\b{FIRST})")
+OF_A_PART = re.compile(rf"\b(World War|Super Bowl|(?i:{NUMBERED})) ((?!I\b){NUMERAL}|(?i:(?!I\b){NUMERAL}))\b(?!\.?\w)")
+OF_A_FIRST_PART = re.compile(rf"\b(World War|Super Bowl|{NUMBERED.title()}) I\b(?! (?:am|was|have|had|will|would)\b)")
+WAR = re.compile(r"\bWW(I{1,3})\b")
+ALONE = re.compile(rf"(?<= )(?<!\b[Aa]n )(?:{'|'.join(sorted(SHORT, key=len, reverse=True))})\b")
+
+
+def value(numeral: str) -> int:
+    """Return the number that a Roman numeral writes."""
+    digits = [VALUES[letter] for letter in numeral.upper()]
+    return sum(-digit if digit < after else digit for digit, after in zip(digits, [*digits[1:], 0], strict=True))
+
+
+def cardinal(numeral: str) -> str:
+    """Return the number of a Roman numeral in words."""
+    return " ".join(words(value(numeral)).split())
+
+
+def of_a_monarch(match: re.Match[str]) -> str:
+    """Return "Henry the eighth" for "Henry VIII"."""
+    return f"{match[1]} the {' '.join(words(value(match[2]), 'ordinal').split())}"
+
+
+def spoken_numerals(text: str) -> str:
+    """Return `text` with words instead of Roman numerals."""
+    text = OF_A_TITLE.sub(of_a_monarch, text)
+    text = OF_A_MONARCH.sub(of_a_monarch, text)
+    text = OF_A_FIRST_PART.sub(r"\1 one", text)
+    text = OF_A_PART.sub(lambda match: f"{match[1]} {cardinal(match[2])}", text)
+    text = WAR.sub(lambda match: f"World War {cardinal(match[1])}", text)
+    return ALONE.sub(lambda match: cardinal(match[0]), text)
