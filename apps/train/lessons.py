@@ -18,7 +18,8 @@ from torch import Tensor
 
 from polydraft.apps.train.image.data import Batches, open_tokenizer
 from polydraft.apps.train.image.textured import Live
-from polydraft.apps.train.vlm.data import DESCRIBE, drawn
+from polydraft.apps.train.vlm.arrangements import MIN_TURNS, NUM_TALKS, Message, Talk, arrange, draw_kind, opening
+from polydraft.apps.train.vlm.data import drawn, questions_about, request_for_description
 from polydraft.core.target import Prompt
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.image import vocabulary
@@ -29,7 +30,6 @@ from polydraft.modalities.speech.text.reading import read
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 from polydraft.modalities.world.words.captions import describe
-from polydraft.modalities.world.words.questions import questions
 
 ROWS = 32  # prompts that are written on at a time
 TEXTURED_SHARE = 0.75  # of rendered scenes, in a world with settings
@@ -114,7 +114,10 @@ class SpeechLessons(Rendered):
 
 
 class VLMLessons(Rendered):
-    """Descriptions of training scenes and questions about them, half and half."""
+    """Requests for descriptions of training scenes and questions about them, half and half.
+
+    Where pictures stand, and whether there is one, differs as in what targets are trained on.
+    """
 
     def __init__(self, pipe: VLMPipeline, seed: int) -> None:
         super().__init__(pipe, seed)
@@ -122,15 +125,24 @@ class VLMLessons(Rendered):
 
     def some(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
         """At temperature 1: a drafter learns both what is said and what might have been."""
-        asked = [conversation(*self.asked(rng, describe=row % 2 == 0), ()) for row in range(count)]
+        asked = [conversation(None, None, self.messages(rng, describe=row % 2 == 0)) for row in range(count)]
         sampling = self.pipe.sampling(temperature=1.0)
         return self.pipe.prompts(asked, [first + row for row in range(count)], MOST, sampling)
 
-    def asked(self, rng: np.random.Generator, describe: bool) -> tuple[Image.Image, str]:
+    def messages(self, rng: np.random.Generator, describe: bool) -> list[Message]:
+        """Return a conversation of any kind up to a question; all its questions ask for descriptions, or none does."""
+        kind = draw_kind(rng)
+        talks = [self.talk(rng, describe) for _ in range(NUM_TALKS[kind])]
+        return opening(arrange(kind, talks, rng))
+
+    def talk(self, rng: np.random.Generator, describe: bool) -> Talk:
         composition, scene = drawn(rng)
-        found = questions(composition, rng, scene)
-        text = DESCRIBE[rng.integers(len(DESCRIBE))] if describe else found[rng.integers(len(found))].text
-        return Image.fromarray(scene.render()), text
+        if describe:
+            turns = [request_for_description(composition, rng) for _ in range(MIN_TURNS)]
+        else:
+            found = questions_about(composition, scene, rng)
+            turns = [found[place] for place in rng.permutation(len(found))]
+        return Talk(Image.fromarray(scene.render()), turns)
 
 
 LESSONS: dict[str, type[Rendered]] = {"image": ImageLessons, "speech": SpeechLessons, "vlm": VLMLessons}

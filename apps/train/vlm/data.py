@@ -4,8 +4,8 @@
     batch = Conversations(tokenizer, seed=0).next(16)
 
 A conversation is a description and questions about one scene, in any order, so that a picture is read once for many
-answers. Which kind covers which patch, and how it stands to the other, is known from the scene; it helps the vision
-tower to begin.
+answers. Where the picture stands, and whether there is one, is drawn in `arrangements`. Which kind covers which patch,
+and how it stands to the other, is known from the scene; it helps the vision tower to begin.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
 from polydraft.apps.train.image.data import to_pixels
+from polydraft.apps.train.vlm.arrangements import NUM_TALKS, Message, Talk, arrange, draw_kind
 from polydraft.modalities.world.glyphs import KINDS, SIZES
 from polydraft.modalities.world.scene import CANVAS, RELATIONS, Composition, Scene, place, random_composition
 from polydraft.modalities.world.words.answers import to_be_seen
@@ -42,10 +43,20 @@ NOTHING = -100  # a token that no loss counts
 
 def turns(composition: Composition, scene: Scene, rng: np.random.Generator) -> list[tuple[str, str]]:
     """Questions and answers about a scene whose sizes are told, in any order."""
-    asked = [(question.text, question.answer) for question in questions(composition, rng, scene)]
+    asked = questions_about(composition, scene, rng)
     if rng.random() < DESCRIBED:
-        asked.append((DESCRIBE[rng.integers(len(DESCRIBE))], description(composition, rng)))
+        asked.append(request_for_description(composition, rng))
     return [asked[place] for place in rng.permutation(len(asked))]
+
+
+def questions_about(composition: Composition, scene: Scene, rng: np.random.Generator) -> list[tuple[str, str]]:
+    """Return a question of every topic with its answer."""
+    return [(question.text, question.answer) for question in questions(composition, rng, scene)]
+
+
+def request_for_description(composition: Composition, rng: np.random.Generator) -> tuple[str, str]:
+    """Return a request in one of the wordings, and a description."""
+    return DESCRIBE[rng.integers(len(DESCRIBE))], description(composition, rng)
 
 
 def drawn(rng: np.random.Generator, held_out: bool = False) -> tuple[Composition, Scene]:
@@ -79,16 +90,25 @@ def learn_words(seed: int = 0, scenes: int = 4000) -> Tokenizer:
 class Batch:
     """Conversations `<|user|> picture question <|assistant|> answer <|end|> <|user|> …`, right-padded.
 
-    ids: `[B, LENGTH]`. labels: `[B, LENGTH]`, the ids of answers and their ends, NOTHING elsewhere. pixels:
-    `[B, 3, 128, 128]` in -1..1. kinds: `[B, PATCHES]`, 0 or 1 + the kind and size that covers a patch's middle.
-    stands: `[B, PATCHES, 4]`, which of RELATIONS hold between the kind that covers a patch and the other one.
+    P is the number of scenes that are asked about; a conversation shows one of them, two, or none.
     """
 
-    ids: Tensor
-    labels: Tensor
-    pixels: Tensor
-    kinds: Tensor
-    stands: Tensor
+    ids: Tensor  # [B, LENGTH]
+    labels: Tensor  # [B, LENGTH], the ids of answers and their ends, NOTHING elsewhere
+    pixels: Tensor  # [P, 3, 128, 128] in -1..1
+    shown: Tensor  # [P] bool, whether a scene stands in `ids`, where scenes are in the same order
+    kinds: Tensor  # [P, PATCHES], 0 or 1 + the kind and size that covers a patch's middle
+    stands: Tensor  # [P, PATCHES, 4], which of RELATIONS hold between the kind that covers a patch and the other one
+
+
+@dataclass(frozen=True)
+class Row:
+    """A conversation as it is trained on, before it is padded."""
+
+    ids: list[int]
+    labels: list[int]
+    scenes: list[Scene]  # that it is about
+    shown: list[bool]  # which of them it shows
 
 
 class Conversations:
@@ -98,28 +118,54 @@ class Conversations:
         self.tokenizer, self.rng, self.held_out = tokenizer, np.random.default_rng(seed), held_out
 
     def next(self, rows: int) -> Batch:
-        scenes = [drawn(self.rng, self.held_out) for _ in range(rows)]
-        told = [self.written(*scene) for scene in scenes]
-        ids, labels = (torch.tensor(side) for side in zip(*told, strict=True))
-        seen = zip(*(covered(scene) for _, scene in scenes), strict=True)
+        made = [self.row() for _ in range(rows)]
+        ids = torch.tensor([row.ids + [ID[PAD]] * (LENGTH - len(row.ids)) for row in made])
+        labels = torch.tensor([row.labels + [NOTHING] * (LENGTH - len(row.ids)) for row in made])
+        scenes = [scene for row in made for scene in row.scenes]
+        shown = torch.tensor([shown for row in made for shown in row.shown])
+        seen = zip(*(covered(scene) for scene in scenes), strict=True)
         kinds, stands = (torch.from_numpy(np.stack(found)) for found in seen)
-        return Batch(ids, labels, to_pixels([scene.render() for _, scene in scenes]), kinds, stands)
+        return Batch(ids, labels, to_pixels([scene.render() for scene in scenes]), shown, kinds, stands)
 
-    def written(self, composition: Composition, scene: Scene) -> tuple[list[int], list[int]]:
-        """Ids and labels of one conversation."""
+    def row(self) -> Row:
+        """Return one conversation of any kind."""
+        kind = draw_kind(self.rng)
+        drawings = [drawn(self.rng, self.held_out) for _ in range(NUM_TALKS[kind])]
+        talks = [Talk(scene, turns(composition, scene, self.rng)) for composition, scene in drawings]
+        ids, labels, placed = self.encode(arrange(kind, talks, self.rng))
+        scenes = [scene for _, scene in drawings]
+        return Row(ids, labels, scenes, [any(scene is other for other in placed) for scene in scenes])
+
+    def encode(self, messages: list[Message]) -> tuple[list[int], list[int], list[Scene]]:
+        """Return ids, labels and the pictures that have a place in the ids.
+
+        Turns that do not fit are left out; what follows a picture that does not fit is, too.
+        """
         ids: list[int] = []
         labels: list[int] = []
-        for question, answer in turns(composition, scene, self.rng):
-            picture = [ID[IMAGE]] * PATCHES if not ids else []
-            before = [ID[USER], *picture, *self.encoded(question), ID[ASSISTANT]]
-            after = [*self.encoded(answer), ID[END]]
+        placed: list[Scene] = []
+        if messages[0]["role"] == "system":
+            ids, messages = self.encode_message(messages[0]), messages[1:]
+            labels = [NOTHING] * len(ids)
+        for question, answer in zip(messages[::2], messages[1::2], strict=True):
+            before, after = [*self.encode_message(question), ID[ASSISTANT]], [*self.encode_message(answer)[1:], ID[END]]
+            pictures = [part["image"] for part in question["content"] if part["type"] == "image"]
             if len(ids) + len(before) + len(after) <= LENGTH:
                 ids += before + after
                 labels += [NOTHING] * len(before) + after
-        rest = LENGTH - len(ids)
-        return ids + [ID[PAD]] * rest, labels + [NOTHING] * rest
+                placed += pictures
+            elif pictures:
+                break
+        return ids, labels, placed
 
-    def encoded(self, text: str) -> list[int]:
+    def encode_message(self, message: Message) -> list[int]:
+        """Return the mark of a role and what the message holds, as the chat template writes it."""
+        ids = [ID[f"<|{message['role']}|>"]]
+        for part in message["content"]:
+            ids += [ID[IMAGE]] * PATCHES if part["type"] == "image" else self.encode_text(part["text"])
+        return ids
+
+    def encode_text(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
 

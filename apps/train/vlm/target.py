@@ -81,13 +81,13 @@ def relation_words(tokenizer: Tokenizer) -> Tensor:
 
 def losses(model: LlavaForConditionalGeneration, naming: nn.Linear, telling: Tensor, batch: Batch) -> Tensor:
     """`[5]`: mean nats of a token, of what covers a patch, where it lies, how it stands, and of words in `telling`."""
-    parts, first = model.model, batch.ids.eq(model.config.image_token_id).int().argmax(1)[0]
+    parts = model.model
     with mixed():
         seen = parts.vision_tower(pixel_values=batch.pixels).last_hidden_state[:, 1:]
         named, stands, row, column = naming(seen).float().split(SEEN, -1)
         read = parts.get_input_embeddings()(batch.ids)
-        # every conversation begins alike: its picture stands in the same place
-        read = torch.cat([read[:, :first], parts.multi_modal_projector(seen), read[:, first + PATCHES :]], 1)
+        pictures = parts.multi_modal_projector(seen[batch.shown]).to(read.dtype)
+        read = read.masked_scatter(batch.ids.eq(model.config.image_token_id)[..., None], pictures)
         hidden = parts.language_model(inputs_embeds=read).last_hidden_state[:, :-1]
         counted = batch.labels[:, 1:] != NOTHING
         logits = model.lm_head(hidden[counted])
@@ -104,9 +104,13 @@ def losses(model: LlavaForConditionalGeneration, naming: nn.Linear, telling: Ten
 
 
 def run(
-    processor: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, rate: float = 3e-3, eager: bool = False
+    processor: Path, out: Path, minutes: float, seed: int = 0, rows: int = 16, rate: float = 3e-3, eager: bool = False,
+    frozen_tower: bool = False,
 ) -> None:
-    """Train for `minutes` and leave the target in `out`; weights found there are trained on."""
+    """Train for `minutes` and leave the target in `out`; weights found there are trained on.
+
+    frozen_tower: the tower stays as it is, which is for weights that see well and learn another way to be asked.
+    """
     curve = known(out)
     torch.manual_seed(seed)
     rank = join()
@@ -115,6 +119,7 @@ def run(
     model = read_model("model", kind, out, dtype=torch.float32) if curve else kind(configuration(tokenizer))
     model.generation_config = read_pretrained("generation config", GenerationConfig, processor)
     model.set_attn_implementation("eager")  # flash attention's backward pass is slow on CPUs
+    model.model.vision_tower.requires_grad_(not frozen_tower)
     naming = nn.Linear(WIDTH, sum(SEEN))
     data = Conversations(tokenizer, [seed, steps(curve), rank])
     held_out = Conversations(tokenizer, 99, held_out=True)
@@ -122,7 +127,7 @@ def run(
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters", flush=True)
     if not eager:
         model.model.language_model.compile(dynamic=False)  # halves a step here; needs a C++ compiler
-        model.model.vision_tower.compile(dynamic=False)
+        model.model.vision_tower.compile(dynamic=True)  # batches have more or fewer pictures
     out.mkdir(parents=True, exist_ok=True)
     course.run(
         model, [naming], partial(losses, model, naming, relation_words(tokenizer)), partial(data.next, rows),
@@ -139,5 +144,6 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=16, help="conversations of a batch, in each process")
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate; 1e-3 to train on")
+    parser.add_argument("--frozen-tower", action="store_true", help="train the projector and the language model alone")
     parser.add_argument("--eager", action="store_true", help="do not compile")
     run(**vars(parser.parse_args()))

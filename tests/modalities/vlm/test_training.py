@@ -75,8 +75,6 @@ def model(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_conversation_teaches_answers_and_ends_only():
     words = learn_words(0, scenes=60)
     batch = Conversations(words, 0).next(6)
-    assert (batch.ids == ID[IMAGE]).sum(1).tolist() == [PATCHES] * 6
-    assert (batch.ids[:, 1 : 1 + PATCHES] == ID[IMAGE]).all()  # where the picture stands in every row
     for ids, labels in zip(batch.ids, batch.labels, strict=True):
         taught = labels != NOTHING
         assert torch.equal(ids[taught], labels[taught])
