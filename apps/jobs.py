@@ -38,17 +38,17 @@ Work = Callable[["list[Job]", Path], Iterator[dict[str, Any]]]  # records of job
 
 @dataclass(frozen=True)
 class Kind:
-    """A modality: the public function that does the work, what it cannot do without, and a result's ending."""
+    """A modality: the public function that does the work, arguments one of which it needs, and a result's ending."""
 
     function: str
-    needs: str
+    needs: tuple[str, ...]
     ending: str
 
 
 KINDS = {
-    "image": Kind("generate_image", "prompt", ".png"),
-    "speech": Kind("generate_speech", "text", ".wav"),
-    "vlm": Kind("chat", "image", ".txt"),
+    "image": Kind("generate_image", ("prompt",), ".png"),
+    "speech": Kind("generate_speech", ("text",), ".wav"),
+    "vlm": Kind("chat", ("question", "messages"), ".txt"),
 }
 
 
@@ -136,8 +136,9 @@ def check_arguments(modality: str, arguments: dict[str, Any]) -> None:
         raise InvalidArgument(
             f"{unknown[0]!r} is no argument of {modality} jobs{meant}; they take {', '.join(known)}."
         )
-    if KINDS[modality].needs not in arguments:
-        raise InvalidArgument(f"{KINDS[modality].needs!r} is missing; {modality} jobs need it.")
+    needs = KINDS[modality].needs
+    if not any(name in arguments for name in needs):
+        raise InvalidArgument(f"{' or '.join(map(repr, needs))} is missing; {modality} jobs need it.")
     if isinstance(arguments.get("method"), str):
         parse(arguments["method"])
 

@@ -58,7 +58,7 @@ USUAL_TOKENS = 256  # of an answer, where neither the caller nor the model says
 
 
 def chat(
-    image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
+    image: Picture | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
     messages: Sequence[Any] | None = None, speculative: bool = True, model: str | Path = "tiny-vlm",
     method: str | None = None, seed: int | Sequence[int] = 0, temperature: float | None = None,
     top_k: int | None = None, top_p: float | None = None, repetition_penalty: float | None = None,
@@ -234,7 +234,7 @@ class VLMPipeline(Pipeline):
         return self.prompts(conversations(Image.new("RGB", (64, 64)), "What is this?", None), [0], 256)
 
     def __call__(
-        self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
+        self, image: Picture | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
         on_step: OnStep | None = None, **options: Any,
     ) -> ChatResult:  # fmt: skip
         """As `chat`, without model, device and dtype."""
@@ -246,7 +246,7 @@ class VLMPipeline(Pipeline):
         return stream.result()
 
     def stream(
-        self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
+        self, image: Picture | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
@@ -263,7 +263,7 @@ class VLMPipeline(Pipeline):
 
     @exclusive
     def run(
-        self, image: Picture | Sequence[Any] | None, question: str | Sequence[str] | None = None, *,
+        self, image: Picture | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,

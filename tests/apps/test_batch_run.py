@@ -115,6 +115,7 @@ BAD = {
     "an argument of another modality": (FROGS | {"id": "a", "voice": "slt"}, "voice"),
     "an argument no file can hold": (FROGS | {"id": "a", "on_step": 3}, "on_step"),
     "nothing to draw": ({"id": "a", "modality": "image"}, "prompt"),
+    "nothing to answer": ({"id": "a", "modality": "vlm", "image": "frogs.png"}, "'question' or 'messages'"),
     "unknown parameter": (FROGS | {"id": "a", "method": "jacobi(windoow=3)"}, "windoow"),
 }
 
@@ -133,6 +134,13 @@ def test_files_without_jobs_are_refused(tmp_path: Path) -> None:
     assert_refused(run("batch", "run", tmp_path / "missing.jsonl", "--out", tmp_path / "out"), "missing")
     (tmp_path / "picture.jsonl").write_bytes(b"\xff\xfe\x00")
     assert_refused(run("batch", "run", tmp_path / "picture.jsonl", "--out", tmp_path / "out"), "picture.jsonl")
+
+
+@pytest.mark.parametrize("asked", [{"question": "Hello!"}, {"messages": [{"role": "user", "content": "Hello!"}]}])
+def test_read_job_question_without_picture_is_taken(asked: dict[str, Any]) -> None:
+    from polydraft.apps.jobs import read_job
+
+    assert read_job(json.dumps({"id": "a", "modality": "vlm"} | asked)).arguments == asked
 
 
 def test_the_modality_may_follow_from_the_model(tmp_path: Path) -> None:
