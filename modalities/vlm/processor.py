@@ -14,7 +14,7 @@ from typing import Any
 from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.auto.auto_mappings import PROCESSOR_MAPPING_NAMES
 from transformers.processing_utils import ProcessorMixin
-from transformers.utils import is_torchvision_available
+from transformers.utils.import_utils import is_torchvision_available
 
 from polydraft.core.errors import MissingPackage, WeightsError
 from polydraft.core.folders.door import read_pretrained
