@@ -52,7 +52,7 @@ class PicturePipeline(Pipeline):
 
     @abstractmethod
     def caption(self, text: str) -> tuple[str, list[str]]:
-        """What the model reads of a prompt, and the words it does not know; raises PromptError."""
+        """What the model reads of a prompt, and what of it is not drawn; raises PromptError."""
 
     @abstractmethod
     def branches(self, caption: str) -> tuple[tuple[int, ...], ...]:
@@ -210,7 +210,7 @@ class PicturePipeline(Pipeline):
         return ImageRun(pipe, way, prompts, recipe, ignored, partial_images)
 
     def read(self, texts: list[str]) -> tuple[list[str], tuple[str, ...]]:
-        """What the model reads of prompts, and the words it does not know."""
+        """What the model reads of prompts, and what of them is not drawn."""
         captions, ignored = [], []
         for text in texts:
             caption, unknown = self.caption(text)

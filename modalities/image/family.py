@@ -167,8 +167,8 @@ class PictureFamily(ABC):
     # prompts
 
     def caption(self, text: str) -> tuple[str, list[str]]:
-        """What the model reads of a prompt, and the words it does not know; raises PromptError."""
-        return text, []
+        """What the model reads of a prompt, and what of it is not drawn; raises PromptError."""
+        return text, [] if self.text is None else self.text.split(text)[1]
 
     @abstractmethod
     def prompt(self, caption: str, negative: str) -> Branches:

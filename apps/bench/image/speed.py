@@ -52,7 +52,7 @@ def run(
     judge = Quality(wanted, texts, batch, pipe.device) if wanted else None
     sampling = settings(pipe, temperature, guidance_scale)
     if unknown:
-        note(f"note: {pipe.card.name} does not know {', '.join(unknown)}; ignored")
+        note(f"note: {pipe.card.name} cannot draw {', '.join(unknown)}; the rest is drawn")
     taken_on = timed_on(pipe.device, pipe.dtype)
     alone = peer_of(pipe) if peers else None
     peer = None if alone is None else partial(alone, pipe, untouched(pipe))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -20,7 +20,7 @@ from polydraft.apps.ui.tabs.speak import Drawing
 from polydraft.apps.ui.upload import opened, upload
 from polydraft.apps.ui.views import chrome, race, stage
 from polydraft.apps.ui.views.answer import answer
-from polydraft.apps.ui.views.picture import picture
+from polydraft.apps.ui.views.picture import differences, picture
 from polydraft.core.errors import InvalidArgument, PolydraftError
 
 KINDS = {"image": "Picture", "speech": "Speech", "vlm": "Answer"}
@@ -28,6 +28,11 @@ EXAMPLES = {
     "image": ("two foxes in the snow", "a robot above a cake on a green background"),
     "speech": ("We will meet again tomorrow.", "The second train leaves at a quarter past nine."),
     "vlm": ("Describe the picture.", "What colour is the background?"),
+}
+NOTES: dict[str, Callable[[Any], list[str]]] = {  # what results tell of what they leave out
+    "image": lambda result: differences(result.prompts[0], result.captions[0], result.ignored_words),
+    "speech": lambda result: [stage.left_out(result.ignored_words, "said")],
+    "vlm": lambda result: [],
 }
 ARGUMENT = {"image": "prompt", "speech": "text", "vlm": "question"}
 HINT = "Both start from one seed and share the machine. Counters run; at the end the tokens are compared."
@@ -163,7 +168,7 @@ async def raced(
     mine, other = drafted.frame.result, plain.frame.result
     same, equal, compared = await at.engine.compute(agreement, mine.decoded, other.decoded)
     ends = plain.frame.counts, drafted.frame.counts
-    end = race.verdict(*ends, same, equal, compared) + stage.actions(again)
+    end = race.verdict(*ends, same, equal, compared) + stage.notes(NOTES[kind](mine)) + stage.actions(again)
     said = f"{'The same' if same else 'Other'} tokens; {ends[1].passes} passes instead of {ends[0].passes}."
     known = {"same_tokens": same, "drafted": mine.stats.to_dict(), "plain": other.stats.to_dict()}
     yield stage.stage(lanes(end), say=said), known

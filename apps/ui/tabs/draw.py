@@ -13,9 +13,8 @@ from polydraft.apps.ui.tabs import desk
 from polydraft.apps.ui.tabs.desk import Desk
 from polydraft.apps.ui.upload import opened, upload
 from polydraft.apps.ui.views import chrome, counts, stage
-from polydraft.apps.ui.views.picture import data_url, picture
+from polydraft.apps.ui.views.picture import data_url, differences, picture
 from polydraft.core.errors import PolydraftError
-from polydraft.modalities.image.result import ImageResult
 
 EXAMPLES = (
     "two foxes in the snow", "a panda to the left of a rocket on a yellow background",
@@ -92,18 +91,11 @@ def shown(frame: Frame, prompt: str, given: dict[str, Any], grid: tuple[int, int
     if result is None:
         return stage.stage(seen, counts.bars(now) + counts.facts(now), going=True), {}
     made = data_url(result.image, result.recipe.of(0).notes)
-    below = counts.bars(now) + counts.facts(now) + stage.notes(differences(result)) + stage.actions(
+    told = stage.notes(differences(prompt, result.captions[0], result.ignored_words))
+    below = counts.bars(now) + counts.facts(now) + told + stage.actions(
         link("draw", {"prompt": prompt} | given),
         python("generate_image", [prompt], given, ".image.save('picture.png')"),
         ("Save PNG", made, f"polydraft-{result.seeds[0]}.png"),
     )  # fmt: skip
     said = f"The picture is finished. {counts.sentence(now)}"
     return stage.stage(seen, below, said), {"stats": result.stats.to_dict(), "finish_reason": result.finish_reason}
-
-
-def differences(result: ImageResult) -> list[str]:
-    """What is drawn where that is not the prompt, and what of the prompt is not."""
-    ((prompt, caption),) = zip(result.prompts[:1], result.captions[:1], strict=True)
-    drawn = f"Drawn: {caption}." if caption and caption != prompt.lower() else ""
-    missing = f"Not drawn: {', '.join(result.ignored_words)}." if result.ignored_words else ""
-    return [note for note in (drawn, missing) if note]

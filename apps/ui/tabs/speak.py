@@ -117,7 +117,7 @@ class Drawing:
             part = stage.partial_result(self.download(), hidden=True) if self.samples else ""
             below = counts.bars(now) + counts.facts(now) + part
             return stage.stage(f"<div data-live>{strip}</div>", below, going=True), {}
-        unknown = f"Not said: {', '.join(result.ignored_words)}." if result.ignored_words else ""
+        unknown = stage.left_out(result.ignored_words, "said")
         cut = "A sentence did not end by itself and was cut." if result.finish_reason in ("length", "loop") else ""
         below = counts.bars(now) + counts.facts(now) + stage.notes([unknown, cut, result.silent]) + stage.actions(
             link("speak", {"text": text} | given), python("generate_speech", [text], given, ".save('speech.wav')"),

@@ -9,6 +9,7 @@ from html import escape
 from PIL import Image
 
 from polydraft.apps.ui.views.runs import Run, runs
+from polydraft.apps.ui.views.stage import left_out
 from polydraft.modalities.image.result import encoded
 
 
@@ -53,4 +54,10 @@ def data_url(image: Image.Image, notes: Mapping[str, str] | None = None) -> str:
     return f"data:image/png;base64,{base64.b64encode(encoded(image, 'PNG', notes or {})).decode()}"
 
 
-__all__ = ["Run", "data_url", "outline", "picture"]
+def differences(prompt: str, caption: str, ignored: Sequence[str]) -> list[str]:
+    """Return sentences: what is drawn, where that is not the prompt, and what of the prompt is not."""
+    drawn = f"Drawn: {caption}." if caption and caption != prompt.lower() else ""
+    return [drawn, left_out(ignored, "drawn")]
+
+
+__all__ = ["Run", "data_url", "differences", "outline", "picture"]

@@ -29,6 +29,11 @@ def notes(sentences: Sequence[str]) -> str:
     return f'<div class="notes">{lines}</div>' if lines else ""
 
 
+def left_out(words: Sequence[str], done: str) -> str:
+    """Return a sentence about what of a text is not `done`; empty if all of it is."""
+    return f"Not {done}: {', '.join(words)}." if words else ""
+
+
 def download_link(label: str, address: str, name: str) -> str:
     """Return a button that saves what is at `address` as a file called `name`."""
     return f'<a class="act" href="{escape(address)}" download="{escape(name)}">{escape(label)}</a>'

@@ -49,9 +49,15 @@ class Words:
         """What is written for a control token, the longest first."""
         return sorted((token.content for token in self.tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
 
-    def plain(self, text: str) -> str:
-        """`text` without what would be read as control tokens."""
+    def split(self, text: str) -> tuple[str, list[str]]:
+        """Return `text` without what would be read as control tokens, and the control tokens that it spells."""
+        taken: list[str] = []
         while found := [token for token in self.control if token in text]:  # what is left may spell one again
+            taken += found
             for token in found:
                 text = text.replace(token, "")
-        return text
+        return text, list(dict.fromkeys(taken))
+
+    def plain(self, text: str) -> str:
+        """`text` without what would be read as control tokens."""
+        return self.split(text)[0]

@@ -16,7 +16,7 @@ from PIL import Image
 from polydraft.apps.ui.views import race, stage
 from polydraft.apps.ui.views.answer import answer
 from polydraft.apps.ui.views.counts import PROMISES, Counts, badge, bars, facts, sentence
-from polydraft.apps.ui.views.picture import data_url, outline, picture
+from polydraft.apps.ui.views.picture import data_url, differences, outline, picture
 from polydraft.apps.ui.views.runs import SHADES, Run, runs
 from polydraft.apps.ui.views.sound import ROWS, Spectrogram, sound, ticks
 from polydraft.apps.ui.views.tables import methods_table, model_cards
@@ -94,6 +94,12 @@ def test_a_partial_picture_covers_what_is_not_drawn() -> None:
     whole = Tags(picture(drawn, [1] * 9, (3, 3), "x"))
     assert not whole.of("undrawn") and not whole.of("newest")
     assert Tags(picture(None, [], (3, 3), "x")).of("undrawn")[0]["d"] == outline(0, 9, 3)
+
+
+def test_differences_tell_what_is_drawn_and_what_is_not() -> None:
+    assert differences("Two frogs on grass", "two frogs on grass", ()) == ["", ""]
+    told = differences("a blue 🐱", "a cat on grass", ("blue",))
+    assert told == ["Drawn: a cat on grass.", "Not drawn: blue."]
 
 
 def test_pictures_in_addresses_carry_their_notes() -> None:

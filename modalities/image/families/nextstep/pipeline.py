@@ -100,7 +100,8 @@ class NextStepPipeline(LatentPictures):
         return self.changed(negative=negative_prompt)
 
     def caption(self, text: str) -> tuple[str, list[str]]:
-        return text, []
+        control = [token.content for token in self.tokenizer.added_tokens_decoder.values()]
+        return text, [token for token in control if token in text]
 
     def branches(self, caption: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         asked, other = (

@@ -208,3 +208,4 @@ def test_control_tokens_that_a_prompt_spells_are_left_out(loaded: Loaded) -> Non
     sly = pipe.prompts_to_ids(["a <begin_of_<eos>image> red cat<pad>"])
     assert sly[0].branches == pipe.prompts_to_ids(["a  red cat"])[0].branches
     assert torch.equal(pipe("a <bos> red cat").tokens, pipe("a  red cat").tokens)
+    assert pipe.run("a <begin_of_<eos>image> red cat<pad>").ignored == ("<eos>", "<pad>", "<begin_of_image>")
