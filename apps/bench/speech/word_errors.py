@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from polydraft.core.errors import PolydraftError
 from polydraft.modalities.speech.result import pcm
+from polydraft.modalities.speech.text.reading import read
 
 SAMPLE_RATE = 16_000  # of the recogniser
 SAID_ALIKE = {"dr": "doctor", "mr": "mister", "mrs": "missus", "ms": "miss", "okay": "ok"}  # as the recogniser writes
@@ -52,6 +53,11 @@ def plain_words(text: str) -> list[str]:
     """Lower-case words without marks."""
     words = re.findall(r"[a-z']+", text.lower())
     return [SAID_ALIKE.get(word, word).replace("'", "") for word in words]
+
+
+def words_of(text: str) -> str:
+    """Return `text` as it is read: words, and the marks between them."""
+    return " ".join(word for words in read(text).whole for word in words)
 
 
 def word_errors(wanted: list[str], heard: list[str]) -> int:

@@ -141,13 +141,17 @@ def speech(
     top_k: TopK = None,
     peers: Peers = True,
     recogniser: Annotated[
-        str, typer.Option(help="pocketsphinx, or wav2vec2 (polydraft[torchaudio], downloads its weights).")
-    ] = "pocketsphinx",
+        str | None,
+        typer.Option(
+            help="pocketsphinx, whisper (polydraft[whisper]), wav2vec2 (polydraft[torchaudio], downloads its weights), "
+            "separated by commas. Default: pocketsphinx, and whisper where it is installed."
+        ),
+    ] = None,
     squim: Annotated[bool, typer.Option("--squim", help="SQUIM quality too (as wav2vec2).")] = False,
     output: Output = None,
     as_json: Results = False,
 ) -> None:
-    """Speed of speech methods, first sound, and how well a recogniser understands them (needs polydraft[hearing])."""
+    """Speed of speech methods, first sound, and how well recognisers understand them (needs polydraft[hearing])."""
     from polydraft.apps.bench.speech.run import run
 
     run(

@@ -68,7 +68,7 @@ def test_a_text_that_ends_in_an_abbreviation_ends_there() -> None:
 
 def test_errors_are_counted_by_voice_and_kind() -> None:
     kinds = ["short", "long", "long"]
-    found = judged(Pipe(), [table.PLAIN], TEXTS, {}, Ears(), lambda *_: {}, kinds)  # type: ignore[arg-type]
+    found = judged(Pipe(), [table.PLAIN], TEXTS, {}, {"any": Ears()}, lambda *_: {}, kinds)  # type: ignore[arg-type]
     (row,) = found.rows
     words = [len(words_of(text).replace(" .", "").replace(" ?", "").split()) for text in TEXTS]
     assert row["wer_by_kind"]["short"] == 0 and row["same"] == 1

@@ -28,7 +28,7 @@ def test_a_torchaudio_of_another_build_is_a_sentence(tmp_path: Path, monkeypatch
     options = ("bench", "speech", "--sentences", "1", "--prose", "0", "--timed", "1")
     assert_refused(run(*options, "--squim"), "torchaudio")
     assert_refused(run(*options, "--recogniser", "wav2vec2"), "torchaudio")
-    assert_refused(run(*options, "--recogniser", "whisper"), "whisper")
+    assert_refused(run(*options, "--recogniser", "whispers"), "whisper, wav2vec2")
 
 
 def test_letters_become_words_and_repeats_one_letter(monkeypatch: pytest.MonkeyPatch):
