@@ -189,7 +189,13 @@ def do(job: Job, folder: Path) -> dict[str, Any]:
     return record | told | {
         "output": job.output, "method": result.stats.method, "finish_reason": result.finish_reason,
         "seconds": round(time.perf_counter() - begun, 3), "stats": result.stats.to_dict(),
-    }  # fmt: skip
+    } | told_of(result)  # fmt: skip
+
+
+def told_of(result: Any) -> dict[str, list[str]]:
+    """Return what a result has to tell beside itself, where it has anything."""
+    told = {name: list(getattr(result, name, ())) for name in ("notes", "ignored_words")}
+    return {name: values for name, values in told.items() if values}
 
 
 def save(result: Any, modality: str, path: Path) -> None:

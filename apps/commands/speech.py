@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,7 +78,8 @@ def speech(
     device: Device = "auto",
     dtype: Dtype = "auto",
     stream: Annotated[
-        str | None, typer.Option(metavar="-", help="Sound to standard output as it is made, as --format wav or pcm.")
+        str | None,
+        typer.Option(metavar="-", help="Sound to standard output as it is made; --format wav, or pcm at its own rate."),
     ] = None,
     play: Annotated[bool, typer.Option("--play", help="Play it, where this machine has a player.")] = False,
     compare: Compare = False,
@@ -123,14 +124,11 @@ def speech(
         from polydraft.apps.commands.maps.spectrogram import save_spectrogram
 
         save_spectrogram(result, map_file)
-    if result.ignored_words:
-        note(f"note: {result.model} cannot say {' '.join(result.ignored_words)}; left out")
-    if result.finish_reason in ("loop", "length"):
-        note(f"note: a sentence went on too long and was cut ({result.finish_reason}); another --seed may help")
+    tell_notes(result)
     value = {"output": str(path)} | report(
         result, map_file, voice=result.voice, seed=result.seed, text=result.text, sentences=result.sentences,
         seconds=result.seconds, sample_rate=result.sample_rate, finish_reason=result.finish_reason,
-        ignored_words=list(result.ignored_words),
+        ignored_words=list(result.ignored_words), notes=list(result.notes),
     )  # fmt: skip
     tell(result, plain, f"{path}: {result.seconds:.1f} s of speech; {summary(result)}", value, as_json)
     if play:
@@ -172,17 +170,27 @@ def say(pipe: SpeechPipeline, text: str, label: str, **options: Any) -> SpeechRe
 
 def send(pipe: SpeechPipeline, text: str, file_format: str, options: dict[str, Any]) -> None:
     """Sound to standard output, chunk by chunk; a reader that leaves ends it."""
-    from polydraft.modalities.speech.result import pcm, wav_header
+    from polydraft.apps.commands.shared.wav_stream import sized_wav
+    from polydraft.modalities.speech.result import pcm
 
     chunks = pipe.stream(text, **options)
-    out = sys.stdout.buffer
-    with suppress(BrokenPipeError):
-        if file_format == "wav":
-            out.write(wav_header(pipe.sample_rate))
+    stdout = sys.stdout.buffer
+    target = sized_wav(stdout, pipe.sample_rate) if file_format == "wav" else nullcontext(stdout)
+    with suppress(BrokenPipeError), target as out:
         for chunk in chunks:
             out.write(pcm(chunk.audio))
             out.flush()
-    chunks.close()
+    tell_notes(chunks.result())
+
+
+def tell_notes(result: SpeechResult) -> None:
+    """Tell what has to be known about the speech."""
+    for text in result.notes:
+        note(f"note: {text}")
+    if result.ignored_words:
+        note(f"note: {result.model} cannot say {' '.join(result.ignored_words)}; left out")
+    if result.finish_reason in ("loop", "length"):
+        note(f"note: a sentence went on too long and was cut ({result.finish_reason}); another --seed may help")
 
 
 def play_file(path: Path) -> None:

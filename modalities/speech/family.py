@@ -6,6 +6,7 @@ The pipeline knows nothing else about a model. A family is one file in `families
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -22,6 +23,7 @@ from polydraft.modalities.speech.reference import Recording
 FIRST_CHUNK, CHUNK = 0.12, 0.5  # seconds sounded at a time: soon at first, then more
 LONGEST_SENTENCE = 30.0  # seconds
 COMMA = 0.13  # seconds of a pause
+LONGEST_NAME = 64  # characters of a voice
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,15 @@ class Parts:
 
 @dataclass(frozen=True)
 class Voice:
-    """Who speaks: a name, or a reference that is imitated, as codes `[T]` and the words said in it."""
+    """Who speaks: a name, or a reference that is imitated, as codes `[T]` and the words said in it.
+
+    note: what is to be told of it, maybe nothing.
+    """
 
     name: str
     text: str = ""
     codes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,9 @@ class SpeechFamily(ABC):
     """One model's ids and sound.
 
     rate: codes a second. frame: codes that only sound together. eos: ids that end a sentence. context: positions of a
-    row, prompt and speech together. voices: names; clones: whether it imitates a reference instead. silent: why there
-    is no sound, empty where there is.
+    row, prompt and speech together. voices: names; has_open_voices: whether these only suggest, since the model reads
+    any name as text; clones: whether it imitates a reference instead. silent: why there is no sound, empty where there
+    is.
     """
 
     sample_rate: int
@@ -82,6 +89,7 @@ class SpeechFamily(ABC):
     context: int
     frame: int = 1
     voices: list[str] = []
+    has_open_voices: bool = False
     clones: bool = False
     silent: str = ""
 
@@ -146,8 +154,27 @@ class SpeechFamily(ABC):
             raise InvalidArgument(f"{self.parts.card.name} does not clone voices from a reference; {known}.")
         if name is None:
             return Voice(self.voices[0] if self.voices else "")
-        if name not in self.voices:
-            known = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
-            meant = did_you_mean(name, self.voices)
-            raise InvalidArgument(f"voice {shown(name)} is unknown{meant}; {self.parts.card.name} {known}.")
-        return Voice(name)
+        if name in self.voices:
+            return Voice(name)
+        if self.has_open_voices:
+            return Voice(readable_name(name), note=unlisted_voice(name, self.parts.card.name, self.voices))
+        known = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
+        meant = did_you_mean(str(name), self.voices)
+        raise InvalidArgument(f"voice {shown(name)} is unknown{meant}; {self.parts.card.name} {known}.")
+
+
+def readable_name(name: str) -> str:
+    """Return the name of a voice as a prompt can hold it; raises InvalidArgument for what is no name."""
+    found = str(name).strip()
+    if not found or len(found) > LONGEST_NAME or ":" in found or not found.isprintable():
+        raise InvalidArgument(
+            f"voice {shown(found)} is no name; give one on a single line, without a colon, of at most "
+            f"{LONGEST_NAME} characters."
+        )
+    return found
+
+
+def unlisted_voice(name: str, model: str, voices: Sequence[str]) -> str:
+    """Return the note on a voice that is passed on to a model that does not list it."""
+    meant = did_you_mean(str(name), voices)
+    return f"voice {name!r} is none that {model} lists{meant}; it is passed on as it is, listed are {', '.join(voices)}"

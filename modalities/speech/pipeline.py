@@ -46,11 +46,11 @@ def generate_speech(
 ) -> SpeechResult:  # fmt: skip
     """Say `text`.
 
-    voice: one of the model's (`polydraft models tiny-speech`). reference: for models that imitate a voice instead, a
-    recording of at most 30 s, a file or (samples, rate), and reference_text what is said in it. speculative: True uses
-    the model's best identical method, False plain decoding; the speech is the same. speed: from 0.25 to 4, at the same
-    pitch. model, codec: as for `load`. None means the model's own default; temperature 0 is greedy. Raises a
-    PolydraftError that says what to change.
+    voice: one of the model's (`polydraft models tiny-speech`); models that read the name as text take any. reference:
+    for models that imitate a voice instead, a recording of at most 30 s, a file or (samples, rate), and reference_text
+    what is said in it. speculative: True uses the model's best identical method, False plain decoding; the speech is
+    the same. speed: from 0.25 to 4, at the same pitch. model, codec: as for `load`. None means the model's own default;
+    temperature 0 is greedy. Raises a PolydraftError that says what to change.
     """
     check_speaking(
         text, speed, seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty

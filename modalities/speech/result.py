@@ -17,6 +17,7 @@ from polydraft.modalities.output import whole, writable
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", "MPEG_LAYER_III"),
            ".opus": ("OGG", "OPUS"), ".ogg": ("OGG", "VORBIS"), ".pcm": ("RAW", "PCM_16")}  # fmt: skip
+UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV's header
 ENDIAN = {"RAW": "LITTLE"}  # the others know
 
 
@@ -27,7 +28,8 @@ class SpeechResult:
     audio: `[samples]` float32 in -1..1. tokens: `[T]` int64 codes of all sentences, end to end; passes: `[T]` int64,
     which target pass (from 1) committed each. sentences: what was said, in the model's words; counts: their codes.
     finish_reason: "eos"; "length" or "loop" if a sentence had to be cut, "cancelled" if speaking was stopped.
-    silent: why there are tokens and no sound, where the model has nothing to make sound with.
+    silent: why there are tokens and no sound, where the model has nothing to make sound with. notes: what else is to
+    be known, such as a voice that the model does not list.
     """
 
     audio: NDArray[np.float32]
@@ -46,6 +48,7 @@ class SpeechResult:
     method: str
     silent: str = ""
     decoded: list[list[int]] = field(default_factory=list)  # all tokens of each sentence, its end included
+    notes: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -88,8 +91,14 @@ def pcm(audio: NDArray[np.float32]) -> bytes:
     return (audio.clip(-1, 1) * 32767).round().astype("<i2").tobytes()
 
 
-def wav_header(sample_rate: int) -> bytes:
-    """The start of a mono 16-bit WAV stream whose length nobody knows yet."""
-    unknown = 0xFFFFFFFF
+def wav_header(sample_rate: int, size: int | None = None) -> bytes:
+    """Return the start of a mono 16-bit WAV.
+
+    Args:
+        sample_rate (int): in Hz.
+        size (int | None): bytes of its samples; None while nobody knows them yet.
+    """
+    data = UNKNOWN_SIZE if size is None else min(size, UNKNOWN_SIZE)
+    riff = min(data + 36, UNKNOWN_SIZE)  # all that follows this field
     form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, sample_rate, 2 * sample_rate, 2, 16)
-    return struct.pack("<4sI4s", b"RIFF", unknown, b"WAVE") + form + struct.pack("<4sI", b"data", unknown)
+    return struct.pack("<4sI4s", b"RIFF", riff, b"WAVE") + form + struct.pack("<4sI", b"data", data)

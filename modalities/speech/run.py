@@ -151,7 +151,7 @@ class SpeechRun(Run[SpeechNews, SpeechResult]):
             "eos" if not cut else "cancelled" if None in cut else str(cut[0]), self.said.script.ignored,
             self.said.text, self.said.script.sentences, [len(sentence.codes) for sentence in self.spoken],
             self.said.voice.name, self.said.seed, self.pipe.card.name, self.method.name, self.pipe.family.silent,
-            [list(tokens) for tokens in self.decoded],
+            [list(tokens) for tokens in self.decoded], (self.said.voice.note,) if self.said.voice.note else (),
         )  # fmt: skip
 
 

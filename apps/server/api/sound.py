@@ -17,8 +17,14 @@ MEDIA = {
     "pcm": "audio/pcm",
 }  # fmt: skip
 GROWING = ("wav", "pcm")  # formats that are sent while they are made
+PCM_RATE = 24_000  # Hz of bare samples, whose rate clients cannot read: OpenAI's
 INFO = {"title": b"INAM", "artist": b"IART", "comment": b"ICMT", "software": b"ISFT"}
 DATA = 36  # where the data chunk of a plain header begins
+
+
+def sent_rate(kind: str, model_rate: int) -> int:
+    """Return the sample rate at which a model's sound is sent: bare samples at OpenAI's, files at the model's own."""
+    return PCM_RATE if kind == "pcm" else model_rate
 
 
 def media_type(kind: str, sample_rate: int) -> str:

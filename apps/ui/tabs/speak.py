@@ -119,7 +119,8 @@ class Drawing:
             return stage.stage(f"<div data-live>{strip}</div>", below, going=True), {}
         unknown = stage.left_out(result.ignored_words, "said")
         cut = "A sentence did not end by itself and was cut." if result.finish_reason in ("length", "loop") else ""
-        below = counts.bars(now) + counts.facts(now) + stage.notes([unknown, cut, result.silent]) + stage.actions(
+        told = stage.notes([unknown, cut, result.silent, *(f"{text}." for text in result.notes)])
+        below = counts.bars(now) + counts.facts(now) + told + stage.actions(
             link("speak", {"text": text} | given), python("generate_speech", [text], given, ".save('speech.wav')"),
             self.download(str(result.seed)),
         )  # fmt: skip

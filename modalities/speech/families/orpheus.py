@@ -1,6 +1,7 @@
-"""Orpheus (canopylabs/orpheus-3b-0.1-ft, Apache-2.0): eight voices, seven codes a frame, SNAC at 24 kHz.
+"""Orpheus (canopylabs/orpheus-3b-0.1-ft, Apache-2.0): named voices, seven codes a frame, SNAC at 24 kHz.
 
 A prompt is `<start of human> <bos> voice: text <end of text> <end of human> <start of speaker> <start of speech>`.
+Its card names eight voices; finetunes have others, and the name is text of the prompt, so any is passed on.
 Every slot of a frame is written with ids of its own; the slots are SNAC's levels 0, 1, 2, 2, 1, 2, 2, and speech may
 end only where a frame would begin. Layout after orpheus_tts_pypi's engine_class.py and decoder.py.
 """
@@ -29,6 +30,7 @@ class Orpheus(TokenFamily):
 
     code, code_zero, ends = "<custom_token_{}>", 10, ("<custom_token_2>",)
     frame = len(LEVELS)
+    has_open_voices = True
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

@@ -25,6 +25,8 @@ from polydraft.apps.server.api.schemas.speech import (
 from polydraft.apps.server.engine.engine import Served
 from polydraft.apps.server.engine.ticket import Ticket
 from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.speech.family import unlisted_voice
+from polydraft.modalities.speech.resampling import Resampler
 from polydraft.modalities.speech.result import SpeechResult, pcm
 from polydraft.modalities.speech.run import SpeechNews
 
@@ -52,8 +54,10 @@ async def speak(asked: SpeechRequest, request: Request, engine: TheEngine) -> Re
     }  # fmt: skip
     seed = arguments["seed"]
     ticket = noted(request, engine.submit(served.name, "speech", arguments, news=growing), seed)
-    rate = served.pipe.sample_rate
+    made_at = served.pipe.sample_rate
+    rate = sound.sent_rate(asked.response_format, made_at)
     kind = sound.media_type(asked.response_format, rate)
+    headers = said(seed, ticket) | note_header(unlisted(served, voice))
     if not growing:
         result: SpeechResult = await sse.whole(ticket, request)
         file = await asyncio.to_thread(
@@ -61,13 +65,14 @@ async def speak(asked: SpeechRequest, request: Request, engine: TheEngine) -> Re
         )
         if asked.stream_format == "sse":
             return sse.stream(events(ticket, one(file), seed, rate))
-        told = said(seed, ticket) | {"x-polydraft-metrics": metrics(result.stats).model_dump_json()}
+        told = headers | {"x-polydraft-metrics": metrics(result.stats).model_dump_json()}
         return Response(file, media_type=kind, headers=told)
     head: SpeechNews | None = await sse.first(ticket, request)
-    pieces = made(ticket, head, sound.opening(asked.response_format, rate, notes(served, asked, voice, ticket, seed)))
+    opening = sound.opening(asked.response_format, rate, notes(served, asked, voice, ticket, seed))
+    pieces = made(ticket, head, opening, Resampler(made_at, rate))
     if asked.stream_format == "sse":
         return sse.stream(events(ticket, pieces, seed, rate))
-    return StreamingResponse(pieces, media_type=kind, headers=said(seed, ticket))
+    return StreamingResponse(pieces, media_type=kind, headers=headers)
 
 
 @router.get("/v1/audio/voices", responses=refusals())
@@ -94,15 +99,30 @@ def aliases_of(voice: str, voices: list[str]) -> list[str]:
     return free[voices.index(voice) :: len(voices)]
 
 
-async def made(ticket: Ticket, head: SpeechNews | None, opening: bytes) -> AsyncIterator[bytes]:
-    """The file so far, piece by piece."""
+def unlisted(served: Served, voice: str | None) -> str:
+    """Return the note on a voice that the model does not list; "" for one that it does."""
+    return "" if voice is None or voice in served.voices else unlisted_voice(voice, served.name, served.voices)
+
+
+def note_header(note: str) -> dict[str, str]:
+    """Return the header that bears a note, escaped to the characters that headers may hold."""
+    return {"x-polydraft-notes": note.encode("ascii", "backslashreplace").decode()} if note else {}
+
+
+async def made(
+    ticket: Ticket, head: SpeechNews | None, opening: bytes, resampler: Resampler
+) -> AsyncIterator[bytes]:
+    """Yield the file so far, piece by piece."""
     async with ticket:
         if opening:
             yield opening
         news = head
         while news is not None:
-            yield pcm(news.audio)
+            if piece := pcm(resampler.push(news.audio)):
+                yield piece
             news = await anext(ticket, None)
+        if piece := pcm(resampler.finish()):
+            yield piece
         await ticket.result()
 
 
@@ -120,6 +140,7 @@ async def events(ticket: Ticket, pieces: AsyncIterator[bytes], seed: int, rate: 
     done = AudioDone(
         usage=SpeechUsage(input_tokens=read, output_tokens=spoken, total_tokens=read + spoken), seed=seed,
         sample_rate=rate, finish_reason=result.finish_reason, metrics=metrics(result.stats),
+        notes=list(result.notes),
     )  # fmt: skip
     yield sse.event(done, done.type)
 

@@ -21,9 +21,15 @@ class SpeechRequest(Drawn):
     input: Annotated[str, Field(min_length=1, max_length=LONGEST_INPUT)]
     model: Text | None = None
     voice: Annotated[
-        Text | None, Field(description="As in `/v1/audio/voices`, or an alias there; the model's first if left out.")
+        Text | None,
+        Field(
+            description="As in `/v1/audio/voices`, or an alias there; the model's first if left out. Models that read "
+            "the name as part of their prompt take others too."
+        ),
     ] = None
-    response_format: Format = "mp3"
+    response_format: Annotated[
+        Format, Field(description="pcm is bare 16-bit little-endian mono samples at 24 kHz, whatever the model's rate.")
+    ] = "mp3"
     speed: Annotated[float, Field(ge=0.25, le=4)] = 1.0
     stream_format: Literal["audio", "sse"] = "audio"
     repetition_penalty: Annotated[float | None, Field(ge=0.1, le=10, description="1 is off.")] = None
@@ -50,6 +56,7 @@ class AudioDone(Told):
     sample_rate: int
     finish_reason: str
     metrics: Metrics
+    notes: list[str] = Field([], description="What to know about the speech, such as a voice that is not listed.")
 
 
 class VoiceInfo(Told):
