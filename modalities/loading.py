@@ -87,6 +87,11 @@ class ModelCard:
         return replace(self, path=path, manifest=self.manifest | changes, downloads=None)
 
     @property
+    def loads_as(self) -> str:
+        """What `load` finds it by: its name where it is embedded, else its folder."""
+        return self.name if self.path.parent == embedded() else str(self.path)
+
+    @property
     def modality(self) -> str:
         return self.manifest["modality"]
 

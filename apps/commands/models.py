@@ -6,7 +6,6 @@ polydraft models tiny-image --json
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,22 +16,6 @@ from polydraft.apps.commands.shared.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from polydraft.modalities.loading import ModelCard
-
-
-EXAMPLES: dict[str, Callable[[ModelCard], str]] = {
-    "image": lambda card: (
-        f'polydraft image "a {card.makes["kinds"][0]} on a {card.makes["backgrounds"][0]} background"'
-        if card.makes
-        else 'polydraft image "a lighthouse in the fog, oil on canvas"'
-    ),
-    "speech": lambda card: " ".join(
-        [
-            'polydraft speech "We will meet again tomorrow."',
-            *(f"--voice {voice}" for voice in card.makes["voices"][-1:]),
-        ]
-    ),
-    "vlm": lambda card: 'polydraft chat picture.png "What is in the picture?"',
-}
 
 
 def models(
@@ -52,7 +35,7 @@ def models(
         typer.echo("\nFrom the hub, by name or from a folder:\n")
         print_table(["checkpoint", "family", "GB", "licence"], published())
     else:
-        show(cards[0], "" if cards[0].path.parent == loading.embedded() else f" --model {name}")
+        show(cards[0], name)
 
 
 def published() -> list[list[str]]:
@@ -70,12 +53,14 @@ def describe(card: ModelCard) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(card: ModelCard, option: str) -> None:
-    """Everything a prompt for this model may say; option: what names it in commands."""
+def show(card: ModelCard, name: str) -> None:
+    """Print everything a prompt for this model may say, and a command that uses it as `name`."""
+    from polydraft.apps.commands.shared.usage import example
+
     defaults = ", ".join(f"{key} {value}" for key, value in card.defaults.items())
     facts = {
         card.name: card.summary, "path": str(card.path), "defaults": defaults, "methods": ", ".join(card.methods),
         "drafters": ", ".join(card.drafters) or "none", "licence": card.licence,
     } | {category: ", ".join(words) for category, words in card.makes.items()}  # fmt: skip
     print_table(["", ""], [[key, value] for key, value in facts.items()])
-    typer.echo(f"\n{EXAMPLES[card.modality](card)}{option}")
+    typer.echo(f"\n{example(card, name)}")

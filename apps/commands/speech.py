@@ -60,6 +60,7 @@ def speech(
     file_format: Annotated[str, typer.Option("--format", help="Without --output: out.FORMAT.")] = "wav",
     model: AnyModel = "tiny-speech",
     codec: Annotated[str | None, typer.Option(help="Folder or repository, where the model's folder has none.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or repository.")] = None,
     voice: Annotated[
         str | None, typer.Option(help="As in `polydraft models tiny-speech`.", autocompletion=voice_names)
     ] = None,
@@ -95,7 +96,7 @@ def speech(
     sampling = {
         "temperature": temperature, "top_k": top_k, "top_p": top_p, "repetition_penalty": repetition_penalty,
     }  # fmt: skip
-    loading = {"codec": codec, "device": device, "dtype": dtype}
+    loading = {"codec": codec, "drafter": drafter, "device": device, "dtype": dtype}
     request.check(model, "speech", map_file, compare, speculative, method, **loading)
 
     from polydraft.core.errors import OutputUnwritable

@@ -15,10 +15,6 @@ from polydraft.modalities.hub import is_repository
 from polydraft.modalities.output import write_text
 
 FILE = "README.md"
-COMMANDS = {
-    "vlm": 'polydraft chat picture.jpg "What is in the picture?"', "speech": 'polydraft speech "Good morning."',
-    "image": 'polydraft image "two frogs on a blue background"',
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,8 @@ class Report:
     """answers, held_out: sequences of the target's that were trained on, and that were not; tokens: of the first.
 
     steps, minutes: of training, runs before included; held_out_loss: in nats. features: where they were. peak_bytes:
-    the most memory that the process held, by device.
+    the most memory that the process held, by device. source: what it learned from, in words; load: a command that uses
+    it.
     """
 
     target: str
@@ -43,6 +40,8 @@ class Report:
     features: str
     peak_bytes: dict[str, int]
     trial: Trial
+    source: str
+    load: str
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"trial": self.trial.to_dict()}
@@ -58,12 +57,6 @@ class Report:
             f"{trial.speedup.high:.2f}), {said}{trial.doubt}"
         )
 
-    @property
-    def load(self) -> str:
-        """A command that uses it."""
-        command = f"{COMMANDS[self.modality]} --model {self.target}"
-        return f"{command} --drafter {self.drafter} --method {self.trial.method}"
-
 
 def write(report: Report, folder: Path) -> None:
     """`README.md`, whole or not at all."""
@@ -71,7 +64,7 @@ def write(report: Report, folder: Path) -> None:
     peak = ", ".join(f"{size / 1e9:.2f} GB ({name})" for name, size in report.peak_bytes.items())
     table = {
         "target": f"`{report.target}`", "kind": report.kind,
-        "data": f"`{report.data}`" if report.data else "what polydraft renders",
+        "data": report.source,
         "examples": f"{report.answers} answers of the target, {report.tokens} tokens; {report.held_out} held out",
         "steps": f"{report.steps} in {report.minutes:.1f} minutes; loss {report.held_out_loss:.3f} nats held out",
         "τ on held-out prompts": f"{trial.tau:.2f} ({trial.prompts} prompts, {trial.tokens} tokens, `{trial.method}`)",

@@ -23,13 +23,15 @@ import torch
 from torch import Tensor
 
 from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.commands.shared.usage import example
 from polydraft.apps.train import card
 from polydraft.apps.train.kinds import Recipe, checked
-from polydraft.apps.train.lessons import LESSONS, Lessons
-from polydraft.apps.train.own.lessons import OwnLessons, asks
+from polydraft.apps.train.lessons import Lessons
+from polydraft.apps.train.own.built_in import built_in_asks, lessons_of
+from polydraft.apps.train.own.lessons import asks
 from polydraft.apps.train.samples import TOGETHER, Samples
 from polydraft.apps.train.trial import tried
-from polydraft.core.errors import DataUnavailable, InvalidArgument, UnsupportedMethod
+from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.methods.registry import parse
 from polydraft.core.target import CausalTarget, Prompt
@@ -47,6 +49,7 @@ LAWS = 1 << 26  # chances that the laws of a step may hold: with them come gradi
 FEATURES = 1 << 24  # numbers that its features may hold
 JUDGED = 4  # held-out batches that are judged now and then
 CACHE = 20.0  # GB
+RENDERED, BUILT_IN = "what polydraft renders", "everyday sentences that polydraft brings"  # to learn from
 ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read what the target sees, whatever it draws
 
 
@@ -76,12 +79,16 @@ def run(
             "or a target of ids."
         )
     draw = DRAW if draw is None else draw
-    asked = None if data is None else asks(data, found.modality)
+    check_drawn(found, kind, size)
+    asked = built_in_asks(found) if data is None else asks(data, found.modality)
+    learned_from = f"`{data}`" if data is not None else RENDERED if asked is None else f"{len(asked)} {BUILT_IN}"
     folder = samples or out / "samples"
-    about = {"target": target, "seed": seed} | ({} if data is None else {"data": data, "held_out": held_out})
+    about = {"target": target, "seed": seed}
+    about |= {} if asked is None else {"data": data or BUILT_IN, "held_out": held_out}
     about |= {} if size is None else {"size": size}
     check_belongs(folder, about)
-    check_drawn(found, kind, data, size)
+    if data is None and "family" in found.manifest:
+        note(f"note: without --data {found.name} learns from {learned_from}; what you ask of it yourself teaches more")
     pipe = loading.load(target)
     pipe = pipe if size is None else pipe.sized(size)
     model, words = pipe.target(), given.pop("words", None)
@@ -90,9 +97,7 @@ def run(
     if "preview" in recipe.settings:
         given["preview"] = pipe.preview
     student = recipe.student(model, **given).to(pipe.device)
-    lessons: Lessons = LESSONS[pipe.card.modality](pipe, seed) if asked is None else OwnLessons(
-        pipe, asked, seed, held_out
-    )  # fmt: skip
+    lessons: Lessons = lessons_of(pipe, asked, seed, held_out)
     drawn = Samples(model, folder, lessons.unread, forced=forced(pipe.mask))
     with what_is_left(out, folder):
         begin(folder, about)
@@ -137,7 +142,10 @@ def run(
         target=target, modality=pipe.card.modality, kind=kind, drafter=str(out), data=data,
         answers=len(drawn) - kept, held_out=kept, tokens=sum(map(len, drawn.outputs[kept:])), steps=made["step"],
         minutes=made["seconds"] / 60, held_out_loss=loss, features=features,
-        peak_bytes=card.peak_memory(pipe.device), trial=trial,
+        peak_bytes=card.peak_memory(pipe.device), trial=trial, source=learned_from,
+        load=example(
+            pipe.card, target, {"size": size, "drafter": str(out), "method": trial.method}, lessons.example(out)
+        ),
     )  # fmt: skip
     card.write(report, out)
     return report
@@ -201,7 +209,7 @@ def gathered(laws: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     return tuple(torch.cat(side) for side in zip(*parts, strict=True))
 
 
-def check_drawn(found: loading.ModelCard, kind: str, data: str | None, size: str | None) -> None:
+def check_drawn(found: loading.ModelCard, kind: str, size: str | None) -> None:
     """Raise where a target's pictures, or that it draws none, do not go with what is asked for."""
     if size is not None and found.modality != "image":
         raise InvalidArgument(f"size={size} is not possible; {found.name} draws no pictures, leave it out.")
@@ -212,8 +220,6 @@ def check_drawn(found: loading.ModelCard, kind: str, data: str | None, size: str
             f"drafters of kind {kind!r} cannot be trained for {found.name}; train one of {', '.join(ON_FEATURES)}, or "
             "give a smaller model with its codes as --drafter."
         )
-    if data is None:
-        raise DataUnavailable(f"{found.name} draws more than what is rendered here; give --data with prompts for it.")
 
 
 def check_read(name: str, prompts: list[Prompt]) -> None:

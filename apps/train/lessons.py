@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from polydraft.apps.commands.shared.usage import Inputs
 from polydraft.apps.train.image.data import Batches, open_tokenizer
 from polydraft.apps.train.image.textured import Live
 from polydraft.apps.train.vlm.arrangements import MIN_TURNS, NUM_TALKS, Message, Talk, arrange, draw_kind, opening
@@ -24,6 +26,7 @@ from polydraft.core.target import Prompt
 from polydraft.core.training.examples import Examples
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.pipeline import ImagePipeline
+from polydraft.modalities.image.result import write_picture
 from polydraft.modalities.speech.corpus.sentences import sentence
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.text.reading import read
@@ -34,6 +37,7 @@ from polydraft.modalities.world.words.captions import describe
 ROWS = 32  # prompts that are written on at a time
 TEXTURED_SHARE = 0.75  # of rendered scenes, in a world with settings
 HELD = 2**31  # the group of prompts that nothing is trained on
+EXAMPLE = "example.png"
 MOST = 160  # tokens of an answer about a scene
 
 
@@ -54,6 +58,9 @@ class Lessons(Protocol):
 
     def rendered(self, rows: int) -> Iterator[Examples] | None:
         """Endless batches of `rows` sequences that the target has learnt to write; None if they are not free."""
+
+    def example(self, folder: Path) -> Inputs:
+        """Return what a command that tries the drafter is about; files that it needs are written into `folder`."""
 
 
 class Rendered(ABC):
@@ -77,6 +84,9 @@ class Rendered(ABC):
 
     def rendered(self, rows: int) -> Iterator[Examples] | None:
         return None
+
+    def example(self, folder: Path) -> Inputs:
+        return Inputs()
 
 
 class ImageLessons(Rendered):
@@ -105,7 +115,7 @@ class SpeechLessons(Rendered):
     """Training sentences in all voices; nothing is free, since rendering takes flite."""
 
     def some(self, rng: np.random.Generator, count: int, first: int) -> list[Prompt]:
-        voices = self.pipe.voices
+        voices = self.pipe.voices or [""]
         parts = (words for _ in iter(int, 1) for words in read(sentence(rng)).sentences)
         return [
             self.pipe.prompt(" ".join(words), Voice(voices[row % len(voices)]), first + row, 0)
@@ -129,6 +139,9 @@ class VLMLessons(Rendered):
         sampling = self.pipe.sampling(temperature=1.0)
         return self.pipe.prompts(asked, [first + row for row in range(count)], MOST, sampling)
 
+    def example(self, folder: Path) -> Inputs:
+        return scene_to_ask_about(folder)
+
     def messages(self, rng: np.random.Generator, describe: bool) -> list[Message]:
         """Return a conversation of any kind up to a question; all its questions ask for descriptions, or none does."""
         kind = draw_kind(rng)
@@ -143,6 +156,17 @@ class VLMLessons(Rendered):
             found = questions_about(composition, scene, rng)
             turns = [found[place] for place in rng.permutation(len(found))]
         return Talk(Image.fromarray(scene.render()), turns)
+
+
+def scene_to_ask_about(folder: Path) -> Inputs:
+    """Write a scene that no drafter learns from into `folder`."""
+    _, scene = drawn(np.random.default_rng(HELD))
+    return picture_to_ask_about(Image.fromarray(scene.render()), folder)
+
+
+def picture_to_ask_about(picture: Image.Image, folder: Path) -> Inputs:
+    """Write a picture into `folder` as `EXAMPLE`."""
+    return Inputs(picture=str(write_picture(picture, folder / EXAMPLE, {})))
 
 
 LESSONS: dict[str, type[Rendered]] = {"image": ImageLessons, "speech": SpeechLessons, "vlm": VLMLessons}

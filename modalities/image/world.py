@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import torch
 
 from polydraft.core.errors import PromptError
@@ -18,7 +20,7 @@ class WorldWords:
     """A vocabulary of words of the emoji world, in the folder of its target."""
 
     def __init__(self, card: ModelCard) -> None:
-        self.name, self.world = card.name, card.world
+        self.name, self.world, self.model = card.name, card.world, card.loads_as
         self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.path / "target"))
 
     def caption(self, text: str) -> tuple[str, list[str]]:
@@ -32,7 +34,7 @@ class WorldWords:
             meant = next(filter(None, (did_you_mean(word, KIND_OF, MISSPELT) for word in found.ignored)), "")
             raise PromptError(
                 f"{self.name} can draw nothing that this prompt names{meant}; name one to three of its things, as in "
-                f"'two frogs on a blue background'; `polydraft models {self.name}` lists them."
+                f"'two frogs on a blue background'; `polydraft models {quote(self.model)}` lists them."
             )
         return found.caption, list(found.ignored)
 

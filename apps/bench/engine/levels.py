@@ -22,6 +22,7 @@ from PIL import Image
 from polydraft.apps.bench.measure import plots, report
 from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.timing import Contender, Run, Spread, pace, take_turns, timed
+from polydraft.apps.commands.shared.quoting import shell_word
 from polydraft.core.decode import Batch, Method, start, step
 from polydraft.core.drafters.network.eagle import EagleDrafter
 from polydraft.core.drafters.tree.plans import Dynamic, Rank
@@ -46,7 +47,10 @@ def run(*, model: str, depth: int, width: int, total: int, repeats: int, output:
     report.check_folder(output)
     pipe = load(model)
     if "eagle" not in pipe.card.drafters:
-        raise UnsupportedMethod(f"{model} has no EAGLE head; train one with `polydraft train drafter --kind eagle`.")
+        raise UnsupportedMethod(
+            f"{model} has no EAGLE head; train one with `polydraft train drafter --target {shell_word(model)} "
+            "--kind eagle --out FOLDER`."
+        )
     taken_on = timed_on(pipe.device, pipe.dtype)
     rows = [measured(pipe, heat, Dynamic(depth, width, total), repeats) for heat in TEMPERATURES]
     value = {

@@ -28,6 +28,7 @@ from polydraft.apps.bench.measure.environment import timed_on
 from polydraft.apps.bench.measure.peers.baseline import beyond
 from polydraft.apps.bench.speech import intelligibility, product, speed
 from polydraft.apps.bench.speech.prose import passages
+from polydraft.core.errors import UnsupportedModel
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.corpus.sentences import everyday
 
@@ -41,6 +42,8 @@ def run(
     ears = intelligibility.recognisers(recogniser)
     more = intelligibility.others(ears, squim)
     pipe = load(model, modality="speech")
+    if pipe.family.silent:
+        raise UnsupportedModel(pipe.family.silent)
     names = asked_for(methods, pipe)
     options = {"temperature": temperature, "top_k": top_k}
     pipe.stream("Yes.", method=table.PLAIN, **options).close()  # refuses what speaking refuses

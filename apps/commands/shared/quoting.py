@@ -52,4 +52,14 @@ def quoted(words: Sequence[str]) -> str:
     """Return words as one argument that every shell takes literally; long ones are cut."""
     text = " ".join(words)
     text = text if len(text) <= 80 else f"{text[:80].rstrip()}…"
+    return in_quotes(text)
+
+
+def shell_word(text: str) -> str:
+    """Return text as one word of a command line, in quotes only where it needs them."""
+    return text if shlex.quote(text) == text else in_quotes(text)
+
+
+def in_quotes(text: str) -> str:
+    """Return text in the quotes that keep it as it is; double ones, which every shell knows, where they do."""
     return f'"{text}"' if not set(text) & set('"$`\\!') else shlex.quote(text)

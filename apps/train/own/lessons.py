@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.commands.shared.usage import Inputs
+from polydraft.apps.train.lessons import picture_to_ask_about, scene_to_ask_about
 from polydraft.apps.train.own import forms
 from polydraft.apps.train.own.rows import PICTURES, TEXTS, Row, rows
 from polydraft.apps.train.samples import TOGETHER
@@ -137,6 +139,11 @@ class OwnLessons:
     def rendered(self, rows: int) -> None:
         return None
 
+    def example(self, folder: Path) -> Inputs:
+        """Return the shortest prompt of the data, or one of its recordings or pictures."""
+        usable = [ask for ask in self.taught if ask.row.place not in self.refused]
+        return EXAMPLES[self.pipe.card.modality](usable, folder)
+
 
 def led_from(prompt: Prompt) -> tuple[int, ...] | None:
     """What guidance leads away from; None where there is none."""
@@ -175,4 +182,32 @@ def say(pipe: Any, ask: Ask, seed: int, sampling: Sampling) -> list[Prompt]:
     return [pipe.prompt(words, speaker, seed, place, sampling) for place, words in enumerate(script.sentences)]
 
 
+def shortest_prompt(asked: list[Ask], folder: Path) -> Inputs:
+    """Return the shortest text that no command line takes for an option."""
+    texts = [" ".join(ask.content["text"].split()) for ask in asked]
+    return Inputs(prompt=min((text for text in texts if not text.startswith("-")), key=len, default=""))
+
+
+def recording_to_imitate(asked: list[Ask], folder: Path) -> Inputs:
+    """Return the first recording of the data, where it has any."""
+    for ask in asked:
+        if reference := ask.content.get("reference"):
+            return Inputs(reference=str(ask.row.folder / reference), reference_text=ask.content["reference_text"])
+    return Inputs()
+
+
+def picture_of_data(asked: list[Ask], folder: Path) -> Inputs:
+    """Return the first picture of the data; one that is no file of its own is written into `folder`."""
+    for ask in asked:
+        for part in (part for turn in ask.content for part in turn["content"] if part["type"] == "image"):
+            given = forms.located(ask.row, part["image"])
+            if isinstance(given, Path):
+                return Inputs(picture=str(given))
+            return picture_to_ask_about(open_image(given, "it"), folder)
+    return scene_to_ask_about(folder)
+
+
+EXAMPLES: dict[str, Callable[[list[Ask], Path], Inputs]] = {
+    "vlm": picture_of_data, "image": shortest_prompt, "speech": recording_to_imitate,
+}  # fmt: skip
 WRITERS: dict[str, Callable[[Any, Ask, int, Sampling], list[Prompt]]] = {"vlm": ask_about, "image": draw, "speech": say}

@@ -69,7 +69,7 @@ class FeatureNetwork(nn.Module):
         if stored.get("target") != wanted:
             raise UnsupportedMethod(
                 f"the {cls.title} in {folder} belongs to a target of {stored.get('target')} and this one is {wanted}; "
-                f"train one with `polydraft train drafter --kind {cls.kind}`."
+                f"train one with `polydraft train drafter --target MODEL --kind {cls.kind} --out FOLDER`."
             )
         settings = {name: value for name, value in stored.items() if name not in ("model_type", "target")}
         check_arguments(cls, settings, file)

@@ -47,7 +47,7 @@ def read(folder: Path, hidden_size: int) -> tuple[dict[str, Any], dict[str, Tens
     if other:
         raise UnsupportedMethod(
             f"the head in {folder} has {other[0]!r}, which EAGLE-1 and EAGLE-2 heads have not; use one of these, or "
-            "train one with `polydraft train drafter --kind eagle`."
+            "train one with `polydraft train drafter --target MODEL --kind eagle --out FOLDER`."
         )
     wanted, shape = [hidden_size, 2 * hidden_size], list(tensors["fc.weight"].shape)
     if shape != wanted:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -92,8 +93,8 @@ def read(folder: Path) -> Any:
     """
     if not (folder / FILE).is_file() and (folder / PICKLE).is_file():
         raise WeightsError(
-            f"the codec in {folder} is a pickle, which is never opened; run `polydraft convert snac {folder / PICKLE} "
-            "--out FOLDER`, and give codec=FOLDER (--codec FOLDER)."
+            f"the codec in {folder} is a pickle, which is never opened; run `polydraft convert snac "
+            f"{quote(str(folder / PICKLE))} --out FOLDER`, and give codec=FOLDER (--codec FOLDER)."
         )
     return filled(folder, read_tensors(folder / FILE))
 

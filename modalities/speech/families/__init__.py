@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 from polydraft.modalities.speech.family import Parts, SpeechFamily
 
@@ -15,8 +17,13 @@ FAMILIES = {
 }
 
 
+def family_class(manifest: Mapping[str, Any]) -> type[SpeechFamily]:
+    """Return the class of the family that a card names, "tiny" if it does not say."""
+    module, name = FAMILIES[manifest.get("family", "tiny")]
+    found: type[SpeechFamily] = getattr(import_module(module), name)
+    return found
+
+
 def family(parts: Parts) -> SpeechFamily:
-    """The family of the card, "tiny" if it does not say."""
-    module, name = FAMILIES[parts.card.manifest.get("family", "tiny")]
-    made: SpeechFamily = getattr(import_module(module), name)(parts)
-    return made
+    """Return the family of the card with its tokenizer and codec."""
+    return family_class(parts.card.manifest)(parts)

@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -110,10 +111,8 @@ def check(folder: Path, anyway: bool) -> None:
     found = read(folder)
     line = f"nothing is known of the codec in {folder} as it is now" if found is None else found.line
     if not anyway and (found is None or not found.passed):
-        raise InvalidArgument(
-            f"{line}; measure it (python -m polydraft.apps.train.speech.sound.gate --codec {folder}), train it on, or "
-            "give --anyway."
-        )
+        command = f"python -m polydraft.apps.train.speech.sound.gate --codec {quote(str(folder))}"
+        raise InvalidArgument(f"{line}; measure it ({command}), train it on, or give --anyway.")
     print(line, flush=True)
 
 

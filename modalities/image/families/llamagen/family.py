@@ -14,6 +14,7 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -60,7 +61,8 @@ class LlamaGen(PictureFamily):
         if not (folder / "config.json").is_file():
             raise WeightsError(
                 f"{folder.parent} has no vq; convert what makes pixels of its codes with "
-                f"`polydraft convert llamagen-vq vq_ds16_t2i.pt --out {folder}` (vq_ds16_c2i.pt for classes)."
+                f"`polydraft convert llamagen-vq vq_ds16_t2i.pt --out {quote(str(folder))}` "
+                "(vq_ds16_c2i.pt for classes)."
             )
         decoder: Any = pretrained(JanusVQVAE, folder, self.device, self.model.dtype)
         decoder.encoder = torch.nn.Identity()

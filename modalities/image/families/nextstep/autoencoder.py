@@ -9,6 +9,7 @@ The published one is a pickle; `polydraft convert autoencoder` brings it into th
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any, Self
 
 import torch
@@ -56,6 +57,6 @@ def without(folder: Path) -> str:
             "and give the folder it makes as codec."
         )
     return (
-        f"the autoencoder in {folder} is a pickle; run `polydraft convert autoencoder {folder / PICKLE} --out FOLDER` "
-        "and give codec=FOLDER."
+        f"the autoencoder in {folder} is a pickle; run `polydraft convert autoencoder {quote(str(folder / PICKLE))} "
+        "--out FOLDER` and give codec=FOLDER."
     )

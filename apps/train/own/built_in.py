@@ -1,0 +1,47 @@
+"""What a model learns from, and is measured on, where the user names no data.
+
+    lessons = lessons_of(pipe, built_in_asks(pipe.card), seed=0)
+
+Embedded models learn from what the project renders, and so do published ones that answer about pictures. Published
+voices get everyday sentences; those that need a recording, and published models that draw, need data.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from typing import Any
+
+from polydraft.apps.train.lessons import LESSONS, Lessons
+from polydraft.apps.train.own.lessons import Ask, OwnLessons, asks
+from polydraft.core.errors import DataUnavailable
+from polydraft.modalities.loading import ModelCard
+from polydraft.modalities.speech.families import family_class
+
+EVERYDAY = files("polydraft.assets") / "speech" / "everyday.txt"
+HELD_OUT = 0.2  # of the sentences
+
+
+def built_in_asks(card: ModelCard) -> list[Ask] | None:
+    """Return what the project asks of a published model; None where it renders what the model learns from.
+
+    Raises:
+        DataUnavailable: for a model that cannot do without data, with what that has to be.
+    """
+    if "family" not in card.manifest or card.modality == "vlm":
+        return None
+    if card.modality == "image":
+        raise DataUnavailable(f"{card.name} draws more than what is rendered here; give --data with prompts for it.")
+    if family_class(card.manifest).clones:
+        raise DataUnavailable(
+            f"{card.name} speaks in the voice of a recording; give --data with lines of JSON such as "
+            '{"text": "Good morning.", "reference": "voice.wav", "reference_text": "What is said in it."}.'
+        )
+    with as_file(EVERYDAY) as path:
+        return asks(str(path), "speech")
+
+
+def lessons_of(pipe: Any, asked: list[Ask] | None, seed: int, held_out: float = HELD_OUT) -> Lessons:
+    """Return lessons from what is asked, or from what the project renders where that is None."""
+    if asked is None:
+        return LESSONS[pipe.card.modality](pipe, seed)
+    return OwnLessons(pipe, asked, seed, held_out)
