@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
+@functools.cache
 def printed() -> list[tuple[str, str]]:
     """Commands in backticks, with the file they stand in; the same line counts once."""
     found: dict[str, str] = {}
