@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from polydraft.apps.bench.speech.intelligibility import rendered, words_of
-from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
+from polydraft.apps.bench.speech.intelligibility import rendered
+from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors, words_of
 from polydraft.apps.train.speech.corpus.flite import VOICES
 from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.output import write_text

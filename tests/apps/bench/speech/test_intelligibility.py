@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from polydraft.apps.bench.measure import table
-from polydraft.apps.bench.speech.intelligibility import cells, headers, judged, said_apart, words_of
+from polydraft.apps.bench.speech.intelligibility import cells, headers, judged, said_apart
+from polydraft.apps.bench.speech.word_errors import words_of
 from polydraft.modalities.speech.text.reading import read
 
 LONG = "We sat by the river and " + "talked about the old house near the station and " * 3 + "then it rained."
