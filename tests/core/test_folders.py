@@ -234,6 +234,7 @@ DOOR = "core/folders/"
 ELSEWHERE = {  # what reads no folder of a model
     "modalities/checkpoints.py": {"torch.load"},  # pickles of tensors alone, for `polydraft convert`
     "core/training/distill.py": {"json.loads"},  # of a run's own metadata
+    "modalities/image/recipe.py": {"json.loads"},  # what a picture says it was drawn from
     "apps/train/image/tokenizer.py": {"torch.load"},  # tensors alone, of a run's own
     "apps/train/image/textured.py": {"np.load"},
     "apps/train/speech/codes.py": {"np.load"},
