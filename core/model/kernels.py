@@ -161,6 +161,8 @@ def together(members: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
 
 def end_to_end(members: list[nn.Linear]) -> tuple[Tensor, Tensor | None] | None:
     """Weight and bias of all members in one, if `lay_end_to_end` laid them so."""
+    if not all(is_dense(member.weight) for member in members):
+        return None
     weight = in_one([member.weight for member in members])
     biases = [member.bias for member in members if member.bias is not None]
     bias = in_one(biases) if biases else None
@@ -248,12 +250,17 @@ def layers(module: nn.Module) -> list[list[nn.Linear]]:
     return alike + apart + [[child] for child in found.values()]  # type: ignore[return-value]
 
 
+def is_dense(weight: Tensor) -> bool:
+    """Return whether a weight lies in memory as numbers of its dtype; quantised ones of torchao only say so."""
+    return type(weight) in (nn.Parameter, Tensor)
+
+
 def plain(module: nn.Module) -> bool:
     """Whether `module` is a linear layer that is served here, and nothing more, as a quantised one would be."""
     if type(module) is not nn.Linear or "forward" in vars(module) or module._parameters.get("weight") is None:
         return False
     kind, dtype = module.weight.device.type, module.weight.dtype
-    if kind == "meta" or not dtype.is_floating_point:
+    if kind == "meta" or not is_dense(module.weight) or not dtype.is_floating_point:
         return False
     if kind != "cpu":
         return not hasattr(module, "_hf_hook")

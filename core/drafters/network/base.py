@@ -110,7 +110,10 @@ def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}
     if getattr(target_config, "layer_types", None):
         changes["layer_types"] = ["full_attention"] * layers
-    return type(target_config)(**(target_config.to_dict() | changes | others))
+    made = type(target_config)(**(target_config.to_dict() | changes | others))
+    if experts := getattr(target_config, "_experts_implementation", None):  # float64 has not all of them
+        made._experts_implementation = experts
+    return made
 
 
 def no_drafter(config: Any) -> UnsupportedMethod:
