@@ -71,6 +71,14 @@ def test_events_bear_the_same_sound_and_end_with_its_drafting(live: Live, client
     assert done["usage"]["output_tokens"] == drafting["tokens"] > drafting["target_passes"]
 
 
+def test_speech_tells_what_of_the_text_is_left_out(client: openai.OpenAI) -> None:
+    text = {"input": "Yes <laugh>. 😀"}
+    answer = client.audio.speech.create(**asked("mp3") | text)
+    assert json.loads(answer.response.headers["x-polydraft-ignored-words"]) == ["<laugh>", "😀"]
+    with client.audio.speech.with_streaming_response.create(**asked("pcm", stream_format="sse") | text) as answer:
+        assert events(answer.read().decode())[-1]["ignored_words"] == ["<laugh>", "😀"]
+
+
 def test_a_wav_says_what_made_it(client: openai.OpenAI) -> None:
     content = client.audio.speech.create(**asked("wav")).content
     assert content[:4] == b"RIFF" and content[8:12] == b"WAVE"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request
@@ -65,7 +66,10 @@ async def speak(asked: SpeechRequest, request: Request, engine: TheEngine) -> Re
         )
         if asked.stream_format == "sse":
             return sse.stream(events(ticket, one(file), seed, rate))
-        told = headers | {"x-polydraft-metrics": metrics(result.stats).model_dump_json()}
+        told = headers | {
+            "x-polydraft-metrics": metrics(result.stats).model_dump_json(),
+            "x-polydraft-ignored-words": json.dumps([word[:40] for word in result.ignored_words[:16]]),
+        }
         return Response(file, media_type=kind, headers=told)
     head: SpeechNews | None = await sse.first(ticket, request)
     opening = sound.opening(asked.response_format, rate, notes(served, asked, voice, ticket, seed))
@@ -140,7 +144,7 @@ async def events(ticket: Ticket, pieces: AsyncIterator[bytes], seed: int, rate: 
     done = AudioDone(
         usage=SpeechUsage(input_tokens=read, output_tokens=spoken, total_tokens=read + spoken), seed=seed,
         sample_rate=rate, finish_reason=result.finish_reason, metrics=metrics(result.stats),
-        notes=list(result.notes),
+        ignored_words=list(result.ignored_words), notes=list(result.notes),
     )  # fmt: skip
     yield sse.event(done, done.type)
 

@@ -50,11 +50,14 @@ class AudioDelta(Told):
 
 
 class AudioDone(Told):
+    """ignored_words: what of the text was left out, as written."""
+
     type: Literal["speech.audio.done"] = "speech.audio.done"
     usage: SpeechUsage
     seed: int
     sample_rate: int
     finish_reason: str
+    ignored_words: list[str]
     metrics: Metrics
     notes: list[str] = Field([], description="What to know about the speech, such as a voice that is not listed.")
 
