@@ -161,7 +161,7 @@ class PicturePipeline(Pipeline):
         return self.prompts_to_ids(["a cat"])
 
     def __call__(
-        self, prompt: str | list[str], *, on_step: Callable[[ImageStep], None] | None = None, **options: Any
+        self, prompt: str | Sequence[str], *, on_step: Callable[[ImageStep], None] | None = None, **options: Any
     ) -> ImageResult:
         """As `generate_image`, without model, device and dtype."""
         on_step = optional(to_callback, "on_step", on_step)
@@ -171,13 +171,13 @@ class PicturePipeline(Pipeline):
                 on_step(step)
         return stream.result()
 
-    def stream(self, prompt: str | list[str], **options: Any) -> ImageStream:
+    def stream(self, prompt: str | Sequence[str], **options: Any) -> ImageStream:
         """An iterator of steps; leave it at any time, `result()` is what was drawn so far. options: as of `run`."""
         return ImageStream(self.run(prompt, **options))
 
     @exclusive
     def run(
-        self, prompt: str | list[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
+        self, prompt: str | Sequence[str], *, speculative: bool = True, method: str | None = None, n: int = 1,
         seed: int | list[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, min_p: float | None = None, guidance_scale: float | None = None,
         size: str | None = None, iterations: int | None = None, negative_prompt: str | None = None,
