@@ -116,7 +116,7 @@ def text_part(text: str) -> dict[str, Any]:
 
 
 def pick(choices: Sequence[str], rng: np.random.Generator) -> str:
-    return choices[rng.integers(len(choices))]
+    return choices[int(rng.integers(len(choices)))]
 
 
 def pick_weighted(shares: dict[str, float], rng: np.random.Generator) -> str:

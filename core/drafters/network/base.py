@@ -65,10 +65,9 @@ class FeatureNetwork(nn.Module):
         check_fields(stored, {"target": dict}, file)
         if "target" not in stored:
             raise WeightsError(f"{file} does not say which target it is for; train the drafter again.")
-        wanted = fingerprint(target.config.get_text_config())
-        if stored.get("target") != wanted:
+        if differing := differences(stored["target"], fingerprint(target.config.get_text_config())):
             raise UnsupportedMethod(
-                f"the {cls.title} in {folder} belongs to a target of {stored.get('target')} and this one is {wanted}; "
+                f"the {cls.title} in {folder} belongs to another target ({differing}); "
                 f"train one with `polydraft train drafter --target MODEL --kind {cls.kind} --out FOLDER`."
             )
         settings = {name: value for name, value in stored.items() if name not in ("model_type", "target")}
@@ -97,6 +96,12 @@ class FeatureNetwork(nn.Module):
 def fingerprint(config: Any) -> dict[str, Any]:
     """What a network and its target must share."""
     return {name: getattr(config, name) for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")}
+
+
+def differences(stored: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Return which fields of a stored fingerprint are not those of the target, with both values."""
+    names = [name for name in wanted if stored.get(name) != wanted[name]]
+    return ", ".join(f"{name} is {stored.get(name)} and not {wanted[name]}" for name in names)
 
 
 def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
