@@ -126,7 +126,7 @@ class SpeechLessons(Rendered):
 class VLMLessons(Rendered):
     """Requests for descriptions of training scenes and questions about them, half and half.
 
-    Where pictures stand, and whether there is one, differs as in what targets are trained on.
+    When pictures come, and whether there is one, differs as in what targets are trained on.
     """
 
     def __init__(self, pipe: VLMPipeline, seed: int) -> None:

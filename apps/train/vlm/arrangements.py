@@ -1,9 +1,10 @@
-"""Where pictures stand in training conversations: before the text, after it, in a later turn, or nowhere.
+"""When pictures come in training conversations: at once, in a later turn, two of them, or none.
 
     kind = draw_kind(rng)
     messages = arrange(kind, [Talk(picture, turns) for …], rng)      # NUM_TALKS[kind] of them
 
-Messages have the form that chat templates take; an image part holds its picture, whatever that is to the caller.
+Messages have the form that chat templates take; an image part holds its picture, whatever that is to the caller. In
+which order a message holds picture and text makes no difference: the template writes the picture first.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from polydraft.modalities.world.words.descriptions import pick
+
 Message = dict[str, Any]
 
-# Most pictures come first and before their question, which is how benchmarks and LLaVA ask; the rest is enough for a
-# small model to look for the picture and not at a position.
+# Most pictures come at once, which is how benchmarks ask.
 KINDS = {"at once": 0.74, "later": 0.1, "two": 0.08, "absent": 0.08}  # shares of conversations
-ORDERS = {"before": 0.62, "after": 0.3, "between": 0.08}  # shares of messages with a picture
 NUM_TALKS = {"at once": 1, "later": 1, "two": 2, "absent": 1}  # scenes that a conversation of each kind is about
 MIN_TURNS = 3  # of a talk: two may be held before a later picture
 SYSTEM_SHARE = 0.15  # of conversations begin with a system message
+REMARK_SHARE = 0.1  # of questions about a picture have a remark in front
 SMALL_TALK_SHARE = 0.3  # of turns without a picture are about nothing that a picture could answer
 
 NO_PICTURE = "There is no picture."
@@ -50,7 +52,7 @@ class Talk:
 
 def draw_kind(rng: np.random.Generator) -> str:
     """Return one of KINDS, as often as its share says."""
-    return pick_weighted(KINDS, rng)
+    return str(rng.choice(list(KINDS), p=list(KINDS.values())))
 
 
 def arrange(kind: str, talks: Sequence[Talk], rng: np.random.Generator) -> list[Message]:
@@ -59,7 +61,7 @@ def arrange(kind: str, talks: Sequence[Talk], rng: np.random.Generator) -> list[
     Args:
         kind (str): one of KINDS.
         talks (Sequence[Talk]): as many as NUM_TALKS says, each with MIN_TURNS turns or more.
-        rng (np.random.Generator): draws orders, wordings and when a later picture comes.
+        rng (np.random.Generator): draws wordings and when a later picture comes.
     """
     first, begun = talks[0], int(rng.integers(1, MIN_TURNS))  # turns before a later picture
     if kind == "absent":
@@ -85,14 +87,8 @@ def opening(messages: Sequence[Message]) -> list[Message]:
 def with_picture(picture: Any, turns: list[tuple[str, str]], rng: np.random.Generator) -> list[Message]:
     """Return turns whose first question brings the picture."""
     (question, answer), *rest = turns
-    shown, asked = {"type": "image", "image": picture}, text_part(question)
-    order = pick_weighted(ORDERS, rng)
-    if order == "before":
-        content = [shown, asked]
-    elif order == "after":
-        content = [asked, shown]
-    else:
-        content = [text_part(pick(REMARKS, rng)), shown, asked]
+    remark = [text_part(pick(REMARKS, rng))] if rng.random() < REMARK_SHARE else []
+    content = [*remark, {"type": "image", "image": picture}, text_part(question)]
     return [message("user", *content), message("assistant", text_part(answer)), *text_only(rest)]
 
 
@@ -113,11 +109,3 @@ def message(role: str, *parts: dict[str, Any]) -> Message:
 
 def text_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
-
-
-def pick(choices: Sequence[str], rng: np.random.Generator) -> str:
-    return choices[int(rng.integers(len(choices)))]
-
-
-def pick_weighted(shares: dict[str, float], rng: np.random.Generator) -> str:
-    return str(rng.choice(list(shares), p=list(shares.values())))

@@ -4,7 +4,7 @@
     batch = Conversations(tokenizer, seed=0).next(16)
 
 A conversation is a description and questions about one scene, in any order, so that a picture is read once for many
-answers. Where the picture stands, and whether there is one, is drawn in `arrangements`. Which kind covers which patch,
+answers. When the picture comes, and whether there is one, is drawn in `arrangements`. Which kind covers which patch,
 and how it stands to the other, is known from the scene; it helps the vision tower to begin.
 """
 
@@ -159,11 +159,10 @@ class Conversations:
         return ids, labels, placed
 
     def encode_message(self, message: Message) -> list[int]:
-        """Return the mark of a role and what the message holds, as the chat template writes it."""
-        ids = [ID[f"<|{message['role']}|>"]]
-        for part in message["content"]:
-            ids += [ID[IMAGE]] * PATCHES if part["type"] == "image" else self.encode_text(part["text"])
-        return ids
+        """Return the mark of a role and what the message holds as the chat template writes it, pictures first."""
+        kinds = [part["type"] for part in message["content"]]
+        said = " ".join(part["text"] for part in message["content"] if part["type"] == "text")
+        return [ID[f"<|{message['role']}|>"], *[ID[IMAGE]] * PATCHES * kinds.count("image"), *self.encode_text(said)]
 
     def encode_text(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids

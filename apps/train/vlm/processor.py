@@ -14,9 +14,12 @@ from transformers import CLIPImageProcessorPil, GenerationConfig, PreTrainedToke
 from polydraft.apps.train.vlm.data import END, ID, IMAGE, PAD, PATCH
 from polydraft.modalities.world.scene import CANVAS
 
+# The pictures of a message come before its words, as in LLaVA's own template: people write them in either order.
 TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>{% for part in message['content'] %}"
-    "{{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}"
+    "{% for message in messages %}<|{{ message['role'] }}|>"
+    "{% for part in message['content'] if part['type'] == 'image' %}<image>{% endfor %}"
+    "{% for part in message['content'] if part['type'] == 'text' %}{{ '' if loop.first else ' ' }}{{ part['text'] }}"
+    "{% endfor %}"
     "{{ '<|end|>' if message['role'] == 'assistant' else '' }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )

@@ -14,6 +14,7 @@ from PIL import Image
 PROMPT = "two frogs on a blue background"
 SENTENCES = "Good day. Is that right?"
 QUESTION = "Describe the picture."
+NAVY = Image.new("RGB", (128, 128), "navy")  # without a picture all answers are one sentence
 
 
 def picture(b64_json: str) -> Image.Image:

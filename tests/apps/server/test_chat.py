@@ -6,6 +6,8 @@ import openai
 import pytest
 from PIL import Image
 
+from polydraft.apps.train.vlm.arrangements import NO_PICTURE
+
 from .live import Live
 from .reading import PROMPT, QUESTION, asked, data_url
 
@@ -102,6 +104,11 @@ def test_turns_and_pictures_stand_where_they_were_shown(live: Live, client: open
         ],
     )  # fmt: skip
     assert answer.choices[0].message.content == alone.text
+
+
+def test_question_without_picture_is_told_that_there_is_none(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="tiny-vlm", messages=asked(None), seed=1)
+    assert answer.choices[0].message.content == NO_PICTURE
 
 
 def test_models_are_listed_and_told_of(client: openai.OpenAI) -> None:

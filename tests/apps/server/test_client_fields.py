@@ -23,7 +23,7 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.speech.result import pcm
 
 from .live import Live
-from .reading import PROMPT, asked, picture
+from .reading import NAVY, PROMPT, asked, picture
 
 IMAGES, SPEECH, CHAT = "/v1/images/generations", "/v1/audio/speech", "/v1/chat/completions"
 REQUESTS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
@@ -124,7 +124,7 @@ def test_refused_fields_name_their_place_in_what_was_sent(live: Live) -> None:
 
 
 def test_chat_n_choices_are_those_of_their_seeds(live: Live, client: openai.OpenAI) -> None:
-    options: dict[str, Any] = {"model": "tiny-vlm", "messages": asked(None), "temperature": 1.5, "max_tokens": 12}
+    options: dict[str, Any] = {"model": "tiny-vlm", "messages": asked(NAVY), "temperature": 1.5, "max_tokens": 12}
     whole = client.chat.completions.create(**options, seed=3, n=3)
     alone = [client.chat.completions.create(**options, seed=seed) for seed in (3, 4, 5)]
     texts = [choice.message.content for choice in whole.choices]

@@ -23,7 +23,7 @@ from polydraft.modalities.speech.result import pcm
 
 from ...embedded import picture_tokens
 from .live import LONG, Live
-from .reading import PROMPT, QUESTION, SENTENCES, asked, picture
+from .reading import NAVY, PROMPT, QUESTION, SENTENCES, asked, picture
 
 
 def wait(holds: Callable[[], bool]) -> None:
@@ -48,7 +48,7 @@ def speak(client: openai.OpenAI, seed: int, **options: Any) -> bytes:
 
 def reply(client: openai.OpenAI, seed: int, **options: Any) -> str:
     answer = client.chat.completions.create(
-        model="tiny-vlm", messages=asked(None), temperature=1.0, seed=seed, extra_body=options
+        model="tiny-vlm", messages=asked(NAVY), temperature=1.0, seed=seed, extra_body=options
     )
     return answer.choices[0].message.content or ""
 
@@ -72,7 +72,7 @@ def test_six_different_requests_at_once_answer_as_alone(live: Live, client: open
         elif function is speak:
             alone = pcm(live.alone("speech", text=SENTENCES, voice="slt", seed=seed, **options).audio)
         else:
-            alone = live.alone("vlm", image=None, question=QUESTION, seed=seed, **{"temperature": 1.0} | options).text
+            alone = live.alone("vlm", image=NAVY, question=QUESTION, seed=seed, **{"temperature": 1.0} | options).text
         assert answer == alone, (function.__name__, seed)
 
 
@@ -100,7 +100,7 @@ def test_a_full_queue_refuses_and_the_clients_own_retry_succeeds(live: Live) -> 
             patient = pool.submit(reply, live.client(), 3)
             wait(lambda: live.engine.meter.rejections["tiny-vlm"] == before + 2)
             go.set()
-        assert patient.result(LONG) == live.alone("vlm", image=None, question=QUESTION, temperature=1.0, seed=3).text
+        assert patient.result(LONG) == live.alone("vlm", image=NAVY, question=QUESTION, temperature=1.0, seed=3).text
         assert all(each.result(LONG) for each in accepted)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
+from polydraft.apps.train.vlm.arrangements import NO_PICTURE
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.registry import parse
@@ -18,6 +20,7 @@ from polydraft.core.target import Prompt
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.conversation import conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
+from polydraft.modalities.world.words.told import judged
 
 from ...apps.command_line import run as command
 from .conftest import run
@@ -83,6 +86,34 @@ def test_its_answers_are_right(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     plain, drafted = json.loads(done.stdout)["rows"]
     assert plain["score"] == drafted["score"] >= 0.8 and drafted["same"] == 1
+
+
+def shown(order: str, image: Image.Image, question: str) -> list[dict[str, Any]]:
+    """Messages that ask about a picture, which comes before the text, after it, or in a later turn."""
+    picture, text = {"type": "image", "image": image}, {"type": "text", "text": question}
+    content = [picture, text] if order == "before" else [text, picture]
+    earlier = [
+        {"role": "system", "content": "You are a helpful assistant."}, {"role": "user", "content": "Hello!"},
+        {"role": "assistant", "content": NO_PICTURE},
+    ]  # fmt: skip
+    return [*(earlier if order == "later" else []), {"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize("order", ["before", "after", "later"])
+def test_answers_right_wherever_picture_stands(order: str) -> None:
+    rows = [Rows()[place] for place in range(24)]
+    asked = [shown(order, row["image"], row["gold"].question.text) for row in rows]
+    answers = load("tiny-vlm")(messages=asked, max_new_tokens=32).texts
+    right = [row["gold"].question.right(text) for row, text in zip(rows, answers, strict=True)]
+    assert sum(right) >= 20, [(row["gold"].question.text, text) for row, text in zip(rows, answers, strict=True)]
+
+
+def test_answers_that_there_is_no_picture_until_one_comes() -> None:
+    pipe, row = load("tiny-vlm"), Rows()[3]
+    asked = ["Describe the picture.", "How many frogs are there?", "Where is the cat?", "Hello, who are you?"]
+    assert pipe(question=asked).texts == [NO_PICTURE] * len(asked)
+    messages = shown("later", row["image"], DESCRIBE)
+    assert judged(pipe(messages=messages).text, row["gold"].composition, row["gold"].scene).ok
 
 
 def test_its_descriptions_name_what_is_there(tmp_path: Path) -> None:

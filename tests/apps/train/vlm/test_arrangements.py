@@ -1,4 +1,4 @@
-"""Where pictures stand in what tiny-vlm is trained on: every kind of conversation, and its ids as they are read."""
+"""When pictures come in what tiny-vlm is trained on: every kind of conversation, and its ids as they are read."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from polydraft.apps.train.vlm.arrangements import (
     MIN_TURNS,
     NO_PICTURE,
     NUM_TALKS,
-    ORDERS,
     Message,
     Talk,
     arrange,
     draw_kind,
     opening,
-    pick_weighted,
 )
 from polydraft.apps.train.vlm.data import ID, IMAGE, LENGTH, NOTHING, PATCHES, Conversations, drawn, turns
+from polydraft.apps.train.vlm.processor import TEMPLATE
 from polydraft.modalities.loading import embedded, load
 
 TURNS = [(f"question {number}?", f"answer {number}.") for number in range(4)]
@@ -84,20 +83,11 @@ def test_arrange_absent_answers_no_picture_to_everything() -> None:
     assert asked & set(arrangements.SMALL_TALK) and asked & {question for question, _ in TURNS}
 
 
-@pytest.mark.usefixtures("no_system")
-def test_arrange_at_once_uses_every_order_of_text_and_picture() -> None:
-    found = Counter(tuple(part["type"] for part in arranged("at once", seed)[0]["content"]) for seed in range(400))
-    forms = {"before": ("image", "text"), "after": ("text", "image"), "between": ("text", "image", "text")}
-    assert set(found) == set(forms.values())
-    assert all(abs(found[forms[order]] / 400 - share) < 0.07 for order, share in ORDERS.items())
-
-
-def test_kinds_most_conversations_bring_picture_first() -> None:
+def test_kinds_most_conversations_bring_picture_at_once() -> None:
     rng = np.random.default_rng(0)
     found = Counter(draw_kind(rng) for _ in range(2000))
     assert all(abs(found[kind] / 2000 - share) < 0.03 for kind, share in KINDS.items())
-    assert max(KINDS, key=KINDS.__getitem__) == "at once" and max(ORDERS, key=ORDERS.__getitem__) == "before"
-    assert pick_weighted({"one": 0.0, "other": 1.0}, rng) == "other"
+    assert max(KINDS, key=KINDS.__getitem__) == "at once"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,6 +112,18 @@ def test_encode_conversation_matches_chat_template_and_processor(processor: Any)
         shown = [image] * written.count(IMAGE)
         wanted = processor(text=[written], images=[shown] if shown else None)["input_ids"][0]
         assert ids == list(wanted) and placed == shown and len(labels) == len(ids)
+
+
+@pytest.mark.parametrize("texts", [["Where is it?"], ["Look.", "Where is it?"]])
+def test_template_picture_before_after_and_between_texts_reads_alike(processor: Any, texts: list[str]) -> None:
+    picture, said = {"type": "image"}, [{"type": "text", "text": text} for text in texts]
+    orders = [[*said[:place], picture, *said[place:]] for place in range(len(said) + 1)]
+    written = {processor.apply_chat_template([{"role": "user", "content": content}]) for content in orders}
+    assert written == {f"<|user|>{IMAGE}{' '.join(texts)}"}
+
+
+def test_shipped_template_is_what_training_writes(processor: Any) -> None:
+    assert processor.chat_template.strip() == TEMPLATE
 
 
 def test_encode_too_long_leaves_out_turns_and_whatever_needs_their_picture(processor: Any) -> None:
