@@ -194,7 +194,7 @@ def test_aac_is_served(live: Live) -> None:
 
 def test_vllm_names_of_metrics_agree_with_ours(live: Live, client: openai.OpenAI) -> None:
     for method in ("hydra", "ar"):
-        body = {"messages": asked(None), "seed": 1, "max_tokens": 24, "method": method}
+        body = {"messages": asked(NAVY), "seed": 1, "max_tokens": 24, "method": method}
         drafting = live.http.post(CHAT, json=body).json()["metrics"]["speculative_decoding"]
         steps, histogram = drafting["num_spec_steps"], drafting["acceptance_histogram"]
         assert steps == drafting["target_passes"] == sum(histogram) > 0
