@@ -19,11 +19,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft import __version__
 from polydraft.core.arguments import optional, refusal, to_callback, to_integer, to_items, to_string
 from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.core.law.sampling import MOST_TOKENS, Sampling
 from polydraft.core.target import Prompt
+from polydraft.core.version import __version__
 from polydraft.modalities.image.recipe import Recipe
 from polydraft.modalities.image.result import ImageResult
 from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream

@@ -31,13 +31,12 @@ if TYPE_CHECKING:
         UnsupportedModel,
         WeightsError,
     )
+    from polydraft.core.version import __version__
     from polydraft.modalities.image.pipeline import generate_image
     from polydraft.modalities.image.recipe import read_recipe
     from polydraft.modalities.loading import load
     from polydraft.modalities.speech.pipeline import generate_speech
     from polydraft.modalities.vlm.pipeline import chat
-
-__version__ = "0.1.0"
 
 __all__ = [
     "DataUnavailable",
@@ -68,6 +67,7 @@ if not (_here / "core").is_dir():
     __path__.append(str(_here.parents[1]))
 
 _HOMES = {
+    "__version__": "polydraft.core.version",
     "chat": "polydraft.modalities.vlm.pipeline",
     "generate_image": "polydraft.modalities.image.pipeline",
     "generate_speech": "polydraft.modalities.speech.pipeline",
