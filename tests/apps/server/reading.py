@@ -11,6 +11,9 @@ import numpy as np
 import soundfile
 from PIL import Image
 
+from polydraft.modalities.speech.resampling import resampled
+from polydraft.modalities.speech.result import pcm
+
 PROMPT = "two frogs on a blue background"
 SENTENCES = "Good day. Is that right?"
 QUESTION = "Describe the picture."
@@ -24,6 +27,11 @@ def picture(b64_json: str) -> Image.Image:
 def samples(content: bytes) -> tuple[np.ndarray, int]:
     """Of a sound file in any format that says what it is."""
     return soundfile.read(io.BytesIO(content), dtype="int16")
+
+
+def as_pcm(audio: np.ndarray) -> bytes:
+    """Return sound of an embedded voice, of 16 kHz, as `response_format: "pcm"` has it."""
+    return pcm(resampled(audio, 16_000, 24_000))
 
 
 def data_url(image: Image.Image, kind: str = "png") -> str:

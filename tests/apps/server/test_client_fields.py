@@ -20,10 +20,9 @@ from polydraft.apps.server.api.schemas.common import Ignored, ignored
 from polydraft.apps.server.api.schemas.images import USUAL_SIZES, ImageRequest
 from polydraft.apps.server.api.schemas.speech import OPENAI_VOICES, SpeechRequest
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.speech.result import pcm
 
 from .live import Live
-from .reading import NAVY, PROMPT, asked, picture
+from .reading import NAVY, PROMPT, as_pcm, asked, picture
 
 IMAGES, SPEECH, CHAT = "/v1/images/generations", "/v1/audio/speech", "/v1/chat/completions"
 REQUESTS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
@@ -158,7 +157,7 @@ def test_openai_voices_are_dealt_over_own_ones(live: Live, client: openai.OpenAI
     assert "ash" in voices["slt"]
     options: dict[str, Any] = {"input": "Yes.", "response_format": "pcm", "extra_body": {"seed": 4}}
     spoken = client.audio.speech.create(model="tiny-speech", voice="ash", instructions="Whisper.", **options)
-    assert spoken.content == pcm(live.alone("speech", text="Yes.", voice="slt", seed=4).audio)
+    assert spoken.content == as_pcm(live.alone("speech", text="Yes.", voice="slt", seed=4).audio)
     assert spoken.response.headers[HEADER] == "instructions"
 
 

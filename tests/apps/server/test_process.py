@@ -14,10 +14,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from polydraft.modalities.speech.result import pcm
-
 from .live import LONG, Live
-from .reading import SENTENCES
+from .reading import SENTENCES, as_pcm
 
 TEXT = f"{SENTENCES} {SENTENCES}"
 
@@ -81,7 +79,7 @@ def test_signal_in_an_answer_drains_read_or_not(
             refused = http.post("/v1/audio/speech", json=body)
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "draining"
             heard += pieces
-    assert b"".join(heard) == pcm(live.alone("speech", text=TEXT, voice="slt", seed=3).audio)
+    assert b"".join(heard) == as_pcm(live.alone("speech", text=TEXT, voice="slt", seed=3).audio)
     assert process.wait(LONG) == 0
 
 

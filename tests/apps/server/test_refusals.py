@@ -49,7 +49,7 @@ def shown(url: str) -> dict[str, Any]:
 
 WHOLE = data_url(Image.effect_noise((40, 30), 80))
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    (IMAGES, {"prompt": ""}, "prompt"), (IMAGES, {"prompt": 5}, "prompt"), (IMAGES, {"prompt": "xyzzy"}, "no word"),
+    (IMAGES, {"prompt": ""}, "prompt"), (IMAGES, {"prompt": 5}, "prompt"), (IMAGES, {"prompt": "xyzzy"}, "nothing"),
     (IMAGES, {"prompt": "cat " * 999}, "prompt"), (IMAGES, {"n": 0}, "n:"), (IMAGES, {"n": 10**30}, "n:"),
     (IMAGES, {"n": 2.5}, "n:"), (IMAGES, {"n": True}, "n:"), (IMAGES, {"n": "2"}, "n:"),
     (IMAGES, {"size": "1000x1000"}, "128x128"), (IMAGES, {"size": "../../etc"}, "size"),

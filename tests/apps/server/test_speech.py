@@ -11,11 +11,10 @@ import openai
 import pytest
 
 from polydraft.apps.server.api import sound as sounds
-from polydraft.modalities.speech.resampling import resampled
 from polydraft.modalities.speech.result import pcm
 
 from .live import Live
-from .reading import SENTENCES, events, samples
+from .reading import SENTENCES, as_pcm, events, samples
 
 
 def asked(kind: str, **options: object) -> dict:
@@ -30,7 +29,7 @@ def test_speech_is_that_of_its_seed_to_the_sample(live: Live, client: openai.Ope
     alone = live.alone("speech", text=SENTENCES, voice="rms", seed=4)
     if kind == "pcm":
         assert answer.response.headers["content-type"] == "audio/pcm;rate=24000;channels=1"
-        assert answer.content == pcm(resampled(alone.audio, 16_000, 24_000))
+        assert answer.content == as_pcm(alone.audio)
         return
     sound, rate = samples(answer.content)
     near = np.frombuffer(pcm(alone.audio), "<i2").astype(int) - sound
@@ -56,7 +55,7 @@ def test_sound_is_sent_while_it_is_made(live: Live, client: openai.OpenAI) -> No
         assert len(first) > 0 and live.ask(lambda: [ticket.state for ticket in live.engine.tickets]) == ["running"]
         rest = b"".join(pieces)
     alone = live.alone("speech", text=SENTENCES, voice="rms", seed=4).audio
-    assert first + rest == pcm(resampled(alone, 16_000, 24_000))
+    assert first + rest == as_pcm(alone)
 
 
 def test_events_bear_the_same_sound_and_end_with_its_drafting(live: Live, client: openai.OpenAI) -> None:
@@ -65,7 +64,7 @@ def test_events_bear_the_same_sound_and_end_with_its_drafting(live: Live, client
     *deltas, done = told
     assert {delta["type"] for delta in deltas} == {"speech.audio.delta"} and len(deltas) > 1
     sound = b"".join(base64.b64decode(delta["audio"]) for delta in deltas)
-    assert sound == pcm(resampled(live.alone("speech", text=SENTENCES, voice="rms", seed=4).audio, 16_000, 24_000))
+    assert sound == as_pcm(live.alone("speech", text=SENTENCES, voice="rms", seed=4).audio)
     assert done["type"] == "speech.audio.done" and done["finish_reason"] == "eos" and done["sample_rate"] == 24000
     drafting = done["metrics"]["speculative_decoding"]
     assert done["usage"]["output_tokens"] == drafting["tokens"] > drafting["target_passes"]

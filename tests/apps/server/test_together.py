@@ -19,11 +19,10 @@ from polydraft.apps.server.engine.worker import KEPT
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed
 from polydraft.core.target import CausalTarget
 from polydraft.modalities import run as runs
-from polydraft.modalities.speech.result import pcm
 
 from ...embedded import picture_tokens
 from .live import LONG, Live
-from .reading import NAVY, PROMPT, QUESTION, SENTENCES, asked, picture
+from .reading import NAVY, PROMPT, QUESTION, SENTENCES, as_pcm, asked, picture
 
 
 def wait(holds: Callable[[], bool]) -> None:
@@ -70,7 +69,7 @@ def test_six_different_requests_at_once_answer_as_alone(live: Live, client: open
         if function is draw:
             alone: Any = live.alone("image", prompt=PROMPT, seed=seed, **options).image.tobytes()
         elif function is speak:
-            alone = pcm(live.alone("speech", text=SENTENCES, voice="slt", seed=seed, **options).audio)
+            alone = as_pcm(live.alone("speech", text=SENTENCES, voice="slt", seed=seed, **options).audio)
         else:
             alone = live.alone("vlm", image=NAVY, question=QUESTION, seed=seed, **{"temperature": 1.0} | options).text
         assert answer == alone, (function.__name__, seed)
@@ -153,7 +152,7 @@ def test_a_pass_that_raises_fails_its_requests_alone(
             with pytest.raises(openai.InternalServerError, match="computation failed") as caught:
                 each.result(LONG)
             assert "planted" not in str(caught.value)
-        assert speech.result(LONG) == pcm(live.alone("speech", text=SENTENCES, voice="slt", seed=3).audio)
+        assert speech.result(LONG) == as_pcm(live.alone("speech", text=SENTENCES, voice="slt", seed=3).audio)
     assert planted and draw(client, 5) == live.alone("image", prompt=PROMPT, seed=5).image.tobytes()
 
 
