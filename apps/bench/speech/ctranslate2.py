@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
+from polydraft.core.system_errors import system_error
 
 VERSION = 6
 DTYPES = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2"}
@@ -67,7 +68,9 @@ def read_variables(path: Path) -> Variables:
             raise WeightsError(f"{path} is of version {version} of CTranslate2's format; only {VERSION} can be read.")
         return {reader.text(): reader.array() for _ in range(reader.number("<I"))}
     except (OSError, struct.error, ValueError, KeyError) as error:
-        raise WeightsError(f"{path} cannot be read as CTranslate2's weights; install its package again.") from error
+        raise system_error(error, f"{path} cannot be read") or WeightsError(
+            f"{path} cannot be read as CTranslate2's weights; install its package again."
+        ) from error
 
 
 def whisper_config(stored: Variables, end: int) -> Any:

@@ -24,6 +24,7 @@ from polydraft.apps.bench.speech import ctranslate2
 from polydraft.apps.bench.speech.word_errors import plain_words, words_of
 from polydraft.core.errors import PromptError
 from polydraft.core.extras import optional
+from polydraft.core.folders.door import read_tokenizer
 from polydraft.core.model.cache import over
 
 SAMPLE_RATE = 16_000  # Hz
@@ -100,9 +101,7 @@ class Whisper:
 
     @cached_property
     def tokenizer(self) -> Any:
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        return read_tokenizer(self.folder / "tokenizer.json")
 
     @property
     def end(self) -> int:

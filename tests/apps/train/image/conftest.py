@@ -32,7 +32,8 @@ def flat_elder(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Path:
     )
     text.save(str(elder / "target" / "tokenizer.json"))
     shutil.copytree(folder, elder / "tokenizer")
-    (elder / "polydraft.json").write_text(json.dumps({"format": 1, "modality": "image"}))
+    manifest = {"modality": "image", "drafters": {}, "defaults": {"method": "jacobi"}}
+    (elder / "polydraft.json").write_text(json.dumps(manifest))
     return elder
 
 

@@ -189,7 +189,7 @@ def test_codes_that_look_alike_learn_alike() -> None:
 
 def test_a_model_of_settings_is_no_elder(flat_elder: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer").mkdir()
-    manifest = {"format": 1, "modality": "image", "world": "settings"}
+    manifest = {"modality": "image", "world": "settings", "drafters": {}, "defaults": {"method": "jacobi"}}
     (tmp_path / "polydraft.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidArgument, match="give a model of the flat world"):
         check(tmp_path)  # its target's folder does not say

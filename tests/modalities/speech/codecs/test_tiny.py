@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polydraft.apps.train.checkpoint import save
+from polydraft.core.errors import WeightsError
 from polydraft.modalities.speech.codecs import vocoder
 from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecConfig, CodecStream, DecoderStream, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import Frames
@@ -101,5 +102,5 @@ def test_a_steady_voice_has_its_pitch_and_power():
 def test_weights_that_do_not_fit_are_refused(codec: SpeechCodec, tmp_path: Path):
     save(codec, tmp_path)
     (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text().replace('"width": 32', '"width": 48'))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(WeightsError, match="controls.weight, which has the shape"):
         SpeechCodec.from_folder(tmp_path)
