@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,28 @@ def read_model(what: str, kind: Any, folder: Path, **options: Any) -> Any:
     check_layers(folder)
     if not read_json(folder / CONFIG).get("quantization_config"):  # whose numbers are packed
         check_memory(lambda: described(kind, folder), folder)
+    return read_pretrained(what, kind, folder, use_safetensors=True, **options)
+
+
+def read_pipeline(what: str, kind: Any, folder: Path, **options: Any) -> Any:
+    """Return what `kind.from_pretrained` makes of a folder of parts, once none asks for more than its files hold.
+
+    Args:
+        what (str): what it is, for errors.
+        kind (Any): a pipeline's class of diffusers.
+        folder (Path): holds model_index.json, and a folder of each part.
+        options (Any): as `from_pretrained` takes them.
+
+    Raises:
+        PolydraftError: the folder cannot be read as such a pipeline.
+    """
+    import diffusers
+
+    for part in sorted(config.parent for config in folder.glob(f"*/{CONFIG}")):
+        check_layers(part)
+        model = getattr(diffusers, str(read_json(part / CONFIG).get("_class_name")), None)
+        if hasattr(model, "load_config"):
+            check_memory(partial(described, model, part), part)
     return read_pretrained(what, kind, folder, use_safetensors=True, **options)
 
 

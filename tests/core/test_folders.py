@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from polydraft.core.errors import MissingPackage, OutOfMemory, WeightsError
-from polydraft.core.folders.door import read_model, read_tokenizer, reading
+from polydraft.core.folders.door import read_model, read_pipeline, read_tokenizer, reading
 from polydraft.core.folders.fields import Range, check_fields, settings_of
 from polydraft.core.folders.json_files import read_json, read_settings
 from polydraft.core.folders.sizes import check_layers, check_memory, check_tensors
@@ -175,6 +175,13 @@ def test_check_layers_more_than_tensors_is_refused(tmp_path: Path) -> None:
     folder = stored(tmp_path, {"text_config": {"num_hidden_layers": 10**12}}, weight=torch.zeros(2))
     assert "num_hidden_layers=1000000000000" in sentence(lambda: check_layers(folder))
     check_layers(stored(tmp_path, {"n_layer": 12, "vocab_size": 10**9}, weight=torch.zeros(2)))
+
+
+def test_read_pipeline_part_of_too_many_layers_is_refused(tmp_path: Path) -> None:
+    part = tmp_path / "transformer"
+    part.mkdir()
+    stored(part, {"num_layers": 10**9}, weight=torch.zeros(2))
+    assert "num_layers=1000000000" in sentence(lambda: read_pipeline("pipeline", None, tmp_path))
 
 
 def test_check_memory_model_larger_than_files_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument, WeightsError
-from polydraft.core.folders.door import read_pretrained
+from polydraft.core.folders.door import read_pipeline
 from polydraft.modalities.hub import refuse_pickles
 from polydraft.modalities.image.families.text import Words
 from polydraft.modalities.image.family import Branches, Parts, PictureFamily
@@ -77,10 +77,9 @@ class GlmImage(PictureFamily):
             refuse_pickles(part)
 
         def read() -> Any:
-            made: Any = read_pretrained(
+            made: Any = read_pipeline(
                 "diffusion transformer", GlmImagePipeline, parts.card.path, processor=None,
-                vision_language_encoder=None, dtype=dtype, use_safetensors=True,
-                low_cpu_mem_usage=is_accelerate_available(),
+                vision_language_encoder=None, dtype=dtype, low_cpu_mem_usage=is_accelerate_available(),
             )  # fmt: skip
             made.set_progress_bar_config(disable=True)
             return made.to(parts.device)
