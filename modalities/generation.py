@@ -92,7 +92,7 @@ def unheeded(own: Any, heeded: Collection[str] = ()) -> list[str]:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long an answer may be where nobody says, as `generate` reads it: the first that is there counts."""
+    """Bound answers where nobody says, as `generate` does: the first length that is there counts."""
 
     max_new_tokens: int | None = None
     max_length: int | None = None  # with the prompt

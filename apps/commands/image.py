@@ -159,7 +159,7 @@ def opened(prime: Path | None) -> Any:
 
 @dataclass(frozen=True)
 class Files:
-    """Where pictures go: into one sheet, or into a file each."""
+    """Write pictures into one sheet, or into a file each."""
 
     output: Path
     sheet: Path | None  # a sheet; None is no sheet

@@ -21,7 +21,6 @@ from transformers import AutoConfig
 from polydraft.core.errors import MissingPackage, PolydraftError, WeightsError
 from polydraft.core.extras import EXTRAS
 from polydraft.core.folders.faults import (
-    CONFIG,
     SETTINGS,
     SHARD_INDEX,
     TOKENIZER,
@@ -30,7 +29,7 @@ from polydraft.core.folders.faults import (
     index_fault,
 )
 from polydraft.core.folders.json_files import is_present, read_json, read_settings
-from polydraft.core.folders.sizes import check_layers, check_memory
+from polydraft.core.folders.sizes import CONFIG, check_layers, check_memory
 from polydraft.core.folders.weight_files import check_weights
 
 VOCABULARIES = (TOKENIZER, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")

@@ -6,17 +6,19 @@ A library's exception rarely tells which; once one was raised, the files themsel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassError
 
 from polydraft.core.errors import PolydraftError, WeightsError
-from polydraft.core.folders.json_files import is_present, json_fault, read_json
-from polydraft.core.folders.weight_files import weight_fault
+from polydraft.core.folders.json_files import is_present, read_json
+from polydraft.core.folders.sizes import CONFIG
+from polydraft.core.folders.weight_files import shapes
 from polydraft.core.system_errors import chain_of, system_error
 
-CONFIG, TOKENIZER, SHARD_INDEX = "config.json", "tokenizer.json", ".safetensors.index.json"
+TOKENIZER, SHARD_INDEX = "tokenizer.json", ".safetensors.index.json"
 SETTINGS = (  # files of settings that libraries read beside the weights
     "polydraft.json", "model_index.json", CONFIG, "generation_config.json", "processor_config.json",
     "preprocessor_config.json", TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -40,11 +42,20 @@ def file_fault(folder: Path) -> PolydraftError | None:
     if folder.is_file():
         folder = folder.parent
     for file in settings_files(folder):
-        if fault := json_fault(file) or (index_fault(file) if file.name.endswith(SHARD_INDEX) else None):
+        if fault := fault_of(read_json, file) or (index_fault(file) if file.name.endswith(SHARD_INDEX) else None):
             return fault
     for file in [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*/*.safetensors"))]:
-        if fault := weight_fault(file):
+        if fault := fault_of(shapes, file):
             return fault
+    return None
+
+
+def fault_of(read: Callable[[Path], Any], file: Path) -> PolydraftError | None:
+    """Return why `read` refuses a file as a file, None if it does not."""
+    try:
+        read(file)
+    except PolydraftError as error:
+        return error
     return None
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from polydraft.core.errors import PolydraftError, WeightsError
+from polydraft.core.errors import WeightsError
 from polydraft.core.system_errors import system_error
 
 LARGEST = 1 << 29  # bytes; tokenizers take some ten million
@@ -88,12 +88,3 @@ def _content(file: Path) -> bytes:
 def is_present(file: Path) -> bool:
     """Return whether there is anything of this name, a link that leads nowhere and a folder included."""
     return file.is_symlink() or file.exists()
-
-
-def json_fault(file: Path) -> PolydraftError | None:
-    """Return what is wrong with a JSON file of settings as a file, None if it can be read or is not there."""
-    try:
-        read_json(file)
-    except PolydraftError as error:
-        return error
-    return None

@@ -72,14 +72,6 @@ def check_weight_file(file: Path) -> None:
         raise WeightsError(f"{file} is no file; put the file of weights itself there.")
 
 
-def weight_fault(file: Path) -> PolydraftError | None:
-    """Return what is wrong with a file of weights as a file, None if it can be opened."""
-    try:
-        shapes(file)
-    except PolydraftError as error:
-        return error
-    return None
-
 
 @contextmanager
 def _told(file: Path) -> Iterator[None]:

@@ -52,7 +52,7 @@ class PicturePipeline(Pipeline):
 
     @abstractmethod
     def caption(self, text: str) -> tuple[str, list[str]]:
-        """What the model reads of a prompt, and what of it is not drawn; raises PromptError."""
+        """Return what the model reads of a prompt, and what of it is not drawn; raises PromptError."""
 
     @abstractmethod
     def branches(self, caption: str) -> tuple[tuple[int, ...], ...]:
@@ -141,7 +141,7 @@ class PicturePipeline(Pipeline):
         return self
 
     def begun(self, prime: Image.Image | None) -> Self:
-        """The same model, going on from an RGB picture, or shown one with the prompt; None is neither."""
+        """Return the model going on from an RGB picture, or shown one with the prompt; None is neither."""
         if prime is not None:
             raise anew(self.card.name)
         return self

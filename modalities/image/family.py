@@ -167,7 +167,7 @@ class PictureFamily(ABC):
     # prompts
 
     def caption(self, text: str) -> tuple[str, list[str]]:
-        """What the model reads of a prompt, and what of it is not drawn; raises PromptError."""
+        """Return what the model reads of a prompt, and what of it is not drawn; raises PromptError."""
         return text, [] if self.text is None else self.text.split(text)[1]
 
     @abstractmethod

@@ -19,10 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polydraft.core.folders.fields import settings_of
-from polydraft.core.folders.json_files import read_settings
-from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
-from polydraft.core.folders.weight_files import read_tensors
+from polydraft.core.folders.networks import read_network
 
 BEGIN = 0.1  # deviation of the weights noise begins with; at zero they have no gradient on average, and learn nothing
 
@@ -126,14 +123,8 @@ class VQTokenizer(nn.Module):
 
     @staticmethod
     def from_folder(folder: Path) -> VQTokenizer:
-        """The tokenizer saved in `folder` (config.json, model.safetensors)."""
-        check_layers(folder)
-        config = settings_of(VQConfig, read_settings(folder / CONFIG), folder / CONFIG)
-        weights = read_tensors(folder / WEIGHTS)
-        check_tensors(lambda: VQTokenizer(config), weights, folder / WEIGHTS)
-        tokenizer = VQTokenizer(config)
-        tokenizer.load_state_dict(weights)
-        return tokenizer
+        """Return the tokenizer saved in `folder` (config.json, model.safetensors)."""
+        return read_network(VQConfig, VQTokenizer, folder)
 
     @property
     def last(self) -> Tensor:

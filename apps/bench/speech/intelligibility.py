@@ -45,8 +45,8 @@ class Ears(Protocol):
 
 
 class Judgement(NamedTuple):
-    """Of one sentence: word errors by recogniser, log-mel distance, whether the voice is the one asked for (both None
-    without a reference), and what else was asked about it."""
+    """Judge one sentence: word errors by recogniser, log-mel distance, whether the voice is the one asked for (both
+    None without a reference), and what else was asked about it."""
 
     errors: dict[str, int]
     distance: float | None

@@ -8,7 +8,6 @@ It decodes greedily, in windows of 30 s, with transformers' implementation of th
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -21,13 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.apps.bench.speech import ctranslate2
-from polydraft.apps.bench.speech.word_errors import plain_words, words_of
+from polydraft.apps.bench.speech.word_errors import SAMPLE_RATE, at_recogniser_rate, plain_words, words_of
 from polydraft.core.errors import PromptError
 from polydraft.core.extras import optional
 from polydraft.core.folders.door import read_tokenizer
+from polydraft.core.folders.json_files import read_settings
 from polydraft.core.model.cache import over
 
-SAMPLE_RATE = 16_000  # Hz
 WINDOW = 30.0  # seconds that the encoder reads at a time
 OVERHANG = 5.0  # seconds at the end of a window in which a longer sound may be cut
 FRAME = 0.02  # seconds over which the level is taken to find a quiet place
@@ -58,11 +57,7 @@ class Whisper:
             audio (Sound): [S] samples in -1..1.
             sample_rate (int): of `audio`, in Hz.
         """
-        if sample_rate != SAMPLE_RATE:
-            import soxr
-
-            audio = soxr.resample(audio, sample_rate, SAMPLE_RATE)
-        return " ".join(self._decode(window) for window in windows(audio))
+        return " ".join(self._decode(window) for window in windows(at_recogniser_rate(audio, sample_rate)))
 
     @torch.inference_mode()
     def _decode(self, audio: Sound) -> str:
@@ -126,7 +121,7 @@ class Whisper:
     def _suppressing(self, field: str) -> Tensor:
         """Return `[V]` with -inf at the ids that `field` of the configuration lists."""
         vocab = self.model.config.vocab_size
-        listed = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))[field]
+        listed = read_settings(self.folder / "config.json")[field]
         ids = [token for token in listed if token < vocab]
         return torch.zeros(vocab).index_fill(0, torch.tensor(ids), float("-inf"))
 

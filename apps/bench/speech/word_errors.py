@@ -17,7 +17,7 @@ from polydraft.core.errors import PolydraftError
 from polydraft.modalities.speech.result import pcm
 from polydraft.modalities.speech.text.reading import read
 
-SAMPLE_RATE = 16_000  # of the recogniser
+SAMPLE_RATE = 16_000  # Hz, of the recognisers
 SAID_ALIKE = {"dr": "doctor", "mr": "mister", "mrs": "missus", "ms": "miss", "okay": "ok"}  # as the recogniser writes
 
 
@@ -38,15 +38,21 @@ class Listener:
 
     def hear(self, audio: NDArray[np.float32], sample_rate: int = SAMPLE_RATE) -> list[str]:
         """Words understood."""
-        if sample_rate != SAMPLE_RATE:
-            import soxr
-
-            audio = soxr.resample(audio, sample_rate, SAMPLE_RATE)
         self.decoder.start_utt()
-        self.decoder.process_raw(pcm(audio), full_utt=True)
+        self.decoder.process_raw(pcm(at_recogniser_rate(audio, sample_rate)), full_utt=True)
         self.decoder.end_utt()
         found = self.decoder.hyp()
         return plain_words(found.hypstr if found else "")
+
+
+def at_recogniser_rate(audio: NDArray[np.float32], sample_rate: int) -> NDArray[np.float32]:
+    """Return sound `[S]` at the rate that recognisers listen at."""
+    if sample_rate == SAMPLE_RATE:
+        return audio
+    import soxr
+
+    resampled: NDArray[np.float32] = soxr.resample(audio, sample_rate, SAMPLE_RATE)
+    return resampled
 
 
 def plain_words(text: str) -> list[str]:

@@ -24,7 +24,7 @@ OF_CLASSES = ("llamagen_c2i", "mar")  # families whose prompts are classes of Im
 
 @dataclass(frozen=True)
 class Inputs:
-    """What an example is about; an empty field has a stand-in.
+    """Hold the inputs that an example command names; an empty field has a stand-in.
 
     reference_text: what is said in the recording `reference`.
     """

@@ -29,10 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.folders.fields import settings_of
-from polydraft.core.folders.json_files import read_settings
-from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
-from polydraft.core.folders.weight_files import read_tensors
+from polydraft.core.folders.networks import read_network
 from polydraft.core.latent.law import FixedNoise
 
 WAVES = 8  # frequencies of log sigma that the network sees
@@ -134,14 +131,8 @@ class LatentHead(FixedNoise, nn.Module):
 
     @classmethod
     def from_folder(cls, folder: Path) -> Self:
-        """The head saved in `folder` (config.json, model.safetensors), in fp32."""
-        check_layers(folder)
-        config = settings_of(HeadConfig, read_settings(folder / CONFIG), folder / CONFIG)
-        weights = read_tensors(folder / WEIGHTS)
-        check_tensors(lambda: cls(config), weights, folder / WEIGHTS)
-        head = cls(config)
-        head.load_state_dict(weights)
-        return head
+        """Return the head saved in `folder` (config.json, model.safetensors), in fp32."""
+        return read_network(HeadConfig, cls, folder)
 
     def use(self, config: HeadConfig) -> None:
         self.config = config

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 from polydraft.core.errors import WeightsError
 from polydraft.core.extras import optional
 from polydraft.core.folders.json_files import read_settings
-from polydraft.core.folders.sizes import check_layers, check_tensors
+from polydraft.core.folders.networks import load_network
+from polydraft.core.folders.sizes import CONFIG, check_layers
 from polydraft.core.folders.weight_files import read_tensors
 from polydraft.core.law.noise import uniform
 from polydraft.modalities.checkpoints import tensors, write
@@ -96,21 +98,18 @@ def read(folder: Path) -> Any:
             f"the codec in {folder} is a pickle, which is never opened; run `polydraft convert snac "
             f"{quote(str(folder / PICKLE))} --out FOLDER`, and give codec=FOLDER (--codec FOLDER)."
         )
-    return filled(folder, read_tensors(folder / FILE))
+    return build_network(folder, read_tensors(folder / FILE))
 
 
-def filled(folder: Path, weights: dict[str, Tensor]) -> Any:
+def build_network(folder: Path, weights: dict[str, Tensor]) -> Any:
     """Return the network that config.json in `folder` describes, with these weights."""
     with optional("this model's codec"):
         from snac import SNAC
     check_layers(folder)
-    config = read_settings(folder / "config.json")
+    config = read_settings(folder / CONFIG)
     if config.get("attn_window_size") is not None:
         raise WeightsError(f"the codec in {folder} is another SNAC; take the one of 24 kHz.")
-    check_tensors(lambda: SNAC(**config), weights, folder / FILE)
-    model = SNAC(**config)
-    model.load_state_dict(weights)
-    return model.eval()
+    return load_network(partial(SNAC, **config), weights, folder / FILE).eval()
 
 
 def convert(checkpoint: Path, out: Path) -> Any:
@@ -121,7 +120,7 @@ def convert(checkpoint: Path, out: Path) -> Any:
         OutputUnwritable: `out` cannot be made.
     """
     weights = tensors(checkpoint, "state_dict", SOURCE, bare=True)
-    made = read_weights("codec", checkpoint.parent, lambda: filled(checkpoint.parent, weights))
+    made = read_weights("codec", checkpoint.parent, lambda: build_network(checkpoint.parent, weights))
 
     def fill(folder: Path) -> None:
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / FILE)

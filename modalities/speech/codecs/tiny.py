@@ -24,10 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.audio_utils import mel_filter_bank
 
-from polydraft.core.folders.fields import settings_of
-from polydraft.core.folders.json_files import read_settings
-from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
-from polydraft.core.folders.weight_files import read_tensors
+from polydraft.core.folders.networks import read_network
 from polydraft.modalities.speech.codecs import vocoder
 from polydraft.modalities.speech.codecs.vocoder import BANDS, NOISE_BANDS, SAMPLE_RATE, Frames
 
@@ -106,14 +103,12 @@ class SpeechCodec(nn.Module):
 
     @staticmethod
     def from_folder(folder: Path) -> SpeechCodec:
-        """The codec saved in `folder` (config.json, model.safetensors)."""
-        check_layers(folder)
-        config = settings_of(CodecConfig, read_settings(folder / CONFIG), folder / CONFIG)
-        config = replace(config, levels=tuple(config.levels), ahead=tuple(config.ahead))  # JSON has lists
-        weights = read_tensors(folder / WEIGHTS)
-        check_tensors(lambda: SpeechCodec(config), weights, folder / WEIGHTS)
-        codec = SpeechCodec(config)
-        codec.load_state_dict(weights)
+        """Return the codec saved in `folder` (config.json, model.safetensors)."""
+
+        def make(config: CodecConfig) -> SpeechCodec:  # JSON has lists where tuples are meant
+            return SpeechCodec(replace(config, levels=tuple(config.levels), ahead=tuple(config.ahead)))
+
+        codec = read_network(CodecConfig, make, folder)
         # up to the pitch in fp64, since a pulse's phase adds up all of it: rounding would part chunks from the whole
         codec.double().encoder.float()
         return codec.eval()
