@@ -77,7 +77,7 @@ def test_sdist_carries_license_and_tests(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "NOTICE", "README.md", "pyproject.toml", "tests/test_packaging.py"} <= names
-    assert not any(name.startswith(("runs/", ".typepath/", "dist/")) for name in names)
+    assert not any(name.startswith(("runs/", "dist/")) for name in names)
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -112,6 +112,17 @@ def test_installed_wheel_runs_from_anywhere(wheel: Path, tmp_path: Path) -> None
     glyphs = "from importlib.resources import files; print((files('polydraft.assets') / 'world').is_dir())"
     assert python("-c", glyphs, cwd=empty, path=site).strip() == "True"
     assert "image" in python("-m", "polydraft", "--help", cwd=empty, path=site)
+
+
+def test_checkout_imports_where_links_are_text_files(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "polydraft"
+    package.mkdir(parents=True)
+    shutil.copy(ROOT / "src/polydraft/__init__.py", package)
+    for folder in FOLDERS:
+        (package / folder).write_text(f"../../{folder}")
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    where = python("-c", "import polydraft.core; print(polydraft.core.__file__)", cwd=tmp_path, path=tmp_path / "src")
+    assert where.strip() == str(tmp_path / "core" / "__init__.py")
 
 
 OFFLINE = """

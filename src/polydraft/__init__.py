@@ -61,7 +61,8 @@ __all__ = [
     "read_recipe",
 ]
 
-# In a source checkout core/, modalities/, apps/ and assets/ lie at the root; in a wheel they lie beside this file.
+# core/, modalities/, apps/ and assets/ are links here. Where git wrote them as plain text files (Windows without
+# symbolic links), the folders at the root of the checkout are imported instead.
 _here = Path(__file__).resolve().parent
 if not (_here / "core").is_dir():
     __path__.append(str(_here.parents[1]))
