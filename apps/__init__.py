@@ -1,1 +1,1 @@
-"""How people reach the library: command line, training, benchmarks, server and user interface."""
+"""Applications: command line, training, benchmarks, server and user interface."""

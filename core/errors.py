@@ -1,7 +1,7 @@
-"""The errors polydraft raises on purpose.
+"""Exceptions that polydraft raises on purpose.
 
-Each also derives from the builtin a caller would expect, so `except ValueError` works as well as
-`except PolydraftError`. A message is one sentence that says what was wrong, what is allowed and what to do:
+Each also derives from the builtin that a caller would expect, so `except ValueError` works as well as
+`except PolydraftError`. A message is one sentence that says what is wrong, what is allowed and what to do:
 
     raise UnknownModel("model 'tiny-imge' is unknown; known models are tiny-image and tiny-latent; pass one of them")
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 class PolydraftError(Exception):
-    """Base of every error polydraft raises on purpose; `str(error)` is the message, fit to show to a user."""
+    """Base class of all exceptions that polydraft raises on purpose; `str(error)` is fit to show to a user."""
 
     # Exactly one argument: OSError would turn two into "[Errno …] …".
     def __init__(self, message: str) -> None:
@@ -18,52 +18,52 @@ class PolydraftError(Exception):
 
 
 class InvalidArgument(PolydraftError, ValueError):
-    """An argument is outside its range, or contradicts another argument."""
+    """Argument outside its range, or in contradiction to another argument."""
 
 
 class UnknownModel(PolydraftError, LookupError):
-    """No embedded model, folder or hub repository answers to this name."""
+    """Name of no built-in model, folder or hub repository."""
 
 
 class UnknownMethod(PolydraftError, ValueError):
-    """No decoding method has this name, or the method has no such parameter or part."""
+    """Name of no decoding method, or of no parameter or part of one."""
 
 
 class UnsupportedMethod(PolydraftError, ValueError):
-    """The method exists but not here: the model has no drafter for it, or its parts do not go together."""
+    """Decoding method that this model cannot run: it has no drafter for it, or its parts are incompatible."""
 
 
 class UnsupportedModel(PolydraftError, ValueError):
-    """The model computes something that polydraft does not, so its tokens would be wrong."""
+    """Model with an operation that polydraft does not implement, so that its tokens would be wrong."""
 
 
 class WeightsError(PolydraftError, OSError):
-    """A weight file is missing, truncated or holds tensors of the wrong shape."""
+    """Weight or settings file that is missing, damaged, or belongs to another model."""
 
 
 class DeviceUnavailable(PolydraftError, RuntimeError):
-    """The device or dtype asked for cannot be used on this machine."""
+    """Requested device or dtype that this machine does not support."""
 
 
 class MissingPackage(PolydraftError, ImportError):
-    """An optional package that this needs is not installed; the message says which extra brings it."""
+    """Optional package that is needed but not installed; the message names the extra that provides it."""
 
 
 class OutputUnwritable(PolydraftError, OSError):
-    """The result cannot be written where it was asked for."""
+    """Output path that cannot be written to."""
 
 
 class PromptError(PolydraftError, ValueError):
-    """The prompt cannot be used: empty, too long, or with nothing in it the model knows."""
+    """Prompt that is empty, too long, or without anything the model knows."""
 
 
 class DataUnavailable(PolydraftError, OSError):
-    """Data to measure on is neither here nor to be fetched, or cannot be read."""
+    """Evaluation data that is neither on this machine nor can be downloaded, or cannot be read."""
 
 
 class OutOfMemory(PolydraftError, MemoryError):
-    """The machine, or its accelerator, has too little free memory for what was asked."""
+    """Too little free memory, of the machine or its accelerator."""
 
 
 class SystemRefusal(PolydraftError, OSError):
-    """The system refused a file or a folder: the disk is full, too many files are open, permission is missing."""
+    """Operating system's refusal of a file or folder: disk full, too many open files, no permission."""

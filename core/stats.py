@@ -1,4 +1,4 @@
-"""What a run cost and what drafting earned: counters and phase times, read off the steps."""
+"""Decoding statistics: token counts, acceptance, and wall time per phase."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from typing import Any
 import torch
 
 
-class Stopwatch:
-    """Names the phase that each stretch of time belongs to.
+class PhaseTimer:
+    """Timer that attributes every stretch of wall time to a phase."""
 
-    waits: whether a lap ends only when an accelerator has done what it was asked for. Without it a phase is the time to
-    ask, and the pass's one read waits for the rest; the sum is right either way.
-    """
+    def __init__(self, synchronize: bool = False) -> None:
+        """Start timing.
 
-    def __init__(self, waits: bool = False) -> None:
+        Args:
+            synchronize (bool): end a phase only when the accelerator has finished its work. Without it a phase is the
+                time to launch the work, and the one read of a pass waits for the rest; the sum is right either way.
+        """
         self.seconds: Counter[str] = Counter()
-        self.waits = waits
+        self.synchronize = synchronize
         self.last = time.perf_counter()
 
     @property
-    def decoding(self) -> float:
-        """Seconds of all passes: drafting, scoring, verifying and committing."""
+    def decode_seconds(self) -> float:
+        """Return the seconds of all passes: drafting, scoring, verifying and committing."""
         return sum(self.seconds[name] for name in ("draft", "score", "verify", "rest"))
 
-    def lap(self, phase: str) -> None:
-        """Count the time since the last lap as `phase`."""
-        if torch.accelerator.is_available() and (self.waits or phase == "prefill"):
+    def end_phase(self, phase: str) -> None:
+        """Count the time since the end of the last phase as `phase`."""
+        if torch.accelerator.is_available() and (self.synchronize or phase == "prefill"):
             torch.accelerator.synchronize()
         now = time.perf_counter()
         self.seconds[phase] += now - self.last  # type: ignore[assignment]
@@ -39,23 +41,21 @@ class Stopwatch:
 
 @dataclass
 class DecodeStats:
-    """Statistics of one row, or of a whole run (`sum` over rows for counts).
+    """Decoding statistics of one row, or of several (`sum_rows`, `sum_runs`).
 
-    tokens: committed, none of them behind the end of its row, whatever ended it; target_passes: scored passes the rows
-    took part in (prefill apart); drafted and accepted: nodes; most_drafted: nodes of the largest draft.
-    accepted_at: how often depth i (from 1) was accepted. Seconds are wall time of the batch the row was in; where steps
-    are replayed (`core.replay`) all of a step counts as scoring.
+    Seconds are wall time of the batch the row was in; where steps are replayed (`core.cuda_graphs`) all of a step
+    counts as scoring.
     """
 
     method: str
     guarantee: str
-    tokens: int = 0
-    target_passes: int = 0
+    tokens: int = 0  # committed, without those after the end of the row, whatever ended it
+    target_passes: int = 0  # passes that scored drafts, without prefill
     drafter_passes: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    most_drafted: int = 0
-    accepted_at: Counter[int] = field(default_factory=Counter)
+    drafted: int = 0  # nodes
+    accepted: int = 0  # nodes
+    most_drafted: int = 0  # nodes of the largest draft
+    accepted_at: Counter[int] = field(default_factory=Counter)  # how often depth i, from 1, was accepted
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -64,40 +64,43 @@ class DecodeStats:
 
     @property
     def mean_accepted_length(self) -> float:
-        """τ: mean tokens committed per target pass, the target's own token included, prefill excluded."""
+        """Return the mean tokens committed per target pass (τ), the target's own token included, prefill excluded."""
         return self.tokens / self.target_passes if self.target_passes else 0.0
 
     @property
     def acceptance_rate(self) -> float:
+        """Return the share of drafted nodes that were accepted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def accepted_per_position(self) -> list[float]:
-        """Share of passes that accepted at least i drafted tokens, i from 1."""
-        deepest = max(self.accepted_at, default=0)
-        return [self.accepted_at[i] / self.target_passes for i in range(1, deepest + 1)]
+        """Return the share of passes that accepted at least i drafted tokens, i from 1."""
+        max_depth = max(self.accepted_at, default=0)
+        return [self.accepted_at[i] / self.target_passes for i in range(1, max_depth + 1)]
 
     @property
     def passes_by_accepted(self) -> list[int]:
-        """Passes that accepted exactly i drafted tokens, i from 0 to the size of the largest draft."""
-        reached = [self.target_passes, *(self.accepted_at[i] for i in range(1, self.most_drafted + 2))]
-        return [least - more for least, more in pairwise(reached)]
+        """Return the passes that accepted exactly i drafted tokens, i from 0 to the size of the largest draft."""
+        at_least = [self.target_passes, *(self.accepted_at[i] for i in range(1, self.most_drafted + 2))]
+        return [passes - more for passes, more in pairwise(at_least)]
 
     @property
     def tokens_per_second(self) -> float:
+        """Return the committed tokens per second of decoding."""
         return self.tokens / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
     def rest_seconds(self) -> float:
-        """Committing, bookkeeping and events."""
+        """Return the seconds of committing, bookkeeping and events."""
         return self.decode_seconds - self.draft_seconds - self.score_seconds - self.verify_seconds
 
     @property
     def exact(self) -> bool:
+        """Return True if the output has the target's distribution."""
         return self.guarantee != "lossy"
 
-    def count(self, drafted: int, accepted: int, tokens: int, drafter_passes: int) -> None:
-        """One target pass of one row."""
+    def record_pass(self, drafted: int, accepted: int, tokens: int, drafter_passes: int) -> None:
+        """Count one target pass of one row."""
         self.target_passes += 1
         self.drafter_passes += drafter_passes
         self.drafted += drafted
@@ -107,7 +110,7 @@ class DecodeStats:
         if accepted:
             self.accepted_at.update(range(1, accepted + 1))
 
-    def uncount(self, accepted: int, tokens: int, kept: int) -> None:
+    def truncate_last_pass(self, accepted: int, tokens: int, kept: int) -> None:
         """Keep only the first `kept` of the `tokens` that the last pass of one row was counted with.
 
         The pass itself and what it drafted stay counted: both were needed for the tokens that are kept.
@@ -117,16 +120,16 @@ class DecodeStats:
         self.accepted -= accepted - kept_drafts
         self.accepted_at -= Counter(range(kept_drafts + 1, accepted + 1))
 
-    def time(self, watch: Stopwatch) -> None:
-        """Take phase times over from the batch's watch; "rest" is committing, bookkeeping and events."""
-        phases = watch.seconds
+    def set_times(self, timer: PhaseTimer) -> None:
+        """Copy phase times from the batch's timer."""
+        phases = timer.seconds
         self.prefill_seconds, self.draft_seconds = phases["prefill"], phases["draft"]
         self.score_seconds, self.verify_seconds = phases["score"], phases["verify"]
-        self.decode_seconds = watch.decoding
+        self.decode_seconds = timer.decode_seconds
 
     @classmethod
-    def total(cls, rows: list[DecodeStats]) -> DecodeStats:
-        """Counts summed over rows of one batch; times, which the rows shared, taken once."""
+    def sum_rows(cls, rows: list[DecodeStats]) -> DecodeStats:
+        """Return the sum of counts over rows of one batch; times, which the rows share, are those of the first."""
         total = replace(rows[0], accepted_at=Counter())
         for name in ("tokens", "target_passes", "drafter_passes", "drafted", "accepted"):
             setattr(total, name, sum(getattr(row, name) for row in rows))
@@ -136,15 +139,16 @@ class DecodeStats:
         return total
 
     @classmethod
-    def in_sequence(cls, runs: list[DecodeStats]) -> DecodeStats:
-        """Counts and times of runs one after another."""
-        total = cls.total(runs)
+    def sum_runs(cls, runs: list[DecodeStats]) -> DecodeStats:
+        """Return the sum of counts and times of runs one after another."""
+        total = cls.sum_rows(runs)
         for name in ("prefill_seconds", "draft_seconds", "score_seconds", "verify_seconds", "decode_seconds"):
             setattr(total, name, sum(getattr(run, name) for run in runs))
         return total
 
     def to_dict(self) -> dict[str, Any]:
-        named = ("method", "guarantee", "exact", "tokens", "target_passes", "drafter_passes", "mean_accepted_length",
+        """Return the statistics that are reported as JSON."""
+        names = ("method", "guarantee", "exact", "tokens", "target_passes", "drafter_passes", "mean_accepted_length",
                  "acceptance_rate", "accepted_per_position", "prefill_seconds", "draft_seconds", "score_seconds",
                  "verify_seconds", "decode_seconds", "tokens_per_second")  # fmt: skip
-        return {name: getattr(self, name) for name in named}
+        return {name: getattr(self, name) for name in names}

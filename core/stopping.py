@@ -1,11 +1,12 @@
-"""End requests inside of what a pass committed to them, as plain decoding would have ended there.
+"""Stop requests at a token within a step, as plain decoding would have stopped there.
 
-    made = step(method, batch)
-    made = stop(batch, made, {request: Stop("stop", length)})
+    result = decode_step(method, batch)
+    result = stop_requests(batch, result, {request: StopPoint("stop", length)})
 
-The loop knows ends that are ids. Where a token ends a request for what it means (a string in its text, a loop in its
-sound), whoever reads the tokens finds out after the pass, which may have gone on behind it. What is behind never was:
-neither in ids nor in statistics, and whatever ended the row there (the budget, an end, an error) does not count.
+The decoding loop knows stops that are token ids. Where a request stops for what its tokens mean (a stop string in the
+text, a loop in the audio), whoever reads the tokens finds out after the pass, which may have committed more tokens.
+Those are removed, from ids and statistics, and a reason for which the row ended there (budget, stop token, error) is
+dropped.
 """
 
 from __future__ import annotations
@@ -13,28 +14,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from polydraft.core.decode import Batch, Step, leave
+from polydraft.core.decode import Batch, StepResult, remove_requests
 
 
 @dataclass(frozen=True)
-class Stop:
-    """Why a request ends, and with how many tokens."""
+class StopPoint:
+    """Reason for which a request stops, and its number of tokens."""
 
     reason: str
     length: int
 
 
-def stop(batch: Batch, made: Step, stops: Mapping[int, Stop]) -> Step:
-    """End requests of the step `made`, each by its stop, and return the step without what is behind."""
-    committed, accepted = list(made.committed), list(made.accepted)
-    for row, id in enumerate(made.requests):
+def stop_requests(batch: Batch, result: StepResult, stops: Mapping[int, StopPoint]) -> StepResult:
+    """Stop requests at points within the last step.
+
+    Args:
+        batch (Batch): batch of the requests.
+        result (StepResult): result of the last step.
+        stops (Mapping[int, StopPoint]): where to stop, by request id.
+
+    Returns:
+        StepResult: the result without the tokens after the stops.
+    """
+    committed, accepted = list(result.committed), list(result.accepted)
+    for row, id in enumerate(result.requests):
         if id not in stops:
             continue
-        request, kept = batch.requests[id], stops[id].length - made.generated[row]
-        request.stats.uncount(accepted[row], len(committed[row]), kept)
+        request, kept = batch.requests[id], stops[id].length - result.generated[row]
+        request.stats.truncate_last_pass(accepted[row], len(committed[row]), kept)
         request.finish, request.error = stops[id].reason, None
         del request.ids[stops[id].length :]
         committed[row], accepted[row] = committed[row][:kept], min(accepted[row], kept)
-    going_on = {id: end.reason for id, end in stops.items() if id not in made.ended}
-    leave(batch, going_on)
-    return replace(made, committed=committed, accepted=accepted, ended=[*made.ended, *going_on])
+    still_running = {id: stop.reason for id, stop in stops.items() if id not in result.ended}
+    remove_requests(batch, still_running)
+    return replace(result, committed=committed, accepted=accepted, ended=[*result.ended, *still_running])

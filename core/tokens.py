@@ -1,9 +1,11 @@
-"""Tokens of either kind, ids `[B, L]` or latents `[B, L, C]`: what the loop does with them asks for no more than these.
+"""Tensor operations on both kinds of tokens: ids `[B, L]` and latents `[B, L, C]`.
 
-take(tokens, places)        # the tokens at places [B, K] of every row
-among(ids, marked)          # which ids a table marks
-either(mask, these, those)  # a choice a place
-same(these, those)          # [B, K] bool
+The decoding loop needs no more than these, which is why it serves both kinds.
+
+batch_gather(tokens, index)          # the tokens at `index` [B, K] of every row
+batch_where(mask, first, second)     # torch.where with one mask entry per token
+tokens_equal(first, second)          # [B, K] bool
+is_in_mask(ids, mask)                # which ids a `[V]` mask selects
 """
 
 from __future__ import annotations
@@ -12,42 +14,50 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polydraft.core.rows import places
+from polydraft.core.batched_state import cached_arange
 
 
-def take(tokens: Tensor, at: Tensor) -> Tensor:
-    """Tokens `[B, L]` or `[B, L, C]` at places `at` `[B, K]` → `[B, K, …]`; or whatever else stands in rows so."""
-    if tokens.ndim == 2:
-        return tokens.gather(1, at)
-    if (rows := tokens.shape[0]) > 1:
-        at = at + tokens.shape[1] * places(rows, at.device)[:, None]
-    return F.embedding(at, tokens.flatten(0, 1))  # which copies a place's numbers at once
+def batch_gather(values: Tensor, index: Tensor) -> Tensor:
+    """Gather entries along dimension 1, with an index of its own for every row.
+
+    Args:
+        values (Tensor): `[B, L]` or `[B, L, …]`, tokens or anything else stored per position.
+        index (Tensor): `[B, K]` int64.
+
+    Returns:
+        Tensor: `[B, K]` or `[B, K, …]`.
+    """
+    if values.ndim == 2:
+        return values.gather(1, index)
+    if (rows := values.shape[0]) > 1:
+        index = index + values.shape[1] * cached_arange(rows, index.device)[:, None]
+    return F.embedding(index, values.flatten(0, 1))  # copies all numbers of an entry at once
 
 
-def put(tokens: Tensor, at: Tensor, new: Tensor) -> None:
-    """Write `new` `[B, K, …]` at places `at` `[B, K]` of tokens `[B, L, …]`, in place."""
-    if tokens.ndim == 2:
-        tokens.scatter_(1, at, new)
+def batch_scatter_(values: Tensor, index: Tensor, new: Tensor) -> None:
+    """Write `new` `[B, K, …]` at `index` `[B, K]` along dimension 1 of `values` `[B, L, …]`, in place."""
+    if values.ndim == 2:
+        values.scatter_(1, index, new)
     else:
-        tokens[places(len(at), at.device)[:, None], at] = new
+        values[cached_arange(len(index), index.device)[:, None], index] = new
 
 
-def either(mask: Tensor, these: Tensor, those: Tensor) -> Tensor:
-    """`these` where mask `[B, K]` holds, else `those`, `[B, K, …]` each."""
-    return torch.where(mask.view(*mask.shape, *(1,) * (these.ndim - mask.ndim)), these, those)
+def batch_where(mask: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Return `first` where `mask` `[B, K]` is true, else `second`, `[B, K, …]` each."""
+    return torch.where(mask.view(*mask.shape, *(1,) * (first.ndim - mask.ndim)), first, second)
 
 
-def same(these: Tensor, those: Tensor) -> Tensor:
-    """`[B, K]` bool: which tokens `[B, K, …]` are equal, in every coordinate."""
-    equal = these == those
+def tokens_equal(first: Tensor, second: Tensor) -> Tensor:
+    """Return `[B, K]` bool: tokens `[B, K, …]` that are equal in every coordinate."""
+    equal = first == second
     return equal if equal.ndim == 2 else equal.flatten(2).all(-1)
 
 
-def among(ids: Tensor, marked: Tensor) -> Tensor:
-    """`[...]` bool: which of ids are marked in `[V]`; ids from V on, which only prompts have, never are."""
-    return marked[ids.clamp(max=len(marked) - 1)] & (ids < len(marked))
+def is_in_mask(ids: Tensor, mask: Tensor) -> Tensor:
+    """Return `[...]` bool: ids that `mask` `[V]` selects; ids from V on, which only prompts contain, never are."""
+    return mask[ids.clamp(max=len(mask) - 1)] & (ids < len(mask))
 
 
-def side_by_side(tokens: Tensor, rows: int) -> Tensor:
-    """Tokens `[N, …]` of one row for `rows` of them, `[rows, N, …]`."""
+def expand_batch(tokens: Tensor, rows: int) -> Tensor:
+    """Expand the tokens `[N, …]` of one row to `[rows, N, …]`, as a view."""
     return tokens.expand(rows, *tokens.shape)

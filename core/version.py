@@ -1,3 +1,3 @@
-"""The version of the package, which the build reads here too."""
+"""Version of the package; the build reads it from here."""
 
 __version__ = "0.1.0"

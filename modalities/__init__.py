@@ -1,1 +1,1 @@
-"""What a token is: adapters between the core loop and images, speech or vision-language models."""
+"""Adapters between the core decoding loop and images, speech and vision-language models."""

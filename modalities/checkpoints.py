@@ -1,7 +1,7 @@
-"""Read published checkpoints that are pickles without running them, and write folders whole or not at all.
+"""Published checkpoints that are pickles, read without running them, and folders that are written atomically.
 
-    weights = tensors(Path("checkpoint-last.pth"), "model_ema", "github.com/LTH14/mar")
-    write(Path("mar-base"), lambda folder: save_file(weights, folder / "model.safetensors"))
+    weights = load_tensors(Path("checkpoint-last.pth"), "model_ema", "github.com/LTH14/mar")
+    write_folder(Path("mar-base"), lambda folder: save_file(weights, folder / "model.safetensors"))
 
 Only tensors and plain values are read: a file with code in it is refused.
 """
@@ -20,22 +20,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import OutputUnwritable, WeightsError
-from polydraft.core.system_errors import system_error
 
 
-def tensors(
+def load_tensors(
     checkpoint: Path, key: str | tuple[str, ...], source: str, bare: bool = False
 ) -> dict[str, Tensor]:  # fmt: skip
-    """What the file holds under `key`; if that is not there and it may be `bare`, what it holds. Raises WeightsError.
+    """Load the tensors of a checkpoint.
 
-    key: or the first of several that is there; source: where to get another one.
+    Args:
+        checkpoint (Path): a file written by `torch.save`.
+        key (str | tuple[str, ...]): the key of the state dict; of several the first that is present.
+        source (str): where to get the checkpoint, for errors.
+        bare (bool): whether the file may be the state dict itself.
+
+    Raises:
+        WeightsError: the file is missing, cannot be read, or has no tensors under the key.
     """
     keys = (key,) if isinstance(key, str) else key
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # the options it was trained with
-            zipped = zipfile.is_zipfile(checkpoint)  # as torch writes them since 1.6; others cannot be mapped
-            said: Any = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=zipped)
+        with torch.serialization.safe_globals([argparse.Namespace]):  # training options are stored beside the weights
+            is_zip = zipfile.is_zipfile(checkpoint)  # the format of torch since 1.6; older files cannot be mapped
+            content: Any = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=is_zip)
     except FileNotFoundError as error:
         raise WeightsError(f"{checkpoint} is not there; give a checkpoint of {source}.") from error
     except (
@@ -44,33 +51,42 @@ def tensors(
         raise system_error(error, f"{checkpoint} cannot be read") or WeightsError(
             f"{checkpoint} cannot be read as a checkpoint of tensors; download it again from {source}."
         ) from error
-    named = said if isinstance(said, Mapping) else {}
-    found = next((named[key] for key in keys if key in named), named if bare else None)
-    if not found or not isinstance(found, Mapping) or not all(isinstance(part, Tensor) for part in found.values()):
+    entries = content if isinstance(content, Mapping) else {}
+    tensors = next((entries[key] for key in keys if key in entries), entries if bare else None)
+    is_mapping = isinstance(tensors, Mapping)
+    if not tensors or not is_mapping or not all(isinstance(part, Tensor) for part in tensors.values()):
         raise WeightsError(f"{checkpoint} holds no weights under {keys[0]}; download it again from {source}.")
-    return {str(name): tensor.detach() for name, tensor in found.items()}
+    return {str(name): tensor.detach() for name, tensor in tensors.items()}
 
 
-def write(out: Path, fill: Callable[[Path], object]) -> None:
-    """Make the folder `out` and let `fill` put files there; nothing is left if that fails. Raises OutputUnwritable."""
+def write_folder(out: Path, fill: Callable[[Path], object]) -> None:
+    """Create a folder atomically: nothing is left if writing its files fails.
+
+    Args:
+        out (Path): the folder to create.
+        fill (Callable): writes the files into the folder that it is given.
+
+    Raises:
+        OutputUnwritable: `out` exists, or cannot be written.
+    """
     if out.exists():
         raise OutputUnwritable(f"{out} is already there; give a folder that is not.")
-    made: Path | None = None
+    temporary: Path | None = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-        fill(made)
-        made.chmod(0o755)
-        made.rename(out)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        fill(temporary)
+        temporary.chmod(0o755)
+        temporary.rename(out)
     except OSError as error:
         reason = error.strerror or f"{error!s:.80}"
         raise OutputUnwritable(f"{out} cannot be written ({reason}); give another folder.") from error
     finally:
-        if made is not None and made.exists():
-            shutil.rmtree(made, ignore_errors=True)
+        if temporary is not None and temporary.exists():
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def misfits(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """Names that only one of them has, or with another shape."""
-    shapes = [{name: tensor.shape for name, tensor in part.items()} for part in (wanted, found)]
+def mismatched_tensors(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> list[str]:
+    """Return the names that only one of two state dicts has, or that have different shapes."""
+    shapes = [{name: tensor.shape for name, tensor in tensors.items()} for tensors in (expected, actual)]
     return sorted(name for name in shapes[0].keys() | shapes[1].keys() if shapes[0].get(name) != shapes[1].get(name))

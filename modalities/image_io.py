@@ -4,9 +4,9 @@
     image = open_image(sys.stdin.buffer, "standard input")
     image = open_image(decode_data_url("data:image/png;base64,…"), "the picture", formats=WEB_FORMATS)
 
-Every image of a user is opened here, and becomes RGB here: what is transparent is composited on white. Pillow tries all
-of its formats unless told which, and hands PostScript to Ghostscript, whatever the file is called; the formats below
-are decoded in this process alone.
+Every image of a user is opened and converted to RGB here; transparency is composited on white. By default Pillow tries
+all of its formats and hands PostScript to Ghostscript, whatever the file is called; the formats below are decoded in
+this process only.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from urllib.parse import unquote, unquote_to_bytes
 
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import PolydraftError, PromptError
-from polydraft.core.system_errors import system_error
 from polydraft.modalities.image_modes import convert_to_rgb
 
-Picture: TypeAlias = "str | Path | Image.Image"  # an image as users of the library give it
+ImageInput: TypeAlias = "str | Path | Image.Image"  # an image as users of the library give it
 ImageSource: TypeAlias = "str | Path | bytes | IO[bytes]"  # a path, a file's content, or an open binary file
 REMOTE = ("http://", "https://", "ftp://", "data:")
-WEB_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")  # what strangers may send
-FORMATS = (*WEB_FORMATS, "BMP", "TIFF", "PPM", "AVIF")  # what may lie on the user's own disk
-MAX_PIXELS = 178_956_970  # width times height; beyond it Pillow itself refuses
+WEB_FORMATS = ("PNG", "JPEG", "WEBP", "GIF")  # accepted from clients of a server
+FORMATS = (*WEB_FORMATS, "BMP", "TIFF", "PPM", "AVIF")  # accepted from the user's own disk
+MAX_PIXELS = 178_956_970  # width times height; Pillow itself refuses larger images
 SIGNATURE_LENGTH = 256  # bytes of a file that are enough to tell its format
 SIGNATURES: Sequence[tuple[str, re.Pattern[bytes]]] = tuple(
     (name, re.compile(pattern, re.DOTALL | re.IGNORECASE))
@@ -50,19 +50,22 @@ TRANSPOSES = {  # by EXIF orientation
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }  # fmt: skip
-EXIF, NO_EXIF = b"Exif\0\0", b"none\0\0"  # what begins a JPEG's EXIF segment, and what Pillow does not take for it
+EXIF, NO_EXIF = b"Exif\0\0", b"none\0\0"  # begins a JPEG's EXIF segment, and a replacement that Pillow ignores
 URL_SAFE = str.maketrans("-_", "+/")
 NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")
 
 
 def load_image(image: Any) -> Image.Image:
-    """Return the image that a user of the library gave, a `Picture`, as upright RGB.
+    """Load an image that a user of the library gives and return it as upright RGB.
+
+    Args:
+        image (ImageInput): a path or a Pillow image; anything else is an error.
 
     Raises:
-        PromptError: it is something else, or cannot be used; the message says why.
+        PromptError: it is no such image, or cannot be used; the message says why.
     """
     if isinstance(image, Image.Image):
-        return upright_rgb(image, "the picture")
+        return to_upright_rgb(image, "the picture")
     if not isinstance(image, (str, Path)):
         raise PromptError(f"a picture is a {type(image).__name__}; give a file's path or a PIL image.")
     if str(image).startswith(REMOTE):
@@ -73,37 +76,42 @@ def load_image(image: Any) -> Image.Image:
 def open_image(
     source: ImageSource, name: str, *, formats: tuple[str, ...] = FORMATS, max_pixels: int = MAX_PIXELS
 ) -> Image.Image:
-    """Return the image in a file as upright RGB, of an animation the first frame.
+    """Decode an image file and return it as upright RGB; of an animation, the first frame.
 
     Args:
-        source: see `ImageSource`.
-        name: what errors call the image.
-        formats: the formats, in Pillow's names, that may be decoded.
-        max_pixels: refuse an image whose header says more, before any pixel is decoded.
+        source (ImageSource): a path, a file's content, or an open binary file.
+        name (str): what errors call the image.
+        formats (tuple[str, ...]): Pillow's names of the formats that may be decoded.
+        max_pixels (int): the largest number of pixels that the header may declare; no pixel is decoded before.
 
     Raises:
         PromptError: the image cannot be used; the message says why.
     """
-    with opened_image(source, name, formats, max_pixels) as image:
-        return upright_rgb(image, name)
+    with open_undecoded(source, name, formats, max_pixels) as image:
+        return to_upright_rgb(image, name)
 
 
-def header_size(source: ImageSource, name: str, formats: tuple[str, ...] = FORMATS) -> tuple[int, int]:
-    """Return width and height of an image as its header says them, decoding nothing.
+def read_header_size(source: ImageSource, name: str, formats: tuple[str, ...] = FORMATS) -> tuple[int, int]:
+    """Return width and height from an image's header, without decoding pixels.
+
+    Args:
+        source (ImageSource): a path, a file's content, or an open binary file.
+        name (str): what errors call the image.
+        formats (tuple[str, ...]): Pillow's names of the formats that may be read.
 
     Raises:
         PromptError: there is no such file, or no image of these formats in it.
     """
-    with opened_image(source, name, formats, MAX_PIXELS) as image:
+    with open_undecoded(source, name, formats, MAX_PIXELS) as image:
         return image.size
 
 
 @contextmanager
-def opened_image(source: ImageSource, name: str, formats: tuple[str, ...], max_pixels: int) -> Iterator[Image.Image]:
-    """Open a file of one of `formats`, undecoded; whatever goes wrong with it is a PromptError."""
+def open_undecoded(source: ImageSource, name: str, formats: tuple[str, ...], max_pixels: int) -> Iterator[Image.Image]:
+    """Open a file of one of `formats` without decoding it; any failure is a PromptError."""
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
-        with identified(file, formats) as image:
+        with identify_image(file, formats) as image:
             width, height = image.size
             if width * height > max_pixels:
                 raise PromptError(
@@ -115,31 +123,36 @@ def opened_image(source: ImageSource, name: str, formats: tuple[str, ...], max_p
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise PromptError(f"{name} has more than {max_pixels:,} pixels; make it smaller.") from error
     except UnidentifiedImageError as error:
-        raise PromptError(f"{name} {unidentified(signature_of(file), formats)}; {advice(formats)}.") from error
-    except Exception as error:  # parsers of headers fail in whatever way their code does
-        raise unreadable(error, name, formats) from error
+        reason = describe_unidentified(read_signature(file), formats)
+        raise PromptError(f"{name} {reason}; {format_advice(formats)}.") from error
+    except Exception as error:  # parsers of headers raise nearly anything for broken files
+        raise decode_error(error, name, formats) from error
 
 
-def identified(file: str | Path | IO[bytes], formats: tuple[str, ...]) -> Image.Image:
-    """Return `Image.open`, past EXIF whose resolution Pillow's JPEG reader fails on."""
+def identify_image(file: str | Path | IO[bytes], formats: tuple[str, ...]) -> Image.Image:
+    """Open an image with Pillow, without its EXIF where Pillow's JPEG reader fails on the EXIF's resolution."""
     try:
         return Image.open(file, formats=formats)
     except UnidentifiedImageError:
-        if format_of(signature_of(file)) != "JPEG":
+        if detect_format(read_signature(file)) != "JPEG":
             raise
-        content = Path(file).read_bytes() if isinstance(file, (str, Path)) else rewound(file).read()
+        content = Path(file).read_bytes() if isinstance(file, (str, Path)) else rewind(file).read()
         if (start := content.find(EXIF)) < 0:
             raise
         image = Image.open(io.BytesIO(content.replace(EXIF, NO_EXIF, 1)), formats=formats)
-        image.info["exif"] = content[start:]  # which may still say which way is up
+        image.info["exif"] = content[start:]  # the orientation in it may still be readable
         return image
 
 
-def upright_rgb(image: Image.Image, name: str) -> Image.Image:
-    """Return an image as RGB on white, turned as its EXIF says.
+def to_upright_rgb(image: Image.Image, name: str) -> Image.Image:
+    """Return an image as RGB on white, rotated to the orientation in its EXIF.
+
+    Args:
+        image (Image.Image): an image of any mode.
+        name (str): what errors call the image.
 
     Raises:
-        PromptError: pixels are missing, or are none, or of an unknown range.
+        PromptError: it has no pixels, pixels are missing, or their range is unknown.
     """
     if 0 in image.size:
         raise PromptError(f"{name} has {image.width}x{image.height} pixels; give one of at least 1x1.")
@@ -148,19 +161,19 @@ def upright_rgb(image: Image.Image, name: str) -> Image.Image:
         return convert_to_rgb(image if transpose is None else image.transpose(transpose), name)
     except PolydraftError:
         raise
-    except Exception as error:  # decoders meet broken files with whatever their code runs into
+    except Exception as error:  # decoders raise nearly anything for broken files
         if is_closed(image, error):
             raise PromptError(f"{name} was closed before it was read; give it open, or its file's path.") from error
-        raise unreadable(error, name, WEB_FORMATS) from error
+        raise decode_error(error, name, WEB_FORMATS) from error
 
 
 def is_closed(image: Image.Image, error: Exception) -> bool:
-    """Return whether `error` comes of reading an image after it, or the file that it is decoded from, was closed."""
+    """Return whether `error` comes from reading an image after it, or its file, was closed."""
     return "closed" in str(error) or (isinstance(image, ImageFile.ImageFile) and image.fp is None and bool(image.tile))
 
 
 def exif_transpose(image: Image.Image) -> Image.Transpose | None:
-    """Return how to turn an image upright, None where its EXIF does not say or is damaged."""
+    """Return the transpose that makes an image upright; None where its EXIF has none or is damaged."""
     try:
         orientation = image.getexif().get(ExifTags.Base.Orientation)
     except Exception:  # noqa: BLE001 - damaged EXIF raises nearly anything, and the pixels are good all the same
@@ -171,8 +184,8 @@ def exif_transpose(image: Image.Image) -> Image.Transpose | None:
 def decode_data_url(url: str) -> bytes:
     """Return the content of a `data:` URL (RFC 2397).
 
-    Taken are any media type and parameters, upper case, both Base64 alphabets, missing padding, white space, and
-    percent-encoding with or without Base64. What the content is says the content, not the media type.
+    Any media type and parameters, upper case, both Base64 alphabets, missing padding, white space, and percent-encoding
+    with or without Base64 are accepted. The media type is ignored: the content decides the format.
 
     Raises:
         PromptError: it is no `data:` URL, or its Base64 is damaged.
@@ -187,7 +200,7 @@ def decode_data_url(url: str) -> bytes:
 
 
 def decode_base64(text: str) -> bytes:
-    """Return what Base64 of either alphabet holds, padded or not; raise PromptError for anything else."""
+    """Decode Base64 of either alphabet, padded or not; raise PromptError for anything else."""
     digits = "".join(text.split()).rstrip("=").translate(URL_SAFE)
     if stray := NOT_BASE64.search(digits):
         raise PromptError(
@@ -201,52 +214,53 @@ def decode_base64(text: str) -> bytes:
     return base64.b64decode(digits + "=" * (-len(digits) % 4))
 
 
-def signature_of(file: str | Path | IO[bytes]) -> bytes:
-    """Return the first bytes of a file, as far as they can still be read."""
+def read_signature(file: str | Path | IO[bytes]) -> bytes:
+    """Return the first bytes of a file; empty where they can no longer be read."""
     try:
         if isinstance(file, (str, Path)):
             with open(file, "rb") as opened:
                 return opened.read(SIGNATURE_LENGTH)
-        return rewound(file).read(SIGNATURE_LENGTH)
+        return rewind(file).read(SIGNATURE_LENGTH)
     except (OSError, ValueError):
         return b""
 
 
-def rewound(file: IO[bytes]) -> IO[bytes]:
+def rewind(file: IO[bytes]) -> IO[bytes]:
+    """Return a file, set to its beginning."""
     file.seek(0)
     return file
 
 
-def format_of(signature: bytes) -> str | None:
-    """Return the name of the format that begins with these bytes, None where it is not known."""
+def detect_format(signature: bytes) -> str | None:
+    """Return the name of the format that begins with these bytes, None for an unknown one."""
     return next((name for name, pattern in SIGNATURES if pattern.match(signature)), None)
 
 
-def unidentified(signature: bytes, formats: tuple[str, ...]) -> str:
-    """Say why Pillow found no image of `formats` in a file that begins with `signature`."""
-    found = format_of(signature)
+def describe_unidentified(signature: bytes, formats: tuple[str, ...]) -> str:
+    """Return the reason why Pillow found no image of `formats` in a file that begins with `signature`."""
+    actual = detect_format(signature)
     if not signature:
         return "is an empty file"
-    if found is None:
+    if actual is None:
         return "is no image of a known format"
-    if found in formats:
-        return f"is {found} that is damaged or cut off"
-    return f"is {found}, which is not read here"
+    if actual in formats:
+        return f"is {actual} that is damaged or cut off"
+    return f"is {actual}, which is not read here"
 
 
-def unreadable(error: Exception, name: str, formats: tuple[str, ...]) -> PolydraftError:
-    """Return the error of an image that a decoder failed on: what the machine lacks, or what is wrong with the file."""
-    lack = system_error(error, f"{name} cannot be read")
-    return lack or PromptError(f"{name} {broken(error)}; {advice(formats)}.")
+def decode_error(error: Exception, name: str, formats: tuple[str, ...]) -> PolydraftError:
+    """Return the error for an image that a decoder failed on: a lack of the machine's, or a fault of the file."""
+    machine_error = system_error(error, f"{name} cannot be read")
+    return machine_error or PromptError(f"{name} {describe_failure(error)}; {format_advice(formats)}.")
 
 
-def broken(error: Exception) -> str:
-    """Say what a decoder's error means, short."""
-    said = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
-    return f"is cut off ({said})" if "truncated" in said.lower() else f"cannot be read ({said})"
+def describe_failure(error: Exception) -> str:
+    """Return a short description of a decoder's error."""
+    message = str(error).strip().partition("\n")[0].rstrip(".")[:120] or type(error).__name__
+    return f"is cut off ({message})" if "truncated" in message.lower() else f"cannot be read ({message})"
 
 
-def advice(formats: tuple[str, ...]) -> str:
-    """Say which files are read."""
+def format_advice(formats: tuple[str, ...]) -> str:
+    """Return the advice to give a file of one of the formats."""
     *first, last = formats
     return f"give a whole {', '.join(first)} or {last} file"

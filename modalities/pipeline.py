@@ -1,4 +1,4 @@
-"""What pipelines of all modalities share: a target with its weights, the methods it can use, and how they are built."""
+"""Base class of the pipelines of all modalities: a target model, its drafters, and the methods built on them."""
 
 from __future__ import annotations
 
@@ -19,136 +19,149 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.arguments import refusal, to_integer, to_items
+from polydraft.core.checks.arguments import argument_error, to_integer, to_items
 from polydraft.core.decode import Method
-from polydraft.core.drafters.heads.above import AboveHeads
-from polydraft.core.drafters.heads.block import BlockNetwork
+from polydraft.core.drafters.heads.block import BlockModel
 from polydraft.core.drafters.heads.hydra import HydraHeads
 from polydraft.core.drafters.heads.medusa import MedusaHeads
-from polydraft.core.drafters.jacobi.local import LocalNetwork
-from polydraft.core.drafters.network.base import FeatureNetwork
-from polydraft.core.drafters.network.eagle import EagleNetwork
-from polydraft.core.drafters.network.kangaroo import KangarooAdapter
-from polydraft.core.drafters.network.lm import IndependentLM
+from polydraft.core.drafters.heads.row_above import RowAboveHeads
+from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementModel
+from polydraft.core.drafters.network.base import DrafterModel
+from polydraft.core.drafters.network.draft_model import DraftModel
+from polydraft.core.drafters.network.eagle import EagleModel
+from polydraft.core.drafters.network.early_exit import KangarooAdapter
 from polydraft.core.errors import InvalidArgument, UnsupportedModel
-from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
-from polydraft.core.methods.fit import CHECKED, ByRows, PassTimes, Timing, expected, time_passes
-from polydraft.core.methods.method import Choice, MethodContext, defaults
 from polydraft.core.methods.naming import Registry
-from polydraft.core.model.network import context as positions
-from polydraft.core.model.proof import COVERED, alike_counts, check, label, proven
-from polydraft.core.model.threads import ThreadTuner, limited, starting_level, thread_counts, undisturbed
-from polydraft.core.target import CausalTarget, Prompt
-from polydraft.modalities.generation import constraints, unheeded
-from polydraft.modalities.loading import ModelCard, causal_lm, read_weights, with_drafter
-from polydraft.modalities.translation import between
+from polydraft.core.methods.spec import MethodContext, MethodSpec, default_params
+from polydraft.core.methods.tuning import (
+    NUM_CHECKED_PASSES,
+    BatchAwareDraftSize,
+    PassTimes,
+    Timing,
+    expected_tau_by_nodes,
+    time_passes,
+)
+from polydraft.core.model.decoder import max_context_len
+from polydraft.core.model.threads import ThreadTuner, has_free_cores, limit_threads, starting_level, thread_counts
+from polydraft.core.sampling.params import RepetitionAware, SamplingParams
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.core.target.conformance import (
+    TESTED_ARCHITECTURES,
+    bitwise_equal_thread_counts,
+    build_checked_target,
+    check_logits_match_model,
+    effective_guarantee,
+)
+from polydraft.modalities.generation_config import build_constraints, unsupported_fields
+from polydraft.modalities.model_card import ModelCard, with_drafter
+from polydraft.modalities.vocab_mapping import map_vocabularies
+from polydraft.modalities.weights import load_causal_lm, read_weights
 
 log = logging.getLogger("polydraft.models")
-WINDOWED = ("jacobi", "local")  # methods of which `<method>_committed` in a manifest is τ by window
-NETWORKS = (EagleNetwork, MedusaHeads, HydraHeads, AboveHeads, KangarooAdapter, BlockNetwork, LocalNetwork)
-NEAR, FAR = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # nodes that passes are timed with
-SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # nodes that trees of heads may get
-MOST = SIZES[-1]
-SURE = 3  # looks at the cores, each of a few milliseconds, before passes of several threads are timed
-LARGEST_SEED = 2**63 - 1
-BY_KIND: dict[str, type[FeatureNetwork]] = {network.kind: network for network in NETWORKS}
+WINDOWED_METHODS = ("jacobi", "local")  # whose τ by window size is `<method>_committed` in a manifest
+NETWORKS = (EagleModel, MedusaHeads, HydraHeads, RowAboveHeads, KangarooAdapter, BlockModel, LocalRefinementModel)
+NEAR_SIZES, FAR_SIZES = (0, 2, 4, 8, 12, 16, 24, 32), (64, 128)  # draft nodes of the passes that are timed
+TREE_SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24)  # draft nodes that trees of draft heads are tuned to
+MAX_TREE_SIZE = TREE_SIZES[-1]
+QUIET_CHECKS = 3  # probes of the cores, of a few milliseconds each, before passes of several threads are timed
+MAX_SEED = 2**63 - 1
+NETWORKS_BY_KIND: dict[str, type[DrafterModel]] = {network.kind: network for network in NETWORKS}
 P = ParamSpec("P")
 R = TypeVar("R")
 AnyPipeline = TypeVar("AnyPipeline", bound="Pipeline")
 
 
-def exclusive(method: Callable[Concatenate[AnyPipeline, P], R]) -> Callable[Concatenate[AnyPipeline, P], R]:
-    """Let a method of a pipeline run in one thread at a time, among all that hold the pipeline's lock."""
+def synchronized(method: Callable[Concatenate[AnyPipeline, P], R]) -> Callable[Concatenate[AnyPipeline, P], R]:
+    """Decorate a method of a pipeline so that it holds the pipeline's lock."""
 
     @wraps(method)
-    def alone(self: AnyPipeline, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def locked(self: AnyPipeline, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self.lock:
             return method(self, *args, **kwargs)
 
-    return alone
+    return locked
 
 
 class Pipeline(ABC):
-    """A target with its weights. A modality says what may be generated where, and what its codes look like.
+    """Target model with its weights, drafters and decoding methods; a modality adds the token mask and the codebook.
 
-    Threads may share a pipeline, and get what they would get alone: one at a time reads prompts, makes a target pass,
-    or decodes pictures and sound. Nothing is held between passes, so a stream may rest, and callbacks may wait for
-    other threads or call the pipeline again. A stream itself belongs to one thread at a time.
-
-    context: positions that a row may have, what is generated included. lock: shared with all pipelines of the same
-    weights.
+    Threads may share a pipeline and get the results that they would get alone: one at a time encodes prompts, runs a
+    target pass, or decodes images and audio. The lock is not held between passes, so a stream may pause, and callbacks
+    may wait for other threads or call the pipeline again. A stream itself belongs to one thread at a time.
     """
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
-        self.lock = RLock()
+        self.lock = RLock()  # shared by all pipelines of the same weights
         self.card, self.device, self.dtype = card, device, dtype
-        self.default_method = self.checked(card.defaults["method"] if method is None else method)
-        self.target_model = self.read_target(card.target)
+        self.default_method = self.check_method(card.defaults["method"] if method is None else method)
+        self.target_model = self.load_target_model(card.target)
         self.dtype = self.target_model.dtype
-        if dropped := unheeded(getattr(self.target_model, "generation_config", None), self.heeded):
+        if ignored := unsupported_fields(getattr(self.target_model, "generation_config", None), self.followed_fields):
             log.warning(
                 "note: %s asks for %s in generation_config.json, which polydraft does not follow", card.name,
-                ", ".join(dropped),
+                ", ".join(ignored),
             )  # fmt: skip
-        self.context = self.positions()
+        self.context_len = self.max_positions()  # of prompt and generated tokens together
         self._drafters: dict[str, Any] = {}
         self._targets: dict[bool, CausalTarget] = {}
         self._methods: dict[tuple[str, bool], Method] = {}
-        self._sizes: dict[str, tuple[PassTimes, ByRows]] = {}
+        self._sizes: dict[str, tuple[PassTimes, BatchAwareDraftSize]] = {}
         self._tuners: dict[bool, ThreadTuner] = {}
         self._pass_times: dict[int, PassTimes] = {}
 
-    def positions(self) -> int:
-        """Positions that the target knows."""
-        return positions(self.target_model.config.get_text_config())
+    def max_positions(self) -> int:
+        """Return the number of positions that the target was trained for."""
+        return max_context_len(self.target_model.config.get_text_config())
 
     @property
     @abstractmethod
-    def mask(self) -> Tensor:
-        """`[K, V]` bool: ids that may be generated, a row a slot."""
+    def token_mask(self) -> Tensor:
+        """Return the `[K, V]` bool mask of allowed token ids in every grammar state."""
 
     @property
     @abstractmethod
-    def codes(self) -> Tensor | None:
-        """`[V, D]`: what codes are looked up by; nan for other ids. None where tokens are no codes."""
+    def codebook(self) -> Tensor | None:
+        """Return the `[V, D]` codebook embeddings, NaN at ids that are no codes; None where tokens are no codes."""
 
     @abstractmethod
-    def sample_prompts(self) -> list[Prompt]:
-        """Prompts to time a pass with."""
+    def sample_prompts(self) -> list[PromptInputs]:
+        """Return prompts to time target passes with."""
 
-    heeded: frozenset[str] = frozenset()  # fields of generation_config.json that it follows and other pipelines do not
-    row = 0  # tokens a row of a picture
-    origins: Tensor | None = None  # which earlier token shows the same spot of a picture, where one does
-    preview: int = 0  # tokens drawn before the rows of a picture: a smaller one, or its plan
-    eos: frozenset[int] = frozenset()
-    rigid: Tensor | None = None  # ids that lossy rules leave alone
-    unread: Tensor | None = None  # ids of prompts that stand for what only the target can see
-    words: Any = None  # the target's tokenizer, where drafters may have other ones
+    followed_fields: frozenset[str] = frozenset()  # generation_config.json fields that only this pipeline supports
+    row_length = 0  # tokens of an image row; 0 where tokens are no grid
+    preview_index: Tensor | None = None  # [T] the earlier token of the same spot of an image, -1 without one
+    num_preview_tokens: int = 0  # tokens before the image rows: a smaller image, or a plan of the scene
+    eos_token_ids: frozenset[int] = frozenset()
+    exact_only_mask: Tensor | None = None  # [V] bool; ids that lossy verification must match exactly
+    image_placeholder_mask: Tensor | None = None  # [V] bool; prompt ids of images, which only the target sees
+    tokenizer: Any = None  # the target's, where draft models may have others
 
     @property
     def registry(self) -> Registry:
-        """Ways to draft and to judge its kind of token."""
+        """Return the drafters and verifiers for the model's kind of token."""
         return self.card.registry
 
     @property
-    def allowed(self) -> Tensor:
-        """`[V]` bool: ids that may be generated somewhere."""
-        return self.mask.any(0)
+    def allowed_token_mask(self) -> Tensor:
+        """Return the `[V]` bool mask of ids that are allowed in any grammar state."""
+        return self.token_mask.any(0)
 
     @cached_property
-    def ends(self) -> Tensor | None:
-        """`[V]` bool: ids that end a sequence; None where nothing does."""
-        if not self.eos:
+    def stop_token_mask(self) -> Tensor | None:
+        """Return the `[V]` bool mask of ids that end a sequence, None without any."""
+        if not self.eos_token_ids:
             return None
-        ends = torch.zeros(self.mask.shape[1], dtype=torch.bool, device=self.device)
-        ends[list(self.eos)] = True
-        return ends
+        mask = torch.zeros(self.token_mask.shape[1], dtype=torch.bool, device=self.device)
+        mask[list(self.eos_token_ids)] = True
+        return mask
 
     @cached_property
     def sampler(self) -> Any:
-        """The model's grammar, and what its checkpoint asks for beside it."""
-        own, vocab = self.target_model.generation_config, self.mask.shape[1]
-        return Sampler(self.mask, self.ends, constraints(own, vocab, self.eos, self.device))
+        """Return the sampler, with the model's grammar and the constraints of its generation_config.json."""
+        config, vocab_size = self.target_model.generation_config, self.token_mask.shape[1]
+        constraints = build_constraints(config, vocab_size, self.eos_token_ids, self.device)
+        return Sampler(self.token_mask, self.stop_token_mask, constraints)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -157,234 +170,270 @@ class Pipeline(ABC):
     def available_methods(self) -> list[str]:
         return self.card.methods
 
-    def checked(self, method: str) -> Choice:
-        """The parsed method, refused here and not later if this model cannot use it."""
-        return self.card.checked(method)
+    def check_method(self, method: str) -> MethodSpec:
+        """Parse a method's name and check that the model supports it, as `ModelCard.check_method` does."""
+        return self.card.check_method(method)
 
-    def parsed(self, method: str) -> Choice:
-        """See `ModelCard.parsed`."""
-        return self.card.parsed(method)
+    def parse_method(self, method: str) -> MethodSpec:
+        """Parse a method's name, as `ModelCard.parse_method` does."""
+        return self.card.parse_method(method)
 
-    def chosen(self, speculative: bool, method: str | None) -> Choice:
-        """The method to use; plain decoding when `speculative` is off."""
+    def select_method(self, speculative: bool, method: str | None) -> MethodSpec:
+        """Return the method that a call asks for.
+
+        Args:
+            speculative (bool): False is plain decoding.
+            method (str | None): a method's name; None is the model's default.
+
+        Raises:
+            InvalidArgument: `speculative` is off and the method is not plain decoding.
+        """
         if speculative:
-            return self.default_method if method is None else self.checked(method)
+            return self.default_method if method is None else self.check_method(method)
         if method not in (None, "ar"):
             raise InvalidArgument(f"speculative=False is plain decoding and method={method!r} is not; leave one out.")
         return self.registry.parse("ar")
 
-    def sampling(self, **asked: Any) -> Sampling:
-        """What was asked for; where that is None or not asked, the model's own."""
-        own = {field.name: self.defaults[field.name] for field in fields(Sampling) if field.name in self.defaults}
-        if "repetition_aware" in own:
-            own["repetition_aware"] = RepetitionAware(**own["repetition_aware"])
-        return Sampling(**own | {name: value for name, value in asked.items() if value is not None})
+    def sampling_params(self, **given: Any) -> SamplingParams:
+        """Return the sampling parameters of a call; those that are not given, or None, are the model's defaults."""
+        names = [field.name for field in fields(SamplingParams)]
+        params = {name: self.defaults[name] for name in names if name in self.defaults}
+        if "repetition_aware" in params:
+            params["repetition_aware"] = RepetitionAware(**params["repetition_aware"])
+        return SamplingParams(**params | {name: value for name, value in given.items() if value is not None})
 
     def check_settings(self) -> None:
-        """Check what the folder says of generation, so that no request is the first to learn that it is wrong."""
-        self.sampling()
+        """Check the folder's sampling settings and constraints now, so that no request is the first to fail on them."""
+        self.sampling_params()
         if hasattr(self.target_model, "generation_config"):
-            self.sampler  # noqa: B018 (it is made once, here)
+            self.sampler  # noqa: B018 (building it checks the constraints)
 
-    def method(self, choice: Choice, guided: bool = False) -> Method:
-        """Everything `decode` needs but prompts; guided: whether any of them is.
+    def method(self, spec: MethodSpec, guided: bool = False) -> Method:
+        """Return the method that `decode` runs, built when it is first used.
 
-        Made again where passes were timed anew, by which drafts are sized.
+        A method whose draft size depends on measured pass times is built again once they have been measured again.
+
+        Args:
+            spec (MethodSpec): the parsed method.
+            guided (bool): whether any prompt uses classifier-free guidance.
         """
-        key = choice.name, guided
-        known = self._methods.get(key)
-        if known is None or (known.pass_times is not None and known.pass_times is not self.pass_times()):
-            with self.threads(guided).apply():
-                self._methods[key] = self.built(choice, guided)
+        key = spec.name, guided
+        cached = self._methods.get(key)
+        if cached is None or (cached.pass_times is not None and cached.pass_times is not self.pass_times()):
+            with self.thread_tuner(guided).apply():
+                self._methods[key] = self.build_method(spec, guided)
         return self._methods[key]
 
-    def built(self, choice: Choice, guided: bool) -> Method:
-        """Build the method on the model's target."""
+    def build_method(self, spec: MethodSpec, guided: bool) -> Method:
+        """Build a method on the target, with its drafter and its verifier."""
         target = self.target(guided)
-        drafter, verifier = self.registry.build(choice, self.method_context(target))
-        times, _ = self._sizes.get(choice.drafter.name, (None, None))
-        sized_by = times if times is not None and times.measured else None
-        guarantee = self.label(verifier.guarantee, target)
-        threads = self.threads(guided)
-        return Method(choice.name, target, drafter, verifier, self.sampler, guarantee, threads, sized_by)
+        drafter, verifier = self.registry.build(spec, self.method_context(target))
+        times, _ = self._sizes.get(spec.drafter.name, (None, None))
+        sized_by = times if times is not None and times.has_measurement else None
+        guarantee = self.effective_guarantee(verifier.guarantee, target)
+        threads = self.thread_tuner(guided)
+        return Method(spec.name, target, drafter, verifier, self.sampler, guarantee, threads, sized_by)
 
-    def threads(self, guided: bool = False) -> ThreadTuner:
-        """Return what chooses the number of threads of the target's passes; on accelerators nothing does."""
+    def thread_tuner(self, guided: bool = False) -> ThreadTuner:
+        """Return the tuner of the number of threads of target passes; on accelerators it has no choice."""
         if guided not in self._tuners:
             counts = thread_counts() if self.device.type == "cpu" else ()
             level = starting_level(counts)
-            with limited(counts[level]) if counts else nullcontext():
-                counts = self.counts_alike(self.target(guided), counts) if len(counts) > 1 else counts
+            with limit_threads(counts[level]) if counts else nullcontext():
+                counts = self.bitwise_equal_thread_counts(self.target(guided), counts) if len(counts) > 1 else counts
             self._tuners[guided] = ThreadTuner(counts, min(level, max(0, len(counts) - 1)))
         return self._tuners[guided]
 
-    def counts_alike(self, target: CausalTarget, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return the numbers of threads that rows may change between and keep their bits."""
-        return alike_counts(target, counts)
+    def bitwise_equal_thread_counts(self, target: CausalTarget, counts: Sequence[int]) -> tuple[int, ...]:
+        """Return the thread counts that give bitwise equal logits."""
+        return bitwise_equal_thread_counts(target, counts)
 
-    def label(self, guarantee: str, target: CausalTarget) -> str:
-        """`guarantee` as results of this target may carry it here."""
-        return label(guarantee, target)
+    def effective_guarantee(self, guarantee: str, target: CausalTarget) -> str:
+        """Return the guarantee that a verifier keeps on this target and this machine."""
+        return effective_guarantee(guarantee, target)
 
-    def forget(self, method: Method) -> None:
-        """Keep a method no longer; asked for again, it is made again."""
-        self._methods = {key: kept for key, kept in self._methods.items() if kept is not method}
+    def evict_method(self, method: Method) -> None:
+        """Drop a cached method; it is built again if it is asked for again."""
+        self._methods = {key: cached for key, cached in self._methods.items() if cached is not method}
 
     def method_context(self, target: CausalTarget) -> MethodContext:
-        """What methods are built on."""
-        kinds = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
+        """Return the model's parts that methods are built from."""
+        loaders = {kind: partial(self.drafter, kind) for kind in self.card.drafters}
         return MethodContext(
-            self.card.name, target, self.allowed, self.row, self.codes, self.rigid, kinds, self.fitted, self.unread,
-            self.origins, self.preview,
+            self.card.name, target, self.allowed_token_mask, self.row_length, self.codebook,
+            self.exact_only_mask, loaders, self.tuned_params, self.image_placeholder_mask,
+            self.preview_index, self.num_preview_tokens,
         )  # fmt: skip
 
-    def read_target(self, folder: Path) -> PreTrainedModel:
-        """The target's weights."""
-        return causal_lm(folder, self.device, self.dtype, self.card.device_map)
+    def load_target_model(self, folder: Path) -> PreTrainedModel:
+        """Load the target model's weights."""
+        return load_causal_lm(folder, self.device, self.dtype, self.card.device_map)
 
     def target(self, guided: bool = False) -> CausalTarget:
-        """The target, ready to score drafts; one of a family that no test covers has proved itself."""
+        """Return the target adapter, which scores drafts.
+
+        A model of an architecture that the tests do not cover is checked first: the adapter's logits must match those
+        of the model's own forward pass.
+
+        Args:
+            guided (bool): whether prompts have a second branch for classifier-free guidance.
+
+        Raises:
+            UnsupportedModel: the logits do not match.
+        """
         if guided not in self._targets:
-            made = self.adapted(guided)
-            if not self.covered:
-                check(made, [] if guided else self.proofs())
-            self._targets[guided] = made
+            target = self.build_target(guided)
+            if not self.is_tested_architecture:
+                check_logits_match_model(target, [] if guided else self.conformance_prompts())
+            self._targets[guided] = target
         return self._targets[guided]
 
     @property
-    def covered(self) -> bool:
-        """Whether tests cover the target's family, so that it need not prove itself."""
-        return self.target_model.config.get_text_config().model_type in COVERED
+    def is_tested_architecture(self) -> bool:
+        """Return whether the tests cover the target's architecture, so that its logits need no check."""
+        return self.target_model.config.get_text_config().model_type in TESTED_ARCHITECTURES
 
-    def proofs(self) -> list[Prompt]:
-        """Prompts that a target must read as its model's own forward does, beside ids alone."""
+    def conformance_prompts(self) -> list[PromptInputs]:
+        """Return further prompts for the check of the logits, which has text prompts of its own."""
         return []
 
-    def adapted(self, guided: bool) -> CausalTarget:
-        """The adapter of the target's kind."""
-        return CausalTarget(self.target_model, guided=guided, context=self.context)
+    def build_target(self, guided: bool) -> CausalTarget:
+        """Build the target adapter for the model."""
+        return CausalTarget(self.target_model, guided=guided, context=self.context_len)
 
     def drafter(self, kind: str) -> Any:
-        """The drafter network of `kind`, loaded when first used."""
+        """Return the drafter network of a kind, loaded when it is first used."""
         if kind not in self._drafters:
-            self._drafters[kind] = self.read_drafter(kind, self.card.path / self.card.manifest["drafters"][kind])
+            folder = self.card.path / self.card.manifest["drafters"][kind]
+            self._drafters[kind] = self.load_drafter_network(kind, folder)
         return self._drafters[kind]
 
     def load_drafter(self, kind: str) -> None:
-        """Load a drafter before it is asked to draft, whatever it will draft then."""
+        """Load a drafter network now, so that a faulty one is refused before the first request."""
         Pipeline.drafter(self, kind)
 
-    def read_drafter(self, kind: str, folder: Path) -> Any:
-        """A language model of its own, or a network on the target's features."""
+    def load_drafter_network(self, kind: str, folder: Path) -> Any:
+        """Load a draft language model, or a drafter network on the target's hidden states."""
         if kind == "lm":
-            own = self.proven_drafter(folder)
-            size = self.target_model.config.get_text_config().vocab_size
-            translation = between(self.words, folder, size, own.vocab)
-            return IndependentLM(own, translation if translation is None else translation.to(self.device))
-        return read_weights("drafter", folder, lambda: BY_KIND[kind].from_folder(folder, self.target_model))
+            model = self.load_draft_model(folder)
+            target_size = self.target_model.config.get_text_config().vocab_size
+            mapping = map_vocabularies(self.tokenizer, folder, target_size, model.vocab_size)
+            return DraftModel(model, mapping if mapping is None else mapping.to(self.device))
+        return read_weights("drafter", folder, lambda: NETWORKS_BY_KIND[kind].from_folder(folder, self.target_model))
 
-    def proven_drafter(self, folder: Path) -> CausalTarget:
-        """Return the language model in `folder`, which drafts; raises UnsupportedModel for one that cannot."""
+    def load_draft_model(self, folder: Path) -> CausalTarget:
+        """Load a draft language model and check its logits; raise UnsupportedModel if they do not match."""
         try:
-            return proven(causal_lm(folder, self.device, self.dtype))
+            return build_checked_target(load_causal_lm(folder, self.device, self.dtype))
         except UnsupportedModel as error:
             raise UnsupportedModel(f"the drafter in {folder} cannot draft: {error}") from error
 
-    def beside(self, drafter: str | Path) -> Self:
-        """The same model, its weights shared, with one drafter more; see `loading.load`."""
+    def with_drafter(self, drafter: str | Path) -> Self:
+        """Return a pipeline of the same target weights with one more drafter.
+
+        Args:
+            drafter (str | Path): folder or repository of the drafter, as for `load`.
+        """
         other = copy(self)
         other.card = with_drafter(self.card, str(drafter))
         other._drafters, other._methods, other._sizes = {}, {}, {}
         return other
 
-    def fitted(self, method: str) -> dict[str, Any]:
-        """Parameters fitted to the model, and to this machine where they depend on it."""
-        values = dict(self.card.manifest.get("fitted", {}).get(method, {}))
-        if committed := self.committed(method):
-            values["window" if method in WINDOWED else "nodes"] = self.size(method, committed)
-        return values
+    def tuned_params(self, method: str) -> dict[str, Any]:
+        """Return a method's parameters that are tuned to the model, and its draft size tuned to this machine."""
+        params = dict(self.card.manifest.get("fitted", {}).get(method, {}))
+        if taus := self.tau_by_draft_size(method):
+            params["window" if method in WINDOWED_METHODS else "nodes"] = self.best_draft_size(method, taus)
+        return params
 
-    def committed(self, method: str) -> dict[int, float]:
-        """The model's τ by how much `method` drafts a pass, where that is to be fitted to the machine."""
-        if method in WINDOWED:
+    def tau_by_draft_size(self, method: str) -> dict[int, float]:
+        """Return the model's τ by draft size (window or tree nodes); empty where the method's size is fixed."""
+        if method in WINDOWED_METHODS:
             return {int(window): tau for window, tau in self.card.manifest.get(f"{method}_committed", {}).items()}
-        told = self.card.manifest.get("fitted", {}).get(method, {})
-        if "shares" not in told:
+        tuned = self.card.manifest.get("fitted", {}).get(method, {})
+        if "shares" not in tuned:
             return {}
-        known = defaults(self.registry.drafters[method]) | told
-        taus = expected([row[: known["width"]] for row in known["shares"]], known["depth"], MOST)
-        return {nodes: tau for nodes, tau in taus.items() if nodes in SIZES}
+        params = default_params(self.registry.drafters[method]) | tuned
+        shares = [row[: params["width"]] for row in params["shares"]]
+        taus = expected_tau_by_nodes(shares, params["depth"], MAX_TREE_SIZE)
+        return {nodes: tau for nodes, tau in taus.items() if nodes in TREE_SIZES}
 
-    def size(self, method: str, committed: dict[int, float]) -> ByRows:
-        """How much drafted a pass commits most tokens a second here: the model's τ(N) over this machine's t(N)."""
+    def best_draft_size(self, method: str, taus: dict[int, float]) -> BatchAwareDraftSize:
+        """Return the draft size N of the most tokens a second: the model's τ(N) over this machine's pass time t(N)."""
         times = self.pass_times()
         if method not in self._sizes or self._sizes[method][0] is not times:
-            self._sizes[method] = times, ByRows(committed, times.near, times.far)
+            self._sizes[method] = times, BatchAwareDraftSize(taus, times.single_row_latency, times.batch_latency)
         return self._sizes[method][1]
 
     def pass_times(self) -> PassTimes:
-        """Return t(N) with the present number of threads.
+        """Return the pass times t(N) with the current number of threads.
 
-        Measured anew where passes long turned out otherwise, and where repeats did not agree. While others take the
-        cores one thread alone is measured, whose own time they do not change: with more, passes could take for ever.
+        They are measured again once later passes have contradicted them, or if their repeats disagreed. While other
+        processes occupy the cores, one thread is measured, whose CPU time they do not change; passes of several
+        threads could take arbitrarily long then.
         """
-        threads = self.threads(self.is_sample_guided)
+        threads = self.thread_tuner(self.is_sample_guided)
         count = threads.count if threads.counts else 0
-        if count > 1 and self.needs_timing(count) and not all(undisturbed(count) for _ in range(SURE)):
+        if count > 1 and self.needs_timing(count) and not all(has_free_cores(count) for _ in range(QUIET_CHECKS)):
             count = 1
         if self.needs_timing(count):
-            known = self._pass_times.get(count)
-            patience = 2 * known.patience if known is not None and known.contradicted else CHECKED
-            self._pass_times[count] = PassTimes(partial(self.timed, count), NEAR, FAR, patience)
+            previous = self._pass_times.get(count)
+            patience = 2 * previous.patience if previous is not None and previous.is_outdated else NUM_CHECKED_PASSES
+            self._pass_times[count] = PassTimes(partial(self.measure_passes, count), NEAR_SIZES, FAR_SIZES, patience)
         return self._pass_times[count]
 
     def needs_timing(self, threads: int) -> bool:
-        """Return whether t(N) with so many threads is not known, or no longer true."""
-        known = self._pass_times.get(threads)
-        return known is None or known.contradicted or not known.steady
+        """Return whether t(N) with this many threads is unknown or outdated."""
+        times = self._pass_times.get(threads)
+        return times is None or times.is_outdated or not times.is_stable
 
     @cached_property
     def is_sample_guided(self) -> bool:
-        """Return whether passes are timed with two branches; prompts are made for that once, and not a request."""
-        return guided(self.sample_prompts()[:1])
+        """Return whether passes are timed with two branches; sample prompts are built for that only once."""
+        return uses_cfg(self.sample_prompts()[:1])
 
-    def timed(self, threads: int, nodes: Sequence[int]) -> Timing:
-        """Measure t(N) with so many threads, 0 being no choice of ours."""
+    def measure_passes(self, threads: int, nodes: Sequence[int]) -> Timing:
+        """Measure t(N) with a number of threads; 0 leaves the number to torch."""
         prompts = self.sample_prompts()[:1]
-        clock = time.thread_time if threads == 1 else time.perf_counter  # one thread's own time no neighbour changes
-        with limited(threads) if threads else nullcontext():
-            return time_passes(self.target(guided(prompts)), prompts, nodes, clock)
+        # Other processes do not change the CPU time of a single thread.
+        clock = time.thread_time if threads == 1 else time.perf_counter
+        with limit_threads(threads) if threads else nullcontext():
+            return time_passes(self.target(uses_cfg(prompts)), prompts, nodes, clock)
 
 
-def guided(prompts: list[Prompt]) -> bool:
-    """Whether any prompt is, so that rows need two branches."""
-    return any(prompt.sampling.guidance_scale != 1 for prompt in prompts)
+def uses_cfg(prompts: list[PromptInputs]) -> bool:
+    """Return whether any prompt uses classifier-free guidance, so that rows need two branches."""
+    return any(prompt.sampling_params.guidance_scale != 1 for prompt in prompts)
 
 
-def check_sampling(**asked: Any) -> None:
-    """Raise InvalidArgument where a field of `Sampling` is out of its range; None is the model's own."""
-    Sampling(**{name: value for name, value in asked.items() if value is not None})
+def check_sampling_params(**params: Any) -> None:
+    """Check sampling parameters, None being the model's default; raise InvalidArgument for one out of range."""
+    SamplingParams(**{name: value for name, value in params.items() if value is not None})
 
 
-def seeds(seed: int | Sequence[int], rows: int, what: str) -> list[int]:
-    """Return one seed a row: consecutive from a number, or the given ones.
+def expand_seeds(seed: int | Sequence[int], rows: int, what: str) -> list[int]:
+    """Return one seed for every row: consecutive ones from a number, or the given ones.
 
     Args:
-        seed (int | Sequence[int]): A number, or as many as there are rows; of Python's, numpy's or torch's kind.
-        what (str): What a row is called in an error.
+        seed (int | Sequence[int]): a number, or one for every row; integers of Python, numpy or torch.
+        rows (int): number of rows.
+        what (str): what errors call a row.
+
+    Raises:
+        InvalidArgument: a seed is impossible, or their number is not `rows`.
     """
-    given = given_seeds(seed)
-    found = [given + row for row in range(rows)] if isinstance(given, int) else given
-    if len(found) != rows or max(found, default=0) > LARGEST_SEED:
-        raise refusal("seed", seed, f"a whole number from 0, or a list of {rows}, one a {what}")
-    return found
+    parsed = parse_seeds(seed)
+    seeds = [parsed + row for row in range(rows)] if isinstance(parsed, int) else parsed
+    if len(seeds) != rows or max(seeds, default=0) > MAX_SEED:
+        raise argument_error("seed", seed, f"a whole number from 0, or a list of {rows}, one a {what}")
+    return seeds
 
 
-def given_seeds(seed: int | Sequence[int]) -> int | list[int]:
-    """Return a seed, or several, as Python's integers; raises InvalidArgument for what is none."""
+def parse_seeds(seed: int | Sequence[int]) -> int | list[int]:
+    """Return a seed, or several, as Python integers; raise InvalidArgument for anything else."""
     try:
-        operator.index(seed)  # type: ignore[arg-type]  # which raises for lists and arrays
+        operator.index(seed)  # type: ignore[arg-type]  # raises for lists and arrays
     except (TypeError, ValueError, RuntimeError):
         items = to_items("seed", seed, "a whole number from 0, or a list of such numbers")
-        return [to_integer("seed", value, 0, LARGEST_SEED) for value in items]
-    return to_integer("seed", seed, 0, LARGEST_SEED)
+        return [to_integer("seed", value, 0, MAX_SEED) for value in items]
+    return to_integer("seed", seed, 0, MAX_SEED)

@@ -41,11 +41,11 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def passes_of_fixed_cost() -> Iterator[None]:
     """Fit windows and trees to the same cost of passes everywhere, instead of to timings of this machine."""
-    from polydraft.core.methods.fit import Timing
+    from polydraft.core.methods.tuning import Timing
     from polydraft.modalities import pipeline
 
     def time_passes(target: Any, prompts: Any, nodes: Sequence[int], clock: Any) -> Timing:
-        return Timing({count: 0.007 + 0.0002 * count for count in nodes}, steady=True)
+        return Timing({count: 0.007 + 0.0002 * count for count in nodes}, is_stable=True)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "time_passes", time_passes)

@@ -1,4 +1,4 @@
-"""Settings of a test such that every two values of different settings meet, in as few runs as a greedy choice finds.
+"""Pairwise test settings: every two values of different settings meet, in as few runs as a greedy choice finds.
 
     @pytest.mark.parametrize(("dtype", "setting", "guidance"), every_pair(DTYPES, SETTINGS, (1.0, 2.5)))
     @pytest.mark.parametrize("family", first(1, FAMILIES))
@@ -21,27 +21,27 @@ EVERY = bool(os.environ.get("POLYDRAFT_EVERY"))
 
 
 def every_pair(*settings: Iterable[Any]) -> list[Any]:
-    """Combinations of one value of each of `settings`, always the same ones."""
+    """Return combinations of one value of each of `settings`, always the same ones."""
     values = [list(setting) for setting in settings]
     every = list(product(*(range(len(setting)) for setting in values)))
 
-    def pairs(places: tuple[int, ...]) -> set[Any]:
-        return set(combinations(enumerate(places), 2))
+    def pairs(indices: tuple[int, ...]) -> set[Any]:
+        return set(combinations(enumerate(indices), 2))
 
-    def told(places: tuple[int, ...]) -> list[Any]:
-        return [setting[place] for setting, place in zip(values, places, strict=True)]
+    def values_at(indices: tuple[int, ...]) -> list[Any]:
+        return [setting[place] for setting, place in zip(values, indices, strict=True)]
 
     if EVERY:
-        return [tuple(told(places)) for places in every]
+        return [tuple(values_at(indices)) for indices in every]
     missing, new = set().union(*map(pairs, every)), set().union(*map(enumerate, every))
-    chosen = []
+    selected = []
     while missing:
-        best = max(every, key=lambda places: (len(new & set(enumerate(places))), len(pairs(places) & missing)))
+        best = max(every, key=lambda indices: (len(new & set(enumerate(indices))), len(pairs(indices) & missing)))
         first_seen = new & set(enumerate(best))
-        chosen.append(pytest.param(*told(best), marks=() if first_seen else pytest.mark.thorough))
+        selected.append(pytest.param(*values_at(best), marks=() if first_seen else pytest.mark.thorough))
         missing -= pairs(best)
         new -= first_seen
-    return chosen
+    return selected
 
 
 def shares(values: Iterable[Any], hosts: Iterable[Any]) -> list[Any]:

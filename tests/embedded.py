@@ -1,13 +1,13 @@
-"""What tests know of the embedded models, read off their folders."""
+"""Facts about the embedded models, read from their folders."""
 
 from __future__ import annotations
 
-from polydraft.modalities.image import plan, vocabulary
-from polydraft.modalities.loading import card
+from polydraft.modalities.image import scene_plan, vocabulary
+from polydraft.modalities.model_card import load_card
 
-CODES = 256  # of a picture
+CODES = 256  # of an image
 
 
-def picture_tokens() -> int:
-    """What `tiny-image` commits for a picture: its codes, and the plan before them if it writes one."""
-    return CODES + plan.said(vocabulary.load(card("tiny-image").path / "target"))
+def image_token_count() -> int:
+    """Return the number of tokens of an image of `tiny-image`: its codes, and the plan before them if it has one."""
+    return CODES + scene_plan.plan_length(vocabulary.load_tokenizer(load_card("tiny-image").path / "target"))

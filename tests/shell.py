@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
 
 AT_ONCE = ("--help", "--version", "--install-completion", "--show-completion")
 # No program is found, so bash hands every command to this function, words expanded; `base64` must print something.

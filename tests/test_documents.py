@@ -23,8 +23,8 @@ import pytest
 from PIL import Image
 
 import polydraft
-from polydraft.modalities.loading import card
-from polydraft.modalities.world.scene import place
+from polydraft.modalities.model_card import load_card
+from polydraft.modalities.world.scene import place_objects
 from polydraft.modalities.world.worlds import WORLDS
 
 from . import shell
@@ -32,7 +32,7 @@ from .apps.command_line import run
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / f"{name}.md" for name in ("README", "SERVING", "MODELS", "TRAINING", "CONTRIBUTING", "BENCHMARKS")]
-DOCUMENTS += sorted(ROOT.glob("assets/models/*/README.md"))
+DOCUMENTS += sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("assets/models/*/README.md")])
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 RETURNS = {"load": "pipe", "OpenAI": "client"}
 CHEAP = ("models", "methods")  # commands that take no second
@@ -68,7 +68,7 @@ def test_snippets_that_call_programs_name_their_language() -> None:
     assert [
         str(snippet) for snippet in snippets("") if re.search(r"^(polydraft|pip|python) ", snippet.text, re.M)
     ] == []
-    assert len(SHELL) > 60 and len(PYTHON) >= 6
+    assert len(SHELL) > 40 and len(PYTHON) >= 6
 
 
 def variables(snippet: Snippet) -> str:
@@ -161,7 +161,7 @@ def made_by(call: ast.Call, names: dict[str, Any]) -> Any:
         return names["OpenAI"](base_url="http://127.0.0.1:1/v1", api_key="unused")
     if called == "load":
         name = ast.literal_eval(call.args[0])
-        modality = card(name).modality if name.startswith("tiny-") else "speech"
+        modality = load_card(name).modality if name.startswith("tiny-") else "speech"
         module, pipeline = {
             "image": ("image.pipeline", "ImagePipeline"), "speech": ("speech.pipeline", "SpeechPipeline"),
             "vlm": ("vlm.pipeline", "VLMPipeline"),
@@ -193,7 +193,7 @@ DRAWING = "generate_image"  # takes twice as long as the rest together
 def test_readme_python_snippet_runs(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(3)
-    Image.fromarray(place(WORLDS["flat"].composition(rng), rng).render()).save("frogs.png")
+    Image.fromarray(place_objects(WORLDS["flat"].random_composition(rng), rng).render()).save("frogs.png")
     exec(compile(snippet.text, str(snippet), "exec"), {})
 
 

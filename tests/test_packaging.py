@@ -22,9 +22,19 @@ ROOT = Path(__file__).resolve().parents[1]
 IMPORT_ROOT = Path(polydraft.__file__).resolve().parents[1]  # where `polydraft` lies: src/ or site-packages
 FOLDERS = ("core", "modalities", "apps", "assets")
 WHEEL_LIMIT = 100 * 1024 * 1024  # package registries refuse larger files
-MAY_IMPORT = {  # apps -> modalities -> core
-    "core": ("polydraft.core",),
-    "modalities": ("polydraft.core", "polydraft.modalities"),
+LAB = "apps/lab"  # part of checkouts and of the sdist, not of the wheel
+ROOMS = {  # what lies directly in a folder; each may import itself and those before it
+    "core": (
+        "version", "errors", "stats", "checks", "folders", "batched_state", "tokens", "draft", "sampling",
+        "verification", "model", "target", "verifiers", "drafters", "continuous", "methods", "cuda_graphs", "decode",
+        "stopping", "distillation",
+    ),
+    "apps": ("terminal", "measure", "data", "batch", "train", "bench", "server", "ray", "ui", "lab", "cli"),
+}  # fmt: skip
+APART = {  # what a room must not import although it lies before it
+    "apps/bench": ("apps/train",),
+    "apps/lab": ("apps/batch", "apps/server", "apps/ray", "apps/ui"),
+    "apps/cli": ("apps/lab",),  # its commands come in through an entry point
 }
 
 
@@ -89,7 +99,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert [name for name in sorted(names) if not name.startswith(("polydraft/", f"{info}/"))] == []
     assert {"polydraft/__init__.py", "polydraft/py.typed"} <= names
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE"} <= names
-    assert "polydraft = polydraft.apps.cli:main" in entry_points
+    assert "polydraft = polydraft.apps.cli.main:main" in entry_points
     assert wheel.stat().st_size < WHEEL_LIMIT
 
 
@@ -97,10 +107,18 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 def test_wheel_holds_every_file_of(folder: str, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    files = [path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
-    wanted = {f"polydraft/{path.relative_to(ROOT).as_posix()}" for path in files}
+    paths = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
+    wanted = {f"polydraft/{path}" for path in paths if "__pycache__" not in path and not path.startswith(f"{LAB}/")}
     assert len(wanted) > 1
     assert wanted - names == set()
+
+
+def test_wheel_leaves_the_lab_out(sdist: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if name.startswith(f"polydraft/{LAB}")] == []
+    with tarfile.open(sdist) as archive:
+        assert any(f"/{LAB}/commands/" in name for name in archive.getnames())
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in sources(LAB)) >= 8000
 
 
 def test_installed_wheel_runs_from_anywhere(wheel: Path, tmp_path: Path) -> None:
@@ -112,6 +130,16 @@ def test_installed_wheel_runs_from_anywhere(wheel: Path, tmp_path: Path) -> None
     glyphs = "from importlib.resources import files; print((files('polydraft.assets') / 'world').is_dir())"
     assert python("-c", glyphs, cwd=empty, path=site).strip() == "True"
     assert "image" in python("-m", "polydraft", "--help", cwd=empty, path=site)
+    benches = python("-m", "polydraft", "bench", "--help", cwd=empty, path=site)
+    assert "roofline" in benches and "frontier" not in benches
+    assert "tiny-latent" not in python("-m", "polydraft", "train", "--help", cwd=empty, path=site).split()
+    plugins = (
+        "from importlib.metadata import distribution; from polydraft.apps.terminal.plugins import GROUP, load_plugin\n"
+        "for entry_point in distribution('polydraft').entry_points.select(group=GROUP):\n"
+        "    print(entry_point.name, load_plugin(entry_point.name))"
+    )
+    lines = python("-c", plugins, cwd=empty, path=site).splitlines()
+    assert len(lines) > 1 and all(line.endswith(" None") for line in lines)
 
 
 def test_checkout_imports_where_links_are_text_files(tmp_path: Path) -> None:
@@ -178,15 +206,68 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-@pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_imports_point_one_way(folder: str) -> None:
+def room_of(name: str) -> str | None:
+    """Return the folder and room of a dotted name, such as "core/draft", or None for what is not ours."""
+    parts = name.removeprefix("polydraft.").split(".")
+    return "/".join(parts[:2]) if parts[0] in FOLDERS and name != parts[0] else None
+
+
+def may_import(room: str, other: str) -> bool:
+    """Return whether modules of `room` may import from `other`."""
+    folder, other_folder = room.partition("/")[0], other.partition("/")[0]
+    if folder != other_folder:
+        return FOLDERS.index(other_folder) < FOLDERS.index(folder)
+    if room == other or folder not in ROOMS:
+        return True
+    order = [f"{folder}/{name}" for name in ROOMS[folder]]
+    return order.index(other) < order.index(room) and other not in APART.get(room, ())
+
+
+def wrong_imports(root: Path) -> list[str]:
+    """Return the imports of the tree at `root` that point the wrong way."""
     wrong = []
-    for path in sources(folder):
-        for name in imported(path):
-            ours = name.partition(".")[0] in ("", "polydraft", *FOLDERS)
-            if ours and not any(f"{name}.".startswith(f"{allowed}.") for allowed in MAY_IMPORT[folder]):
-                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
-    assert wrong == []
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*.py")):
+            relative = path.relative_to(root)
+            room = "/".join((*relative.parts[:-1], relative.stem)[:2])
+            for name in imported(path):
+                other = room_of(name)
+                if name.startswith(".") or (other is not None and not may_import(room, other)):
+                    wrong.append(f"{relative.as_posix()} imports {name}")
+    return wrong
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_every_room_has_its_place_in_the_order(folder: str) -> None:
+    found = {path.stem for path in (ROOT / folder).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert found - {"__init__"} == set(ROOMS[folder])
+
+
+def test_imports_point_one_way() -> None:
+    assert wrong_imports(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("core/tokens.py", "from polydraft.core.decode import Method"),
+        ("core/verifiers/rules.py", "import polydraft.core.drafters.tree"),
+        ("core/draft.py", "from polydraft.modalities import loading"),
+        ("modalities/world/worlds.py", "from polydraft.apps.lab.judging import matcher"),
+        ("apps/terminal/usage.py", "from polydraft.apps.measure.table import PLAIN"),
+        ("apps/bench/drift.py", "from polydraft.apps.train.drafter import run"),
+        ("apps/data/prompts.py", "from polydraft.apps.lab.recipes.image import data"),
+        ("apps/lab/bench/trial.py", "from polydraft.apps.server import run"),
+        ("apps/cli/main.py", "from polydraft.apps.lab import commands"),
+        ("apps/ui/page.py", "from polydraft.apps import cli"),
+        ("core/tokens.py", "from .decode import Method"),
+    ],
+)
+def test_wrong_import_is_found(file: str, line: str, tmp_path: Path) -> None:
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"from polydraft.core.errors import PolydraftError\n\n\ndef late():\n    {line}\n")
+    assert len(wrong_imports(tmp_path)) == 1
 
 
 LEFTOVERS = {

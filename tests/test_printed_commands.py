@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from polydraft.apps.commands.shared.quoting import shell_word
-from polydraft.apps.commands.shared.usage import Inputs, example
-from polydraft.modalities.image.catalogue import CODES
-from polydraft.modalities.loading import ModelCard, models
-from polydraft.modalities.speech import recognise as speech
+from polydraft.apps.terminal.quoting import shell_word
+from polydraft.apps.terminal.usage import Inputs, example
+from polydraft.modalities.image.catalogue import CODE_FAMILIES
+from polydraft.modalities.model_card import ModelCard, embedded_models
+from polydraft.modalities.speech.family_cards import CARDS as SPEECH_CARDS
 
 from . import shell
 
@@ -81,11 +81,11 @@ def test_command_that_cannot_run_is_refused(wrong: str) -> None:
 # --- examples of models
 
 PUBLISHED: dict[str, dict[str, Any]] = {
-    **{kind: {"modality": "image", "family": kind} for kind in (*CODES, "mar", "nextstep")},
-    **{kind: {"modality": "speech", "family": kind, "voices": speech.VOICES.get(kind, [])} for kind in speech.MARKS},
+    **{kind: {"modality": "image", "family": kind} for kind in (*CODE_FAMILIES, "mar", "nextstep")},
+    **{card.name: {"modality": "speech", "family": card.name, "voices": list(card.voices)} for card in SPEECH_CARDS},
     "llava": {"modality": "vlm", "family": "llava"},
 }  # fmt: skip
-CARDS = [*models(), *(ModelCard(name, Path("runs") / name, manifest) for name, manifest in PUBLISHED.items())]
+CARDS = [*embedded_models(), *(ModelCard(name, Path("runs") / name, manifest) for name, manifest in PUBLISHED.items())]
 
 
 def parsed(command: str) -> dict[str, Any]:

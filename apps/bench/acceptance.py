@@ -23,25 +23,25 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from polydraft.apps.bench.measure import plots, report
-from polydraft.apps.bench.measure.decoding import decoded
-from polydraft.apps.bench.measure.environment import environment
-from polydraft.apps.bench.measure.prompts import asked
-from polydraft.apps.bench.measure.watched import Watched
-from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.data.held_out import held_out_prompts
+from polydraft.apps.measure import plots, report
+from polydraft.apps.measure.decoding import decoded
+from polydraft.apps.measure.environment import environment
+from polydraft.apps.measure.watched import ObservedDrafter
+from polydraft.apps.terminal.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Outcome
+from polydraft.core.drafters.base import DraftOutcome
 from polydraft.core.drafters.tree.drafter import TreeDrafter
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.law.noise import Noise, gumbel, row_keys
-from polydraft.core.law.sampling import Law, Sampler
-from polydraft.core.methods.fit import contested
-from polydraft.core.state import State
-from polydraft.core.target import Prompt
-from polydraft.core.verify.rules import at, normalised
+from polydraft.core.methods.tuning import perturbed_choices
+from polydraft.core.sampling.noise import Noise, gumbel_from_keys, row_keys
+from polydraft.core.sampling.sampler import Sampler, TokenDistribution
+from polydraft.core.target.causal import PromptInputs
+from polydraft.core.target.state import BatchState
+from polydraft.core.verifiers.rules import gather_last, normalise_or
 from polydraft.modalities.loading import load
-from polydraft.modalities.pipeline import Pipeline, guided
+from polydraft.modalities.pipeline import Pipeline, uses_cfg
 
 WIDTHS = (1, 2, 4, 8)
 DRAWS = 4  # of noise, a pair of laws
@@ -50,85 +50,87 @@ RANKINGS = {"shared": "shared noise", "recursive": "recursive rejection", "likel
 
 
 @dataclass
-class Heard:
+class RecordingSampler:
     """A sampler whose proposals are kept: as drafts are ranked by, and under the target's filters."""
 
     sampler: Sampler
-    proposed: list[Law] = field(default_factory=list)
-    filtered: list[Law] = field(default_factory=list)
+    proposed: list[TokenDistribution] = field(default_factory=list)
+    filtered: list[TokenDistribution] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sampler, name)
 
-    def proposal(self, *asked: Any) -> Law:
-        self.proposed.append(self.sampler.proposal(*asked))
+    def draft_distribution(self, *asked: Any) -> TokenDistribution:
+        self.proposed.append(self.sampler.draft_distribution(*asked))
         self.filtered.append(self.sampler(*asked))
         return self.proposed[-1]
 
 
 @dataclass
-class Pairs(Watched):
+class DistributionPairs(ObservedDrafter):
     """Keeps, of every node a draft grew from, log p, log q and log q under filters, `[V]` each."""
 
     p: list[Tensor] = field(default_factory=list)
     q: list[Tensor] = field(default_factory=list)
     filtered: list[Tensor] = field(default_factory=list)
 
-    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
-        heard = Heard(sampler)
-        self.column = own.waiting.clone()  # what waits leads the draft, and the tree grows under the last of it
-        draft = super().draft(state, own, heard, noise)  # type: ignore[arg-type]  # it says what a sampler says
-        self.said = heard.proposed[0].logp[:, 0], heard.filtered[0].logp[:, 0]
+    def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
+        heard = RecordingSampler(sampler)
+        self.column = (
+            drafter_state.num_pending.clone()
+        )  # what waits leads the draft, and the tree grows under the last of it
+        draft = super().draft(state, drafter_state, heard, noise)  # type: ignore[arg-type]  # it says what a sampler says
+        self.draft_log_probs = heard.proposed[0].log_probs[:, 0], heard.filtered[0].log_probs[:, 0]
         return draft
 
-    def observe(self, state: State, own: Any, outcome: Outcome) -> None:
+    def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
         for row, column in enumerate(self.column.tolist()):
             if column <= outcome.draft.size:
-                self.p.append(outcome.law.logp[row, column].cpu())
-                self.q.append(self.said[0][row].cpu())
-                self.filtered.append(self.said[1][row].cpu())
-        super().observe(state, own, outcome)
+                self.p.append(outcome.distribution.log_probs[row, column].cpu())
+                self.q.append(self.draft_log_probs[0][row].cpu())
+                self.filtered.append(self.draft_log_probs[1][row].cpu())
+        super().observe(state, drafter_state, outcome)
 
 
 def shared(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS, draws: int = DRAWS) -> list[float]:
     """Share of pairs `[M, V]` whose choice argmax(log p + g) is among the top k of log q + g."""
     ranks = []
     for seed in range(draws):
-        scores, chosen = contested(p, q, seed)
+        scores, chosen = perturbed_choices(p, q, seed)
         ranks.append((scores > scores.gather(-1, chosen)).sum(-1))
     rank = torch.stack(ranks)
     return [float((rank < width).float().mean()) for width in widths]
 
 
 def likeliest(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS) -> list[float]:
-    """What p `[M, V]` gives to the k likeliest of q, together."""
+    """Return the probability mass of p `[M, V]` on the k most probable ids of q."""
     best = p.exp().gather(-1, q.topk(min(max(widths), q.shape[-1])).indices).cumsum(-1).mean(0)
     return [float(best[min(width, len(best)) - 1]) for width in widths]
 
 
 def recursive(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS, seed: int = 0) -> list[float]:
     """Chance that recursive rejection keeps one of k children drawn from q without replacement, in their order."""
-    noise = gumbel(row_keys(*torch.tensor([[seed], [1]])), torch.arange(len(p))[None], p.shape[1])[0]
+    noise = gumbel_from_keys(row_keys(*torch.tensor([[seed], [1]])), torch.arange(len(p))[None], p.shape[1])[0]
     children = (q + noise).topk(min(max(widths), q.shape[-1])).indices  # Gumbel top-k is such a draw
-    left, law, none, found = p.exp(), q.exp(), torch.ones(len(p)), []
+    left, draft_probs, none, found = p.exp(), q.exp(), torch.ones(len(p)), []
     for child in children.T:
-        chance = at(law, child)
-        none = none * (1 - torch.where(chance > 0, at(left, child) / chance, 0).clamp(max=1))
-        left = normalised((left - law).clamp(min=0), left)
-        law = law.scatter(1, child[:, None], 0)
-        law = normalised(law, law)
+        chance = gather_last(draft_probs, child)
+        none = none * (1 - torch.where(chance > 0, gather_last(left, child) / chance, 0).clamp(max=1))
+        left = normalise_or((left - draft_probs).clamp(min=0), left)
+        draft_probs = draft_probs.scatter(1, child[:, None], 0)
+        draft_probs = normalise_or(draft_probs, draft_probs)
         found.append(float(1 - none.mean()))
     return [found[min(width, len(found)) - 1] for width in widths]
 
 
-def measured(pipe: Pipeline, name: str, prompts: list[Prompt], temperature: float) -> dict[str, Any]:
+def measure_acceptance(pipe: Pipeline, name: str, prompts: list[PromptInputs], temperature: float) -> dict[str, Any]:
     """Acceptance and τ at one temperature."""
-    rows = [replace(each, sampling=replace(pipe.sampling(), temperature=temperature)) for each in prompts]
-    method = pipe.method(pipe.parsed(name), guided(rows))
-    if not isinstance(method.drafter, TreeDrafter) or not method.verifier.on_tape:
+    rows = [replace(each, sampling_params=replace(pipe.sampling_params(), temperature=temperature)) for each in prompts]
+    method = pipe.method(pipe.parse_method(name), uses_cfg(rows))
+    if not isinstance(method.drafter, TreeDrafter) or not method.verifier.uses_shared_noise:
         raise UnsupportedMethod(f"method {name!r} ranks no candidates on the noise tape; use draft, eagle2 or hydra.")
-    pairs, plain = Pairs(method.drafter), copy(method.drafter)
-    plain.rank = replace(plain.rank, draws=False)
+    pairs, plain = DistributionPairs(method.drafter), copy(method.drafter)
+    plain.ranking = replace(plain.ranking, draws=False)
     taus = {}
     for ranking, drafter in (("shared", pairs), ("likeliest", plain)):
         run = decoded(Method(name, method.target, drafter, method.verifier, method.sampler, method.guarantee), rows)
@@ -160,20 +162,22 @@ def run(
     if min(heats) <= 0:
         raise InvalidArgument(f"temperatures={temperatures} is not possible; give numbers above 0, such as 0.6,1,1.3.")
     pipe = load(model)
-    pipe.checked(method)
-    chosen, rows = asked(pipe, prompts, world, tokens), []
+    pipe.check_method(method)
+    chosen, rows = held_out_prompts(pipe, prompts, world, tokens), []
     for heat in heats:
         note(f"{method} at temperature {heat:g}")
-        rows.append(measured(pipe, method, chosen, heat))
+        rows.append(measure_acceptance(pipe, method, chosen, heat))
     value = {
         "model": pipe.card.name, "method": method, "prompts": len(chosen), "tokens": tokens, "widths": WIDTHS,
-        "sampling": asdict(pipe.sampling()), "rows": rows, "environment": environment(pipe.device, pipe.dtype),
+        "sampling": asdict(pipe.sampling_params()), "rows": rows, "environment": environment(pipe.device, pipe.dtype),
     }  # fmt: skip
-    report.tell("acceptance", value, [laws(rows), ranked(rows)], [], lambda: lines(rows), output, json)
+    report.tell(
+        "acceptance", value, [distribution_sheet(rows), ranking_sheet(rows)], [], lambda: lines(rows), output, json
+    )
 
 
-def laws(rows: list[dict[str, Any]]) -> report.Sheet:
-    """What the laws are like, and τ both ways."""
+def distribution_sheet(rows: list[dict[str, Any]]) -> report.Sheet:
+    """Build the sheet of target distributions, with τ predicted and measured."""
     headers = ["T", "nodes", "TV(p, q)", "nats of p", f"p ≥ {SURE}", "τ shared noise", "τ likeliest"]
     cells = [
         [
@@ -185,7 +189,7 @@ def laws(rows: list[dict[str, Any]]) -> report.Sheet:
     return headers, cells
 
 
-def ranked(rows: list[dict[str, Any]]) -> report.Sheet:
+def ranking_sheet(rows: list[dict[str, Any]]) -> report.Sheet:
     """Acceptance by ranking and k."""
     cells = [
         [f"{row['temperature']:g}", title, *(f"{share:.2f}" for share in row["acceptance"][ranking])]

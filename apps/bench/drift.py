@@ -21,24 +21,25 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.measure import plots, report
-from polydraft.apps.bench.measure.decoding import asked_for, decoded
-from polydraft.apps.bench.measure.environment import environment
-from polydraft.apps.bench.measure.prompts import asked
-from polydraft.apps.bench.measure.watched import Watched
-from polydraft.apps.commands.shared.terminal import note
-from polydraft.core.drafters.base import Outcome
+from polydraft.apps.data.held_out import held_out_prompts
+from polydraft.apps.measure import plots, report
+from polydraft.apps.measure.decoding import asked_for, decoded
+from polydraft.apps.measure.environment import environment
+from polydraft.apps.measure.watched import ObservedDrafter
+from polydraft.apps.terminal.terminal import note
+from polydraft.core.drafters.base import DraftOutcome
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.state import State
-from polydraft.core.target import Prompt
-from polydraft.modalities.loading import card, load
-from polydraft.modalities.pipeline import Pipeline, guided
+from polydraft.core.target.causal import PromptInputs
+from polydraft.core.target.state import BatchState
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
+from polydraft.modalities.pipeline import Pipeline, uses_cfg
 
 HEADERS = ["method", "guarantee", "τ", "nats a token", "nats of p", "drift", "replaced"]
 
 
 @dataclass
-class Committed(Watched):
+class CommittedTokens(ObservedDrafter):
     """Keeps, of every committed token: -log p, the entropy of p, and whether it stands for another that the target had
     chosen."""
 
@@ -46,25 +47,25 @@ class Committed(Watched):
     entropy: list[float] = field(default_factory=list)
     replaced: list[bool] = field(default_factory=list)
 
-    def observe(self, state: State, own: Any, outcome: Outcome) -> None:
-        verdict, lines = outcome.verdict, torch.arange(len(state), device=state.tokens.device)[:, None]
-        columns = verdict.columns
+    def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
+        verdict, lines = outcome.verification, torch.arange(len(state), device=state.tokens.device)[:, None]
+        columns = verdict.token_indices
         place = torch.arange(columns.shape[1], device=columns.device)
-        known = (place < verdict.counts[:, None]) & (columns >= 0)  # else an earlier pass has chosen it
+        known = (place < verdict.num_committed[:, None]) & (columns >= 0)  # else an earlier pass has chosen it
         columns = columns.clamp(min=0)
-        law = outcome.law.logp[lines, columns]
-        self.nats += (-law.gather(2, verdict.tokens[..., None])[..., 0])[known].tolist()
-        self.entropy += torch.special.entr(law.exp()).sum(-1)[known].tolist()
-        self.replaced += (verdict.tokens != verdict.choices[lines, columns])[known].tolist()
-        super().observe(state, own, outcome)
+        log_probs = outcome.distribution.log_probs[lines, columns]
+        self.nats += (-log_probs.gather(2, verdict.tokens[..., None])[..., 0])[known].tolist()
+        self.entropy += torch.special.entr(log_probs.exp()).sum(-1)[known].tolist()
+        self.replaced += (verdict.tokens != verdict.target_tokens[lines, columns])[known].tolist()
+        super().observe(state, drafter_state, outcome)
 
 
-def measured(pipe: Pipeline, name: str, prompts: list[Prompt]) -> dict[str, Any]:
-    """One method over all prompts; `drift` with the error of its mean over prompts."""
-    method = pipe.method(pipe.parsed(name), guided(prompts))
+def measure_drift(pipe: Pipeline, name: str, prompts: list[PromptInputs]) -> dict[str, Any]:
+    """Decode all prompts with one method; `drift` comes with the error of its mean over prompts."""
+    method = pipe.method(pipe.parse_method(name), uses_cfg(prompts))
     heard, passes = [], 0
     for prompt in prompts:
-        heard.append(Committed(method.drafter))
+        heard.append(CommittedTokens(method.drafter))
         passes += decoded(replace(method, drafter=heard[-1]), [prompt]).passes
     nats, entropy, replaced = (
         np.asarray([sum(getattr(one, part)) for one in heard]) for part in ("nats", "entropy", "replaced")
@@ -72,9 +73,9 @@ def measured(pipe: Pipeline, name: str, prompts: list[Prompt]) -> dict[str, Any]
     counts = np.asarray([len(one.nats) for one in heard])
     tokens = counts.sum()
     drift = (nats - entropy).sum() / tokens
-    on_tape = method.verifier.on_tape  # elsewhere nothing was chosen that a token could stand for
+    on_tape = method.verifier.uses_shared_noise  # elsewhere nothing was chosen that a token could stand for
     return {
-        "method": name, "guarantee": method.label, "tokens": int(tokens), "tau": float(tokens / passes),
+        "method": name, "guarantee": method.effective_guarantee, "tokens": int(tokens), "tau": float(tokens / passes),
         "nats": float(nats.sum() / tokens), "entropy": float(entropy.sum() / tokens), "drift": float(drift),
         "error": float((nats - entropy - drift * counts).std() / len(counts) ** 0.5 / counts.mean()),
         "replaced": float(replaced.sum() / tokens) if on_tape else None,
@@ -86,17 +87,17 @@ def run(
 ) -> None:
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
-    if card(model).latent:
+    if load_card(model).is_latent:
         raise UnsupportedMethod(f"{model} generates latents, whose laws have no entropy to compare; use bench moments.")
     pipe = load(model)
     names, rows = asked_for(methods, pipe), []
-    chosen = asked(pipe, prompts, world, tokens)
+    chosen = held_out_prompts(pipe, prompts, world, tokens)
     for name in names:
         note(f"decoding with {name}")
-        rows.append(measured(pipe, name, chosen))
+        rows.append(measure_drift(pipe, name, chosen))
     value = {
-        "model": pipe.card.name, "prompts": len(chosen), "most_tokens": tokens, "sampling": asdict(pipe.sampling()),
-        "rows": rows, "environment": environment(pipe.device, pipe.dtype),
+        "model": pipe.card.name, "prompts": len(chosen), "most_tokens": tokens,
+        "sampling": asdict(pipe.sampling_params()), "rows": rows, "environment": environment(pipe.device, pipe.dtype),
     }  # fmt: skip
     report.tell("drift", value, [(HEADERS, [cells(row) for row in rows])], [], lambda: bars(rows), output, json)
 
@@ -110,7 +111,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def bars(rows: Sequence[dict[str, Any]]) -> Image.Image:
-    """τ on the left, drift on the right."""
+    """Plot τ on the left and drift on the right."""
     figure = Figure(figsize=(11, 1.2 + 0.34 * len(rows)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     names = [row["method"] for row in rows]

@@ -25,28 +25,29 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from polydraft.apps.bench.measure import plots, report
-from polydraft.apps.bench.measure.decoding import decoded
-from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.shapes import CONFIGS, bytes_of
-from polydraft.apps.bench.measure.timing import Contender, Spread, speedup, take_turns
-from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.measure import plots, report
+from polydraft.apps.measure.decoding import decoded
+from polydraft.apps.measure.environment import timed_on
+from polydraft.apps.measure.shapes import CONFIGS, bytes_of
+from polydraft.apps.measure.timing import Contender, Spread, speedup, take_turns
+from polydraft.apps.terminal.terminal import note
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.decode import Method
 from polydraft.core.draft import Draft
 from polydraft.core.drafters.base import NoDrafter
-from polydraft.core.drafters.network.eagle import EagleDrafter, EagleNetwork
-from polydraft.core.drafters.tree.plans import Dynamic, Rank
+from polydraft.core.drafters.network.eagle import EagleDrafter, EagleModel
+from polydraft.core.drafters.tree.shapes import CandidateRanking, DynamicTree
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.law.noise import Noise
-from polydraft.core.law.sampling import Law, Sampler, Sampling
-from polydraft.core.model.kernels import prepare
-from polydraft.core.model.network import context
+from polydraft.core.model.decoder import max_context_len
+from polydraft.core.model.linear import prepare_linears
+from polydraft.core.sampling.noise import Noise
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.sampling.sampler import Sampler, TokenDistribution
 from polydraft.core.stats import DecodeStats
-from polydraft.core.suggestions import did_you_mean
-from polydraft.core.target import CausalTarget, Prompt
-from polydraft.core.verdict import Verdict, follow, in_place
-from polydraft.core.verify.tape import TapeVerifier
-from polydraft.modalities.loading import resolve_device, resolve_dtype
+from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.core.verification import VerificationResult, accept_to_node, keep_contiguous_prefix
+from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
+from polydraft.modalities.device_dtype import resolve_device, resolve_dtype
 
 HEADERS = [
     "shape", "GB", "plain ms", "of the limit", "passes", "ms a pass", "τ", "S", "S/τ", "limit of S", "reached",
@@ -57,7 +58,7 @@ COPIED = {"cuda": 2**32, "cpu": 2**28}  # bytes; far more than any cache holds
 
 
 @dataclass(frozen=True)
-class Shape:
+class RooflineShape:
     """A decoder, and what was published for EAGLE-2 on it: tokens a pass, and S.
 
     guidance: its scale, 1 is none; prompt, tokens: how long prompts and answers are unless told otherwise.
@@ -72,9 +73,9 @@ class Shape:
 
 
 SHAPES = {
-    "llava-1.6-7b": Shape(CONFIGS["llava-1.6-7b"], 5.01, 2.05),
-    "pixtral-12b": Shape(CONFIGS["pixtral-12b"], 3.37, 2.31),
-    "small": Shape(CONFIGS["small"], 4.0),
+    "llava-1.6-7b": RooflineShape(CONFIGS["llava-1.6-7b"], 5.01, 2.05),
+    "pixtral-12b": RooflineShape(CONFIGS["pixtral-12b"], 3.37, 2.31),
+    "small": RooflineShape(CONFIGS["small"], 4.0),
 }
 
 
@@ -84,31 +85,31 @@ class Prescribed:
 
     tau: float
     owed: Tensor | None = None
-    judge: TapeVerifier = field(default_factory=TapeVerifier)
+    judge: SharedNoiseVerifier = field(default_factory=SharedNoiseVerifier)
 
     guarantee = "lossy"
-    on_tape = True
+    uses_shared_noise = True
 
-    def verify(self, draft: Draft, law: Law, noise: Noise, t: Tensor) -> Verdict:
-        choices = self.judge.verify(draft, law, noise, t).choices
+    def verify(self, draft: Draft, distribution: TokenDistribution, noise: Noise, t: Tensor) -> VerificationResult:
+        choices = self.judge.verify(draft, distribution, noise, t).target_tokens
         if self.owed is None:  # on the device, where a step that is replayed counts on
             self.owed = torch.zeros((), dtype=torch.double, device=t.device)
         count = self.owed.add_(self.tau).floor()
         self.owed.sub_(count)
-        return in_place(follow((count.long() - 1).expand_as(t), draft, choices))
+        return keep_contiguous_prefix(accept_to_node((count.long() - 1).expand_as(t), draft, choices))
 
 
 def run(
     *, shapes: list[str], tau: float | None, depth: int, width: int, total: int, words: int | None,
     tokens: int | None, prompt: int | None, repeats: int, device: str, dtype: str, output: Path | None, json: bool,
-    known: Mapping[str, Shape] | None = None, called: str = "roofline",
+    known: Mapping[str, RooflineShape] | None = None, called: str = "roofline",
 ) -> None:  # fmt: skip
     """Measure every shape of `known`, print and, given a folder, save files called so."""
     known = SHAPES if known is None else known
     report.check_folder(output)
     where = resolve_device(device)
     precision = resolve_dtype(dtype, where)
-    plan = Dynamic(depth, width, total)
+    plan = DynamicTree(depth, width, total)
     for name in shapes:
         if name not in known:
             meant = did_you_mean(name, known)
@@ -118,7 +119,7 @@ def run(
     taken_on = timed_on(where, precision)
     rate = bandwidth(where)
     rows = [
-        measured(name, known[name], tau, plan, words, tokens, prompt, repeats, where, precision, rate)
+        measure_roofline(name, known[name], tau, plan, words, tokens, prompt, repeats, where, precision, rate)
         for name in shapes
     ]
     value = {
@@ -129,7 +130,7 @@ def run(
     report.tell(called, value, [sheet], [line], lambda: picture(rows), output, json)
 
 
-def check_tau(tau: float, plan: Dynamic) -> None:
+def check_tau(tau: float, plan: DynamicTree) -> None:
     if not 1 <= tau <= plan.depth + 1:
         raise InvalidArgument(
             f"{tau:g} tokens a pass do not come from drafts {plan.depth} deep; give a tau from 1 to {plan.depth + 1}, "
@@ -137,14 +138,14 @@ def check_tau(tau: float, plan: Dynamic) -> None:
         )
 
 
-def check_room(name: str, shape: Shape, prompt: int | None, tokens: int | None) -> None:
-    needed, held = (prompt or shape.prompt) + (tokens or shape.tokens), context(shape.config)
+def check_room(name: str, shape: RooflineShape, prompt: int | None, tokens: int | None) -> None:
+    needed, held = (prompt or shape.prompt) + (tokens or shape.tokens), max_context_len(shape.config)
     if needed > held:
         raise InvalidArgument(f"{name} holds {held} positions and {needed} are asked for; give fewer --tokens.")
 
 
-def measured(
-    name: str, shape: Shape, tau: float | None, plan: Dynamic, words: int | None, tokens: int | None,
+def measure_roofline(
+    name: str, shape: RooflineShape, tau: float | None, plan: DynamicTree, words: int | None, tokens: int | None,
     prompt: int | None, repeats: int, device: torch.device, dtype: torch.dtype, rate: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Plain decoding and a drafted run in turns."""
@@ -152,17 +153,17 @@ def measured(
     tokens, prompt = tokens or shape.tokens, prompt or shape.prompt
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(shape.config, dtype=dtype).requires_grad_(False)
-        head = EagleNetwork(shape.config, words=None if words is None else list(range(words))).to(dtype).eval()
-    prepare(head.requires_grad_(False))
+        head = EagleModel(shape.config, words=None if words is None else list(range(words))).to(dtype).eval()
+    prepare_linears(head.requires_grad_(False))
     target = CausalTarget(model, guided=shape.guidance != 1)
-    sampler = Sampler(torch.ones(1, target.vocab, dtype=torch.bool, device=device))
-    ids = tuple(2 + place % (target.vocab - 2) for place in range(prompt))
-    sampling = Sampling(temperature=0, guidance_scale=shape.guidance)
-    asked = Prompt((ids,) * target.branches, tokens, sampling=sampling)
+    sampler = Sampler(torch.ones(1, target.vocab_size, dtype=torch.bool, device=device))
+    ids = tuple(2 + place % (target.vocab_size - 2) for place in range(prompt))
+    sampling = SamplingParams(temperature=0, guidance_scale=shape.guidance)
+    asked = PromptInputs((ids,) * target.num_branches, tokens, sampling_params=sampling)
 
-    drafter = EagleDrafter(head, target, plan, Rank(SURE))
+    drafter = EagleDrafter(head, target, plan, CandidateRanking(SURE))
     methods = (
-        Method("ar", target, NoDrafter(), TapeVerifier(), sampler),
+        Method("ar", target, NoDrafter(), SharedNoiseVerifier(), sampler),
         Method("eagle2", target, drafter, Prescribed(wanted), sampler),
     )
     runs = take_turns(
@@ -170,14 +171,14 @@ def measured(
         repeats,
         lambda who: note(f"{name}: {who}"),
     )
-    counts = DecodeStats.in_sequence([turn.stats for turn in runs["eagle2"] if turn.stats is not None])
+    counts = DecodeStats.sum_runs([turn.stats for turn in runs["eagle2"] if turn.stats is not None])
     passes = counts.drafter_passes / counts.target_passes
-    projection = bytes_of(model.get_output_embeddings()) * (1 if words is None else words / target.vocab)
-    cached = target.branches * target.network.slot_bytes * (prompt + tokens // 2)
+    projection = bytes_of(model.get_output_embeddings()) * (1 if words is None else words / target.vocab_size)
+    cached = target.num_branches * target.network.kv_bytes_per_position * (prompt + tokens // 2)
     whole, guess = bytes_read(model) + cached, passes * (bytes_of(head) + projection)
     found = speedup(runs["ar"], runs["eagle2"]).median
     limit = counts.mean_accepted_length * whole / (whole + guess)
-    plain_seconds = Spread.of(turn.pace for turn in runs["ar"]).median
+    plain_seconds = Spread.from_samples(turn.pace for turn in runs["ar"]).median
     return {
         "shape": name, "prompt": prompt, "tokens": tokens, "guidance": shape.guidance, "bytes": whole,
         "cached_bytes": cached, "plain_seconds": plain_seconds, "plain_over_limit": plain_seconds * rate / whole,
@@ -188,13 +189,13 @@ def measured(
 
 
 def bytes_read(model: PreTrainedModel) -> int:
-    """What a pass reads: all weights, but of the embeddings a few rows unless they are the head as well."""
+    """Return the bytes a pass reads: all weights, but only a few rows of embeddings that are not tied to the head."""
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     return bytes_of(model) - (0 if tied else bytes_of(model.get_input_embeddings()))
 
 
 def bandwidth(device: torch.device) -> float:
-    """Bytes a second that a copy reads and writes, the best of ten."""
+    """Return bytes per second that a copy reads and writes, the best of ten."""
     source = torch.ones(COPIED[device.type] // 4, device=device)
     sink = torch.empty_like(source)
     wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -219,7 +220,7 @@ def cells_of(row: dict[str, Any]) -> list[str]:
 
 
 def picture(rows: list[dict[str, Any]]) -> Image.Image:
-    """τ, the limit of S inside it, and S inside that."""
+    """Plot τ, the limit of S inside it, and S inside that."""
     figure = Figure(figsize=(8, 1.4 + 0.6 * len(rows)), layout="constrained")
     axes = figure.subplots()
     names = [row["shape"] for row in rows]

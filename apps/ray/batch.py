@@ -1,8 +1,7 @@
 """`polydraft batch run --ray` and `batch vlm --ray`: the same files and summaries, made by many processes.
 
-The journal is written here, by one process, as on one machine. Results of jobs come as bytes and are written here, too,
-so workers need no shared folder for them; what jobs and sets read (pictures, models, question sets) is read by the
-workers, by the same paths.
+One process writes the journal and the result files, as on one machine. Workers return results as bytes, so they need no
+shared folder for them; they read the inputs of jobs and sets (images, models, question sets) by the same paths.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps import jobs
+from polydraft.apps.batch import jobs
+from polydraft.apps.batch.jobs import BatchJob
 from polydraft.apps.bench.vlm import sets
-from polydraft.apps.bench.vlm.registry import wanted
-from polydraft.apps.jobs import Job
+from polydraft.apps.bench.vlm.registry import parse_tasks
 from polydraft.apps.ray.cluster import cluster
 from polydraft.apps.ray.crew import Crew, Lost
 from polydraft.modalities.loading import load
-from polydraft.modalities.output import whole
+from polydraft.modalities.output import atomic_file
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Workers:
-    """How many processes, and what each gets. address: of a cluster that runs; None: one of this machine."""
+    """Number of worker processes and the resources of each; `address` is a running cluster, None starts one here."""
 
     count: int
     cpus: float = 1.0
@@ -38,8 +37,8 @@ class Workers:
     def crew(self, worker: type, *arguments: Any) -> Crew:
         return Crew(worker, arguments, self.count, self.cpus, self.gpus)
 
-    def jobs(self, left: list[Job], folder: Path) -> Iterator[Record]:
-        """Records of jobs whose results lie in `folder`; stands for `jobs.in_turn`."""
+    def jobs(self, left: list[BatchJob], folder: Path) -> Iterator[Record]:
+        """Yield records of jobs whose results are in `folder`; replaces `jobs.in_turn`."""
         with cluster(self.address, self.count * self.cpus, self.count * self.gpus):
             for job, came in self.crew(JobWorker, os.getcwd()).run(left):
                 if isinstance(came, Lost):
@@ -47,17 +46,17 @@ class Workers:
                     continue
                 record, content = came
                 if content is not None:
-                    with whole(folder / job.output) as file:
+                    with atomic_file(folder / job.output) as file:
                         file.write(content)
                 yield record
 
-    def answers(self, asked: Asked) -> Callable[[sets.Settings, list[sets.Piece]], Iterator[Record]]:
-        """Records of pieces; what it returns stands for `sets.Asking.all`."""
+    def answers(self, arguments: BatchArguments) -> Callable[[sets.SetOptions, list[sets.Piece]], Iterator[Record]]:
+        """Return the function that yields records of pieces; it replaces `sets.Asking.all`."""
 
-        def answer(settings: sets.Settings, pieces: list[sets.Piece]) -> Iterator[Record]:
+        def answer(settings: sets.SetOptions, pieces: list[sets.Piece]) -> Iterator[Record]:
             with cluster(self.address, self.count * self.cpus, self.count * self.gpus):
                 places = [(piece.id, index) for index, piece in enumerate(pieces)]
-                for (id, index), came in self.crew(Asker, os.getcwd(), settings, asked).run(places):
+                for (id, index), came in self.crew(Asker, os.getcwd(), settings, arguments).run(places):
                     if isinstance(came, Lost):
                         yield {"id": id, "task": pieces[index].task.name, "error": lost(came)}
                     else:
@@ -67,8 +66,8 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Which questions there are, and of whom they are asked, in words that every process reads for itself."""
+class BatchArguments:
+    """Arguments of a question set, as plain data from which every process loads it."""
 
     tasks: str
     folder: Path | None
@@ -83,8 +82,8 @@ class JobWorker:
     def __init__(self, folder: str) -> None:
         go_to(folder)
 
-    def do(self, job: Job) -> tuple[Record, bytes | None]:
-        """A job's record, and the content of its result's file."""
+    def do(self, job: BatchJob) -> tuple[Record, bytes | None]:
+        """Run a job and return its record and the content of its result file."""
         with tempfile.TemporaryDirectory() as folder:
             record = jobs.do(job, Path(folder))
             file = Path(folder) / job.output
@@ -92,23 +91,23 @@ class JobWorker:
 
 
 class Asker:
-    """Asks a model questions, one at a time."""
+    """Worker that answers questions with a model, one at a time."""
 
-    def __init__(self, folder: str, settings: sets.Settings, asked: Asked) -> None:
+    def __init__(self, folder: str, settings: sets.SetOptions, arguments: BatchArguments) -> None:
         go_to(folder)
-        pipe: sets.Answerer = load(settings.model, device=asked.device, dtype=asked.dtype, modality="vlm")
+        pipe: sets.Answerer = load(settings.model, device=arguments.device, dtype=arguments.dtype, modality="vlm")
         self.asking = sets.Asking(pipe, settings)
-        pieces = sets.pieces_of(wanted(asked.tasks), asked.folder, asked.limit)
+        pieces = sets.pieces_of(parse_tasks(arguments.tasks), arguments.folder, arguments.limit)
         self.pieces = {piece.id: piece for piece in pieces}
 
     def do(self, place: tuple[str, int]) -> Record:
-        """The record of a piece; its index says which method goes first."""
+        """Return the record of a piece; its index decides which method goes first."""
         id, index = place
         return self.asking.record(self.pieces[id], index)
 
 
 def go_to(folder: str) -> None:
-    """Stand where the command was given, where there is such a folder."""
+    """Change to the folder in which the command was started, if it exists on this node."""
     if Path(folder).is_dir():
         os.chdir(folder)
 

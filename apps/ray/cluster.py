@@ -1,10 +1,10 @@
-"""A Ray cluster: one that is there, or one of this machine alone, as quiet and as closed as Ray allows.
+"""Ray cluster: an existing one, or one of this machine alone, as quiet and as closed as Ray allows.
 
-with cluster(address, cpus=2):      # address: "auto" or host:port of one that runs; None: start one, and end it
+with cluster(address, cpus=2):      # address: "auto" or host:port of a running one; None: start one, and end it
     ...
 
-Ray's own processes listen on some ports of all interfaces, whatever address they are told. A cluster that is started
-here asks for a token that only its processes know; still, keep the machine's firewall shut. No usage is reported.
+Ray's processes listen on some ports of all interfaces, whatever address they are given. A cluster that is started here
+requires a token that only its processes know; still, keep the machine's firewall shut. No usage is reported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
+from polydraft.core.checks.extras import missing_package_error
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.extras import missing
-from polydraft.core.system_errors import system_error
 
 OBJECTS = 200_000_000  # bytes of shared memory; what crosses is small
 LOOPBACK = "127.0.0.1"
@@ -27,7 +27,7 @@ LOOPBACK = "127.0.0.1"
 def needs_ray() -> None:
     """Raise MissingPackage where Ray is not installed."""
     if find_spec("ray") is None:
-        raise missing("ray", "--ray")
+        raise missing_package_error("ray", "--ray")
 
 
 def quiet() -> None:
@@ -44,7 +44,7 @@ def closed() -> None:
 
 @contextmanager
 def cluster(address: str | None, cpus: float, gpus: float = 0) -> Iterator[None]:
-    """Connected to a cluster that has so many cores and accelerators; one that was started here ends with the block."""
+    """Connect to a cluster with that many cores and accelerators; one that was started here ends with the block."""
     needs_ray()
     quiet()
     address = address or os.environ.get("RAY_ADDRESS") or None
@@ -76,7 +76,7 @@ def cluster(address: str | None, cpus: float, gpus: float = 0) -> Iterator[None]
 
 
 def enough(there: dict[str, float], cpus: float, gpus: float) -> None:
-    """Refuse what would wait for ever."""
+    """Refuse a request for resources that the cluster never has."""
     for kind, wanted, name in (("CPU", cpus, "cores"), ("GPU", gpus, "GPUs")):
         if wanted > there.get(kind, 0):
             raise InvalidArgument(

@@ -1,11 +1,10 @@
-"""Work spread over processes of a Ray cluster; what a process was at when it died is done again, once.
+"""Work spread over processes of a Ray cluster; an item whose process died is repeated once.
 
-    crew = Crew(Worker, (argument,), size=4, cpus=1.0)      # Worker: a class whose `do(item)` returns what came of it
-    for item, came in crew.run(items):                      # as they are done; came is Lost where two processes died
-        ...
+    crew = Crew(Worker, (argument,), size=4, cpus=1.0)      # Worker: a class whose `do(item)` returns a result
+    for item, result in crew.run(items):                    # in order of completion; Lost if two processes died
 
-Actors instead of Ray Data: every result is handed on, and written down, as soon as it is there, and an item that kills
-its process is given up after the second one, where a data set would try for ever or stop.
+Actors instead of Ray Data: every result is passed on, and written, as soon as it exists, and an item that kills its
+process is given up after the second one, while a data set would retry for ever or stop.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ TRIES = 2
 
 @dataclass(frozen=True)
 class Lost:
-    """Why there is no result."""
+    """Reason why an item has no result."""
 
     message: str = "the process died on it, and so did the next one; look at the logs of Ray."
 
 
 @dataclass(frozen=True)
 class Crew:
-    """size: processes; cpus, gpus: of each. A process does one thing at a time, so torch gets its cores."""
+    """Pool of `size` processes with `cpus` and `gpus` each; one item at a time per process, so torch has its cores."""
 
     worker: type
     arguments: tuple[Any, ...]
@@ -39,7 +38,7 @@ class Crew:
     gpus: float = 0.0
 
     def run(self, items: Iterable[T]) -> Iterator[tuple[T, Any]]:
-        """Every item with what came of it, in the order they are done; an error that `do` raises is raised here."""
+        """Yield every item with its result in order of completion; an error of `do` is raised here."""
         import ray
         from ray.exceptions import RayActorError
 

@@ -1,9 +1,9 @@
-"""The front: the same FastAPI application as `polydraft serve`, behind Ray Serve's proxy and before the replicas.
+"""Front: the same FastAPI application as `polydraft serve`, behind Ray Serve's proxy and before the replicas.
 
 from ray import serve
 serve.run(application({"speech": "tiny-speech", "replicas": 2}))       # or: serve run apps/ray/serve.yaml
 
-There is one front; it computes nothing. The page at /ui needs the models in its own process, so it is not here.
+There is one front; it computes nothing. It has no page at /ui, which needs the models in its process.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 
 from polydraft.apps.ray.cluster import needs_ray
 from polydraft.apps.ray.named import Named
-from polydraft.apps.server.engine.engine import Engine
-from polydraft.apps.server.settings import Settings, settings
+from polydraft.apps.server.engine.engine import ServerEngine
+from polydraft.apps.server.settings import ServerSettings, settings
 
 FRONT, REPLICA = "Front", "Replica"
 NAME = "polydraft"  # of the application
-MODELS = 3  # modalities, each with rows of its own
-CALLS = 1000  # requests that the front has open; its own admission is narrower, and /health is exempt from it
+MODELS = 3  # modalities, each with separate batch rows
+CALLS = 1000  # open requests of the front; its admission is narrower, and /health is exempt from it
 LAST_WORDS, PAUSE = 5.0, 0.2  # seconds for answers to leave the front after all work is done, and between looks
-BUILT: list[tuple[Named, Engine]] = []  # applications of this process, with their engines
+BUILT: list[tuple[Named, ServerEngine]] = []  # applications of this process, with their engines
 WAIT = 2  # seconds that Serve tells a client to wait whom the front cannot even hear
 
 
 def application(given: dict[str, Any] | None = None) -> Any:
-    """What Serve runs. given: settings, as in a TOML file; whatever is missing comes from the environment."""
+    """Return the application that Serve runs; missing settings come from the environment."""
     needs_ray()
     from ray import serve
 
@@ -45,10 +45,10 @@ def application(given: dict[str, Any] | None = None) -> Any:
     @serve.ingress(build)
     class Front:
         def __init__(self, replicas: Any) -> None:
-            """replicas: bound so that Serve deploys them; `front` finds them by name."""
+            """Bind the replicas, so that Serve deploys them; `front` finds them by name."""
 
         async def drain(self, seconds: float) -> None:
-            """Finish what this process accepted; the command calls it before it shuts Serve down."""
+            """Finish accepted requests of this process; called before Serve is shut down."""
             from polydraft.apps.ray import ingress  # this class travels by value, and with it copies of what it names
 
             for app, engine in ingress.BUILT:
@@ -58,8 +58,8 @@ def application(given: dict[str, Any] | None = None) -> Any:
     return bound.bind(replica)
 
 
-async def drained(app: Named, engine: Engine, seconds: float) -> None:
-    """Take nothing new, wait for what was accepted, and for its answers to leave; as `polydraft serve` does."""
+async def drained(app: Named, engine: ServerEngine, seconds: float) -> None:
+    """Accept nothing new, finish accepted requests and send their responses, as `polydraft serve` does."""
     await engine.drain(seconds)
     end = asyncio.get_running_loop().time() + LAST_WORDS
     while app.open and asyncio.get_running_loop().time() < end:
@@ -68,7 +68,7 @@ async def drained(app: Named, engine: Engine, seconds: float) -> None:
 
 
 def front(given: dict[str, Any]) -> Any:
-    """The application in the front's process, whose event loop runs."""
+    """Return the application of the front's process, whose event loop runs."""
     from ray import serve
 
     from polydraft.apps.ray.remote import RemoteEngine
@@ -77,12 +77,12 @@ def front(given: dict[str, Any]) -> Any:
     from polydraft.apps.server.api.metrics import PrometheusMeter
     from polydraft.apps.server.engine.engine import Limits
 
-    chosen = Settings(**given)
+    chosen = ServerSettings(**given)
     logs.configure(chosen.log_level)
     limits = Limits(chosen.rows, chosen.max_queue, chosen.deadline, chosen.draft_rows)
     meter = PrometheusMeter()
-    handle = serve.get_deployment_handle(REPLICA)
-    engine = RemoteEngine(handle, limits, meter, most_replicas(chosen), chosen.alias)
+    deployment = serve.get_deployment_handle(REPLICA)
+    engine = RemoteEngine(deployment, limits, meter, most_replicas(chosen), chosen.alias)
     meter.watch(engine)
     app = create_app(chosen, engine)
     app.state.attaching = asyncio.ensure_future(engine.attach())
@@ -91,20 +91,21 @@ def front(given: dict[str, Any]) -> Any:
     return named
 
 
-def as_given(chosen: Settings) -> dict[str, Any]:
-    """Settings as plain data, which replicas on other machines take without a look at their own environment."""
+def as_given(chosen: ServerSettings) -> dict[str, Any]:
+    """Return settings as plain data, which replicas on other machines use instead of their environment."""
     return chosen.model_dump() | {"api_key": chosen.key}
 
 
-def most_replicas(chosen: Settings) -> int:
+def most_replicas(chosen: ServerSettings) -> int:
     return max(chosen.replicas, chosen.max_replicas or 1)
 
 
-def replica_options(chosen: Settings) -> dict[str, Any]:
-    """How many processes there are, what each needs, and how many requests go to one and wait for any.
+def replica_options(chosen: ServerSettings) -> dict[str, Any]:
+    """Return the options of the deployment: number of replicas, resources of each, and bounds on requests.
 
-    A replica is sent as many requests as it can decode together, the rest waits for whichever is free first; what finds
-    no place in that queue is refused. Between two bounds replicas follow the requests under way and waiting.
+    A replica receives as many requests as it can decode together; the rest waits for the first free replica, and
+    requests beyond that queue are refused. Between two bounds the number of replicas follows running and waiting
+    requests.
     """
     together = chosen.rows * MODELS
     options: dict[str, Any] = {
@@ -123,7 +124,7 @@ def replica_options(chosen: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def front_options(chosen: Settings) -> dict[str, Any]:
+def front_options(chosen: ServerSettings) -> dict[str, Any]:
     return {
         "num_replicas": 1, "ray_actor_options": {"num_cpus": 0}, "max_ongoing_requests": CALLS,
         "max_queued_requests": CALLS, "backpressure_config": {"status_code": 429, "retry_after_s": WAIT},
@@ -131,5 +132,5 @@ def front_options(chosen: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def threads(chosen: Settings) -> int:
+def threads(chosen: ServerSettings) -> int:
     return chosen.threads or max(1, math.floor(chosen.replica_cpus))

@@ -1,5 +1,4 @@
-"""Requests as the front gets them: Serve's proxy gives each an id and tells the client, so it is the one that is used
-here; and how many are open, which a shutdown waits for."""
+"""Request ids of Serve's proxy, which the front adopts, and the count of open requests for a shutdown."""
 
 from __future__ import annotations
 
@@ -14,9 +13,9 @@ LONGEST = 64  # of an id that a client chose
 
 @dataclass
 class Named:
-    """`app`, told of the proxy's ids; its own header is left out, since the proxy writes one.
+    """ASGI middleware that takes the proxy's request ids and drops the application's id header: the proxy sets one.
 
-    open: requests whose answers have not ended.
+    `open` is the number of requests whose responses have not ended.
     """
 
     app: ASGIApp

@@ -1,13 +1,13 @@
-"""An engine whose work is done elsewhere: the interface of `apps/server/engine/engine.py`, so routes cannot tell.
+"""Engine that sends requests to replicas, with the interface of `apps/server/engine/engine.py`.
 
-    engine = RemoteEngine(handle, Limits(rows=8, queue=32), meter, replicas=4)    # handle: of the replicas, from Serve
-    await engine.attach()                            # until a replica has said what is served
-    ticket = engine.submit("tiny-speech", "speech", {"text": "Good day."})
+    engine = RemoteEngine(deployment, Limits(rows=8, queue=32), meter, replicas=4)    # deployment: Serve's handle
+    await engine.attach()                            # until a replica has described its models
+    handle = engine.submit("tiny-speech", "speech", {"text": "Good day."})
 
-Admission is counted here, over all replicas; besides, Serve refuses what finds no replica and no place in its queue.
-Both are TooBusy. A replica that dies takes its running requests with it: they fail as ReplicaLost, and whoever asks
-again with the same seed gets the same answer from another one. Of cancelled requests nobody tells what was computed, so
-it is not in the numbers of this process.
+Admission is counted here, over all replicas; besides, Serve refuses requests beyond its queue. Both are TooBusy. A
+replica that dies takes its running requests with it: they fail as ReplicaLost, and a retry with the same seed gets the
+same answer from another one. Replicas do not report the computation of cancelled requests, so it is missing in the
+counters of this process.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from polydraft.apps.ray import wire
-from polydraft.apps.server.engine.engine import Engine, Limits
-from polydraft.apps.server.engine.meter import Meter
-from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.engine.engine import Limits, ServerEngine
+from polydraft.apps.server.engine.handle import RequestHandle
+from polydraft.apps.server.engine.meter import EngineMetrics
 from polydraft.apps.server.errors import ComputeFailed, ReplicaLost, TooBusy
 from polydraft.apps.server.limits import Admission
 from polydraft.apps.server.models import ModelChoice, Served
@@ -33,14 +33,14 @@ PATIENCE = 1.0  # seconds between questions to replicas that do not answer yet
 
 @dataclass(frozen=True)
 class Family:
-    """What routes ask of a speech model: why it has no sound, if it has none."""
+    """Speech family of a remote model, as far as routes need it: why it has no audio, if it has none."""
 
     silent: str
 
 
 @dataclass(frozen=True)
 class FarPipe:
-    """What routes ask of a pipeline."""
+    """Pipeline of a remote model, as far as routes need it."""
 
     sample_rate: int
     family: Family
@@ -48,9 +48,9 @@ class FarPipe:
 
 @dataclass(frozen=True)
 class FarModel(Served):
-    """What a replica said of a model."""
+    """Model of a replica, from the facts that it sent."""
 
-    said: dict[str, Any] = None  # type: ignore[assignment]
+    facts: dict[str, Any] = None  # type: ignore[assignment]
 
     @property
     def card(self) -> Any:
@@ -58,59 +58,59 @@ class FarModel(Served):
 
     @property
     def modality(self) -> str:
-        return self.said["modality"]
+        return self.facts["modality"]
 
     @property
     def summary(self) -> str:
-        return self.said["summary"]
+        return self.facts["summary"]
 
     @property
     def methods(self) -> list[str]:
-        return self.said["methods"]
+        return self.facts["methods"]
 
     @property
     def default_method(self) -> str:
-        return self.said["default_method"]
+        return self.facts["default_method"]
 
     @property
     def voices(self) -> list[str]:
-        return self.said["voices"]
+        return self.facts["voices"]
 
     @property
     def size(self) -> str:
-        return self.said["size"]
+        return self.facts["size"]
 
 
-def far_model(said: dict[str, Any]) -> FarModel:
-    pipe = FarPipe(said["sample_rate"], Family(said["silent"]))
-    return FarModel(said["name"], pipe, said["created"], said["repository"], said)
+def far_model(facts: dict[str, Any]) -> FarModel:
+    pipe = FarPipe(facts["sample_rate"], Family(facts["silent"]))
+    return FarModel(facts["name"], pipe, facts["created"], facts["repository"], facts)
 
 
-class RemoteEngine(Engine):
-    """replicas: how many there may be; every one decodes `limits.rows` prompts of a model together."""
+class RemoteEngine(ServerEngine):
+    """Engine that sends requests to replicas, each of which decodes `limits.rows` prompts of a model together."""
 
     def __init__(
-        self, handle: Any, limits: Limits, meter: Meter | None = None, replicas: int = 1,
+        self, deployment: Any, limits: Limits, meter: EngineMetrics | None = None, replicas: int = 1,
         aliases: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(limits, meter, aliases)
         self.admission = Admission(limits.rows * replicas, limits.queue)
-        self.worker = Dispatch(handle, self)  # type: ignore[assignment]
+        self.worker = Dispatch(deployment, self)  # type: ignore[assignment]
 
     async def attach(self) -> None:
-        """Ask until a replica has said what is served."""
+        """Wait until a replica has described its models."""
         self.started = True
-        handle = self.worker.handle  # type: ignore[attr-defined]
+        deployment = self.worker.deployment  # type: ignore[attr-defined]
         while not self.ready:
             try:
-                self.served = {said["name"]: far_model(said) for said in await handle.describe.remote()}
+                self.served = {facts["name"]: far_model(facts) for facts in await deployment.describe.remote()}
                 self.ready = True
-            except Exception as error:  # noqa: BLE001 - replicas come and go; whoever asks /ready is told
+            except Exception as error:  # noqa: BLE001 - replicas come and go; /ready reports it
                 log.warning("no replica answers yet: %s", type(error).__name__)
                 await asyncio.sleep(PATIENCE)
 
     async def start(
-        self, choices: Sequence[ModelChoice], told: Callable[[str], None] = lambda line: None,
+        self, choices: Sequence[ModelChoice], publish: Callable[[str], None] = lambda line: None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
         raise NotImplementedError("models are loaded by the replicas; use attach()")
@@ -122,73 +122,73 @@ class RemoteEngine(Engine):
         """Drop whatever is left; the replicas end by themselves."""
         await self.drain(0)
 
-    def _ended(self, ticket: Ticket) -> None:
-        super()._ended(ticket)
-        self.worker.left(ticket)  # type: ignore[attr-defined]
+    def _ended(self, handle: RequestHandle) -> None:
+        super()._ended(handle)
+        self.worker.left(handle)  # type: ignore[attr-defined]
 
 
 class Dispatch:
-    """Stands where an engine has its worker: sends requests to replicas and hands on what they tell."""
+    """Replacement of `EngineWorker`: sends requests to replicas and applies their messages."""
 
-    def __init__(self, handle: Any, engine: RemoteEngine) -> None:
-        self.handle, self.engine = handle, engine
+    def __init__(self, deployment: Any, engine: RemoteEngine) -> None:
+        self.deployment, self.engine = deployment, engine
         self.compute = NoCompute()
-        self.tasks: dict[Ticket, asyncio.Task[None]] = {}
+        self.tasks: dict[RequestHandle, asyncio.Task[None]] = {}
 
-    def begin(self, pipe: Any, ticket: Ticket, arguments: dict[str, Any], wants_news: bool) -> None:
+    def begin(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
         seconds = self.engine.limits.deadline
-        call = {"model": ticket.model, "modality": ticket.modality, "news": wants_news, "deadline": seconds}
-        self.tasks[ticket] = asyncio.ensure_future(self.follow(ticket, call, arguments))
+        call = {"model": handle.model, "modality": handle.modality, "progress": wants_progress, "deadline": seconds}
+        self.tasks[handle] = asyncio.ensure_future(self.follow(handle, call, arguments))
 
-    def left(self, ticket: Ticket) -> None:
-        """Whoever asked has gone, or has the answer."""
-        task = self.tasks.pop(ticket, None)
-        if task is not None and ticket.state != "done":
+    def left(self, handle: RequestHandle) -> None:
+        """Cancel the call of a request that ended without a result."""
+        task = self.tasks.pop(handle, None)
+        if task is not None and handle.state != "done":
             task.cancel()
 
-    async def follow(self, ticket: Ticket, call: dict[str, Any], arguments: dict[str, Any]) -> None:
-        """One request from its first message to its last."""
+    async def follow(self, handle: RequestHandle, call: dict[str, Any], arguments: dict[str, Any]) -> None:
+        """Follow one request from its first message to its last."""
         receiver = wire.Receiver()
         try:
             call["arguments"] = await asyncio.to_thread(wire.pack, arguments)
-            stream = self.handle.options(stream=True).answer.remote(call)
+            stream = self.deployment.options(stream=True).answer.remote(call)
             try:
                 async for messages in stream:
                     for message in messages:
-                        self.take(ticket, receiver, *message)
+                        self.take(handle, receiver, *message)
             except asyncio.CancelledError:
                 stream.cancel()
                 raise
-            ticket.fail(ReplicaLost("the answer broke off; ask again."))  # nothing happens where it has ended
-        except Exception as error:  # noqa: BLE001 - told to whoever asked
-            ticket.fail(self.meant(ticket, error))
+            handle.fail(ReplicaLost("the answer broke off; ask again."))  # nothing happens where it has ended
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            handle.fail(self.client_error(handle, error))
 
-    def take(self, ticket: Ticket, receiver: wire.Receiver, kind: str, *content: Any) -> None:
-        """A message about a ticket."""
+    def take(self, handle: RequestHandle, receiver: wire.Receiver, kind: str, *content: Any) -> None:
+        """Apply a message to its request."""
         if kind == "accepted":
-            if ticket.state == "waiting":
-                ticket.state = "running"
+            if handle.state == "waiting":
+                handle.state = "running"
         elif kind == "began":
-            ticket.method, ticket.prompt_tokens = content
-        elif kind == "news":
-            ticket.tell(receiver.unpack(content[0]))
+            handle.method, handle.prompt_tokens = content
+        elif kind == "progress":
+            handle.publish(receiver.unpack(content[0]))
         elif kind == "stats":
-            ticket.stats = wire.unpack(content[0])
-            if ticket.stats is not None:
-                self.engine.meter.computed(ticket.model, ticket.stats)
+            handle.stats = wire.unpack(content[0])
+            if handle.stats is not None:
+                self.engine.meter.computed(handle.model, handle.stats)
         elif kind == "ended":
-            ticket.finish(wire.unpack(content[0]))
+            handle.finish(wire.unpack(content[0]))
         elif kind == "failed":
-            ticket.fail(wire.error_of(*content))
+            handle.fail(wire.error_of(*content))
 
-    def meant(self, ticket: Ticket, error: Exception) -> Exception:
-        """What Ray's errors are to whoever asked."""
+    def client_error(self, handle: RequestHandle, error: Exception) -> Exception:
+        """Return the error that a client may see for an error of Ray."""
         from ray.exceptions import RayActorError, RayError, TaskCancelledError
         from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
         if isinstance(error, BackPressureError):
-            self.engine.meter.rejected(ticket.model)
-            wait = self.engine.admission.retry_after(ticket.model)
+            self.engine.meter.rejected(handle.model)
+            wait = self.engine.admission.retry_after(handle.model)
             return TooBusy("all replicas are busy and the queue is full; try again in a moment.", wait)
         lost = (RayActorError, TaskCancelledError, DeploymentUnavailableError)
         log.warning("a request was lost: %s", type(error).__name__)
@@ -199,9 +199,9 @@ class Dispatch:
 
 
 class NoCompute:
-    """Stands where a worker has its thread."""
+    """Replacement of a worker's `ComputeThread`."""
 
     alive = True
 
     def wake(self) -> None:
-        """There is nothing asleep here."""
+        """Do nothing, since no thread sleeps here."""

@@ -1,7 +1,7 @@
 """`polydraft serve --ray` from start to end: a cluster, the application on it, and a shutdown that lets work finish.
 
-On SIGTERM or SIGINT the front refuses new work and finishes what was accepted, while Serve goes on; only then is Serve
-shut down, which drops whatever is under way. A second signal does so at once.
+On SIGTERM or SIGINT the front refuses new work and finishes accepted requests, while Serve keeps running; only then is
+Serve shut down, which drops the rest. A second signal shuts it down at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from polydraft.apps.ray.cluster import cluster
 from polydraft.apps.ray.ingress import FRONT, NAME, application, as_given, most_replicas
 from polydraft.apps.server.listening import address, bound
 from polydraft.apps.server.run import SIGNALS, Publish, StopSignals, unfailing
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 from polydraft.core.errors import InvalidArgument
 
 SLOW = 600.0  # seconds that models may take to load
@@ -25,7 +25,7 @@ ANSWER, PAUSE = 10.0, 0.2
 LAST_WORDS = 5.0  # seconds for answers to leave the proxy, after all work is done
 
 
-def run(settings: Settings, told: Publish) -> None:
+def run(settings: ServerSettings, publish: Publish) -> None:
     """Serve until SIGTERM or SIGINT. The proxy of Serve listens, on the address and port of the settings."""
     listening = bound(settings)  # refused now where it is taken
     where, port = address(settings, listening), listening.getsockname()[1]
@@ -37,11 +37,11 @@ def run(settings: Settings, told: Publish) -> None:
         signals = StopSignals(threading.Event)
         for each in SIGNALS:  # now, since Ray takes them when it connects
             signal.signal(each, lambda number, frame: signals.take(signal.Signals(number).name))
-        host(serve, settings, where, port, signals, unfailing(told))
+        host(serve, settings, where, port, signals, unfailing(publish))
 
 
-def host(serve: Any, settings: Settings, where: str, port: int, signals: StopSignals, publish: Publish) -> None:
-    """Run the application on Ray Serve until a signal, and drain it. serve: the module `ray.serve`."""
+def host(serve: Any, settings: ServerSettings, where: str, port: int, signals: StopSignals, publish: Publish) -> None:
+    """Run the application on Ray Serve until a signal, and drain it; `serve` is the module `ray.serve`."""
     publish(f"{how_many(settings)} of {settings.replica_cpus:g} cores each are loading")
     serve.start(proxy_location="HeadOnly", http_options={"host": settings.host, "port": port})
     try:
@@ -57,7 +57,7 @@ def host(serve: Any, settings: Settings, where: str, port: int, signals: StopSig
 
 
 def drain(front: Any, seconds: float, signals: StopSignals, publish: Publish) -> None:
-    """Let the front finish what it accepted, for so many seconds or until a second signal. front: its handle."""
+    """Let the front finish accepted requests, for `seconds` or until a second signal; `front` is its handle."""
     draining, end = front.drain.remote(seconds), time.monotonic() + seconds + LAST_WORDS
     while not signals.end.is_set() and time.monotonic() < end:
         try:
@@ -72,13 +72,13 @@ def drain(front: Any, seconds: float, signals: StopSignals, publish: Publish) ->
         front.drain.remote(0.0).result(timeout_s=LAST_WORDS)
 
 
-def how_many(settings: Settings) -> str:
+def how_many(settings: ServerSettings) -> str:
     most = most_replicas(settings)
     return f"{settings.replicas} to {most} replicas" if most > settings.replicas else f"replicas ({most})"
 
 
 def wait_ready(where: str, stop: threading.Event) -> None:
-    """Until the front says that it is ready."""
+    """Wait until the front is ready."""
     end = time.monotonic() + SLOW
     while not stop.wait(PAUSE):
         with suppress(OSError), urlopen(f"{where}/ready", timeout=ANSWER) as answer:  # other statuses are OSError, too

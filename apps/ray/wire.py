@@ -1,16 +1,17 @@
-"""What crosses between processes, all of it: plain data, numpy arrays, and pictures as PNG files.
+"""Messages between processes: plain data, numpy arrays, and images as PNG files.
 
-From the front to a replica goes one call: model, modality, arguments (pictures in them as PNG), whether news is wanted,
-and seconds. Back come messages, each a tuple that begins with its kind; several that are due are sent as one list:
+From the front to a replica goes one call: model, modality, arguments (images in them as PNG), whether progress is
+wanted, and the deadline in seconds. Back come messages, each a tuple that begins with its kind; due ones are sent as
+one list:
 
 - ("accepted",) by a replica;
-- ("began", method, prompt_tokens), which it knows from its first prompt on;
-- ("news", packed), one a pass at most; of pictures under way only what is new since the last one, see `Sender`;
-- ("stats", packed) of all that was computed, or ("stats", None);
+- ("began", method, prompt_tokens), known from the first prompt on;
+- ("progress", packed), at most one per pass; of unfinished images only the new tokens, see `Sender`;
+- ("stats", packed) of the computation, or ("stats", None);
 - ("ended", packed result) or ("failed", name, sentence, retry_after), the last one.
 
-`pack` and `unpack` take what requests are made of and nothing else; a tensor is an array in the smallest of the integer
-types that hold it. PNG loses nothing, so files made of a picture are the same wherever it was drawn.
+`pack` and `unpack` accept only the types of requests; a tensor is an array in the smallest of the integer types that
+hold it. PNG is lossless, so files written from an image are the same wherever it was generated.
 """
 
 from __future__ import annotations
@@ -28,29 +29,38 @@ from torch import Tensor
 from polydraft.apps.server import errors as server_errors
 from polydraft.apps.server.errors import ComputeFailed, TooBusy
 from polydraft.core import errors as core_errors
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats
-from polydraft.core.system_errors import system_error
-from polydraft.modalities.image.recipe import Recipe
+from polydraft.modalities.image.recipe import ImageRecipe
+from polydraft.modalities.image.request import ImageProgress
 from polydraft.modalities.image.result import ImageResult
-from polydraft.modalities.image.run import ImageNews
+from polydraft.modalities.speech.request import SpeechProgress
 from polydraft.modalities.speech.result import SpeechResult
-from polydraft.modalities.speech.run import SpeechNews
+from polydraft.modalities.vlm.request import ChatProgress
 from polydraft.modalities.vlm.result import ChatResult
-from polydraft.modalities.vlm.run import ChatNews
 
 Message = tuple[Any, ...]
 KINDS = {
     kind.__name__: kind
-    for kind in (ImageNews, ImageResult, SpeechNews, SpeechResult, ChatNews, ChatResult, DecodeStats, Recipe)
+    for kind in (
+        ImageProgress,
+        ImageResult,
+        SpeechProgress,
+        SpeechResult,
+        ChatProgress,
+        ChatResult,
+        DecodeStats,
+        ImageRecipe,
+    )
 }
 PLAIN = (str, bytes, int, float, bool, type(None), np.ndarray)
-DRAWN = ("tokens", "committed_at")  # of which only what is new is sent
+DRAWN = ("tokens", "committed_at")  # fields of which only new tokens are sent
 SMALLER = (np.int16, np.int32)  # than int64
 
 
 def pack(value: Any) -> Any:
-    """As data that any process can read; raises TypeError for what does not belong here."""
+    """Return a value as data that any process can read; raises TypeError for other types."""
     if isinstance(value, Counter):
         return ("counter", dict(value))
     if isinstance(value, PLAIN):
@@ -92,7 +102,7 @@ def unpack(value: Any) -> Any:
 
 
 def small(array: np.ndarray) -> np.ndarray:
-    """The same numbers in fewer bytes, where they are whole."""
+    """Return whole numbers in the smallest integer type that holds them."""
     if array.dtype == np.int64:
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         for kind in SMALLER:
@@ -108,24 +118,24 @@ def png(picture: Image.Image) -> bytes:
 
 
 class Sender:
-    """Packs the news of one request. Of pictures under way only tokens that are new are sent, with their places."""
+    """Packer of the progress events of one request; of unfinished images only new tokens are sent, with indices."""
 
     def __init__(self) -> None:
         self.known: Tensor | None = None
 
-    def pack(self, news: Any) -> Any:
-        if not isinstance(news, ImageNews):
-            return pack(news)
-        before = torch.zeros_like(news.committed_at) if self.known is None else self.known
-        places = (news.committed_at != before).flatten().nonzero()[:, 0]
-        self.known = news.committed_at
-        tokens, passes = (whole.flatten(0, 1)[places] for whole in (news.tokens, news.committed_at))
-        others = {each.name: getattr(news, each.name) for each in fields(news) if each.name not in DRAWN}
-        return ("drawing", pack([list(news.tokens.shape), places, tokens, passes, others]))
+    def pack(self, progress: Any) -> Any:
+        if not isinstance(progress, ImageProgress):
+            return pack(progress)
+        before = torch.zeros_like(progress.committed_at) if self.known is None else self.known
+        places = (progress.committed_at != before).flatten().nonzero()[:, 0]
+        self.known = progress.committed_at
+        tokens, passes = (whole.flatten(0, 1)[places] for whole in (progress.tokens, progress.committed_at))
+        others = {each.name: getattr(progress, each.name) for each in fields(progress) if each.name not in DRAWN}
+        return ("drawing", pack([list(progress.tokens.shape), places, tokens, passes, others]))
 
 
 class Receiver:
-    """The other end of a `Sender`."""
+    """Unpacker of the events of a `Sender`."""
 
     def __init__(self) -> None:
         self.tokens: Tensor | None = None
@@ -141,11 +151,11 @@ class Receiver:
             self.passes = torch.zeros(shape[:2], dtype=torch.long)
         self.tokens, self.passes = self.tokens.clone(), self.passes.clone()
         self.tokens.flatten(0, 1)[places], self.passes.view(-1)[places] = tokens, passes
-        return ImageNews(tokens=self.tokens, committed_at=self.passes, **others)
+        return ImageProgress(tokens=self.tokens, committed_at=self.passes, **others)
 
 
 def failure(error: BaseException) -> Message:
-    """An error as name, sentence and, of a full queue, seconds to wait; what nobody expected keeps its details here."""
+    """Return an error as name, sentence and, for a full queue, seconds to wait; details of others stay here."""
     if not isinstance(error, PolydraftError):
         error = system_error(error, "the computation failed") or ComputeFailed(
             "the computation failed unexpectedly; try again, and look at the log if it stays so."
@@ -154,7 +164,7 @@ def failure(error: BaseException) -> Message:
 
 
 def error_of(name: str, sentence: str, retry_after: int | None) -> PolydraftError:
-    """The error again."""
+    """Return the error of a message."""
     kind = getattr(server_errors, name, None) or getattr(core_errors, name, None)
     if kind is TooBusy:
         return TooBusy(sentence, retry_after or 1)

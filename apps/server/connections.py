@@ -1,16 +1,16 @@
-"""Connections of clients, bounded in number and in time, so that idle and slow ones never keep others out.
+"""Client connections, bounded in number and in time, so that idle and slow ones never block others.
 
     server = Server(app, listening, keep_alive=120)
     async with server.running(): ...
 
-uvicorn bounds neither how long a request may take to arrive nor how many files are open: sockets that say nothing live
-for ever, and when the process has no file left, accepting fails thousands of times a second. Here
+uvicorn bounds neither how long a request may take to arrive nor how many files are open: silent sockets live for ever,
+and when the process has no file descriptor left, accepting fails thousands of times a second. Therefore:
 
 - a request must arrive within `ARRIVAL` seconds, and a second more for every `RATE` bytes that came (the rule of
-  Apache's mod_reqtimeout); an answer that the client does not read is dropped after `STALL` seconds;
-- at most `most` connections are open. A new one takes the place of the one that has been idle longest, then of the one
-  whose request has been arriving longest, never of one that is being answered. Where all are, it gets /health, /ready
-  and /metrics, and 503 for anything else.
+  Apache's mod_reqtimeout); a response that the client does not read is dropped after `STALL` seconds;
+- at most `most` connections are open. A new one replaces the one that has been idle longest, then the one whose request
+  has been arriving longest, never one that is being answered. If all are, it gets /health, /ready and /metrics, and 503
+  for any other path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from polydraft.apps.server.api.paths import route_path
 log = logging.getLogger("polydraft.server")
 
 ARRIVAL, RATE = 20.0, 500  # seconds for a request to arrive, and bytes that earn another one
-STALL = 60.0  # seconds in which a client reads nothing of what was written for it
+STALL = 60.0  # seconds in which a client reads nothing of its response
 LOOK = 1.0  # seconds between looks at the clock
 PAUSE = 0.1  # seconds after which accepting is tried again
 QUIET = 60.0  # seconds between two lines about the same trouble
@@ -46,7 +46,7 @@ LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\
 
 
 def most_connections() -> int:
-    """Return how many connections fit under the process's limit of open files, beside those that are open now."""
+    """Return how many more connections fit under the process's limit of open files."""
     try:
         import resource
     except ImportError:  # Windows
@@ -80,7 +80,7 @@ class Connection(H11Protocol):
 
     @property
     def answering(self) -> bool:
-        """Return whether a whole request is here that has no whole answer."""
+        """Return whether a complete request awaits a complete response."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     @property
@@ -118,7 +118,7 @@ class Connection(H11Protocol):
 
 
 class Crowded:
-    """Answer probes alone, where more connections are being answered than there may be."""
+    """ASGI application for surplus connections: answers probes, and 503 to any other request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -134,16 +134,16 @@ class Crowded:
         await refusal(scope, receive, send)
 
 
-class Server(uvicorn.Server):
-    """uvicorn without its handling of signals, accepting connections of its own accord.
+class ApiServer(uvicorn.Server):
+    """uvicorn server without signal handlers that accepts connections itself.
 
-    app may be exchanged while it runs. most: connections that may be open.
+    `app` may be exchanged while it runs; `most` bounds the number of open connections.
     """
 
     def __init__(self, app: ASGIApp, listening: socket.socket, *, keep_alive: int) -> None:
         self.app, self.listening = app, listening
         self.most = most_connections()
-        self.told_at = float("-inf")
+        self.logged_at = float("-inf")
         self.tasks: set[asyncio.Task[None]] = set()
         super().__init__(
             uvicorn.Config(
@@ -211,7 +211,7 @@ class Server(uvicorn.Server):
         return Connection(config=self.config, server_state=self.server_state, app_state={})
 
     async def make_room(self) -> bool:
-        """Close what keeps a new connection out; return whether there is room for it."""
+        """Close the connection that a new one replaces; return whether there is room."""
         while len(self.server_state.connections) >= self.most:
             held = [each for each in self.server_state.connections if isinstance(each, Connection)]
             least = min(held, key=lambda each: each.precious, default=None)
@@ -224,7 +224,7 @@ class Server(uvicorn.Server):
         return True
 
     async def watch(self) -> None:
-        """Close what is late or stalled."""
+        """Close connections that are late or stalled."""
         while True:
             await asyncio.sleep(LOOK)
             now = asyncio.get_running_loop().time()
@@ -237,15 +237,13 @@ class Server(uvicorn.Server):
 
     async def all_sent(self, prefix: str = "/v1/") -> None:
         """Wait until no answer to a path below `prefix` is under way."""
-        while any(
-            each.has_unsent(prefix) for each in self.server_state.connections if isinstance(each, Connection)
-        ):
+        while any(each.has_unsent(prefix) for each in self.server_state.connections if isinstance(each, Connection)):
             await asyncio.sleep(PAUSE / 2)
 
     def tell_seldom(self, what: str, error: OSError | None) -> None:
-        """Log trouble that would come again thousands of times once a while."""
+        """Log a recurring error at most once per interval."""
         now = asyncio.get_running_loop().time()
-        if now - self.told_at > QUIET:
-            self.told_at = now
+        if now - self.logged_at > QUIET:
+            self.logged_at = now
             log.warning("%s; %d connections are open and %d may be%s", what, len(self.server_state.connections),
                         self.most, f" ({error})" if error else "")  # fmt: skip

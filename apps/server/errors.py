@@ -1,4 +1,4 @@
-"""What a service may say no with; like all errors on purpose, one sentence fit to show to a user."""
+"""Errors of a service; each is one sentence that is fit to show to a user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from polydraft.core.errors import PolydraftError
 
 
 class TooBusy(PolydraftError, RuntimeError):
-    """The queue is full. retry_after: seconds after which there is likely room."""
+    """Error of a full queue; `retry_after` is the estimated number of seconds until there is room."""
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
@@ -14,24 +14,24 @@ class TooBusy(PolydraftError, RuntimeError):
 
 
 class Draining(PolydraftError, RuntimeError):
-    """The service is about to stop and takes nothing new."""
+    """Error of a service that is stopping and accepts nothing new."""
 
 
 class Loading(PolydraftError, RuntimeError):
-    """The models are not there yet."""
+    """Error of a request that comes before all models are loaded."""
 
 
 class DeadlinePassed(PolydraftError, TimeoutError):
-    """The request took longer than it may."""
+    """Error of a request that took longer than its deadline."""
 
 
 class Cancelled(PolydraftError, RuntimeError):
-    """Whoever asked does not want the answer any more."""
+    """Error of a request that was cancelled."""
 
 
 class ComputeFailed(PolydraftError, RuntimeError):
-    """The work itself raised something that nobody expected."""
+    """Error of an unexpected exception during the computation."""
 
 
 class ReplicaLost(PolydraftError, RuntimeError):
-    """The process that worked on the request has died; another one will do the same work."""
+    """Error of a request whose process has died; another one will do the same work."""

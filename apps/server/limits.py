@@ -1,4 +1,4 @@
-"""How much is accepted: a bounded number of requests of each model, and a guess when there will be room again."""
+"""Admission control: a bounded number of prompts per model, and an estimate when there will be room again."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from PIL import Image
 
 from polydraft.apps.server.errors import TooBusy
 
-LARGEST_PICTURE = 24_000_000  # bytes of a picture's file, sent in Base64 or uploaded
-LARGEST_BODY = 32 * 2**20  # bytes; such a picture in Base64, and the rest of a request
-LONGEST_WAIT = 30  # seconds that a client is told to wait at most
-MAX_PIXELS = 2**29  # of the pictures of all requests, decoded: 2 GB, or forty photographs of a phone
+LARGEST_PICTURE = 24_000_000  # bytes of an image file, sent in Base64 or uploaded
+LARGEST_BODY = 32 * 2**20  # bytes; such an image in Base64, and the rest of a request
+LONGEST_WAIT = 30  # largest `retry-after` in seconds
+MAX_PIXELS = 2**29  # of the decoded images of all requests: 2 GB, or forty photographs of a phone
 RECENT = 0.2  # weight of the newest request in how long requests take
 
 
 class Admission:
-    """rows: how many prompts of a model are decoded together; queue: how many more may wait.
+    """Admission to one model: `rows` prompts decode together, `queue` more may wait.
 
-    A request of several prompts (n pictures) counts as many; one alone is never too large.
+    A request of several prompts (n images) counts as many; a request alone is never too large.
     """
 
     def __init__(self, rows: int, queue: int) -> None:
@@ -30,7 +30,16 @@ class Admission:
         self.seconds: dict[str, float] = {}
 
     def admit(self, model: str, prompts: int, pixels: int = 0) -> None:
-        """Count a request in; raises TooBusy where there is no room. pixels: of all its pictures, decoded."""
+        """Count a request in.
+
+        Args:
+            model: name of the model.
+            prompts: number of its prompts.
+            pixels: pixels of all its decoded images.
+
+        Raises:
+            TooBusy: there is no room.
+        """
         held, most = self.held[model], self.rows + self.queue
         if held and held + prompts > most:
             raise TooBusy(
@@ -55,12 +64,12 @@ class Admission:
             self.seconds[model] = usual + RECENT * (seconds - usual)
 
     def retry_after(self, model: str) -> int:
-        """Whole seconds until there is likely room."""
+        """Return the estimated whole seconds until there is room."""
         return max(1, min(LONGEST_WAIT, math.ceil(self.seconds.get(model, 1.0))))
 
 
 def decoded_pixels(arguments: Any) -> int:
-    """Return how many pixels of pictures stand in a request's arguments, however deep."""
+    """Return the number of pixels of all images in a request's arguments, at any depth."""
     if isinstance(arguments, Image.Image):
         return arguments.width * arguments.height
     if isinstance(arguments, dict):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 from polydraft.core.errors import InvalidArgument
 
 BACKLOG = 2048  # connections that the kernel holds until they are accepted
 
 
-def bound(settings: Settings) -> socket.socket:
+def bound(settings: ServerSettings) -> socket.socket:
     """Return a socket that listens at the settings' address; raises InvalidArgument where that is not possible.
 
     It listens at once: two sockets that are only bound may share a port, so that a second server would load its models
@@ -33,7 +33,7 @@ def bound(settings: Settings) -> socket.socket:
     return listening
 
 
-def unusable(settings: Settings, error: OSError) -> InvalidArgument:
+def unusable(settings: ServerSettings, error: OSError) -> InvalidArgument:
     """Return the refusal of an address that cannot be listened on."""
     return InvalidArgument(
         f"{settings.host}:{settings.port} cannot be listened on ({error.strerror or error}); choose another --port, or "
@@ -41,6 +41,6 @@ def unusable(settings: Settings, error: OSError) -> InvalidArgument:
     )
 
 
-def address(settings: Settings, listening: socket.socket) -> str:
+def address(settings: ServerSettings, listening: socket.socket) -> str:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     return f"http://{host}:{listening.getsockname()[1]}{settings.root_path}"

@@ -1,4 +1,4 @@
-"""Logs as JSON, a line an event. What was asked and answered is in none of them."""
+"""JSON logs, one line per event, without the content of requests and answers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from datetime import UTC, datetime
 
 
 class Lines(logging.Formatter):
-    """time, level, logger, event, whatever `extra={"fields": …}` says, and the trace of an error."""
+    """Formatter with time, level, logger, event, the fields of `extra={"fields": …}`, and the trace of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        record_fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(), "logger": record.name, "event": record.getMessage(),
         } | getattr(record, "fields", {})  # fmt: skip
         if record.exc_info:
-            told["trace"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+            record_fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps(record_fields, ensure_ascii=False)
 
 
 def configure(level: str) -> None:
-    """Everything to standard error."""
+    """Send all logs to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines())
     logging.root.handlers[:] = [handler]

@@ -1,4 +1,4 @@
-"""Models that are served: how they are chosen, loaded and warmed up, and what they say about themselves."""
+"""Served models: their choice, loading, warm-up and description."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 
 from polydraft.core.errors import InvalidArgument, PolydraftError
 from polydraft.modalities.hub import is_repository
-from polydraft.modalities.loading import ModelCard, load
-from polydraft.modalities.run import Driver
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import ModelCard
+from polydraft.modalities.request import BatchScheduler
 
 log = logging.getLogger("polydraft.server")
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """What `load` takes. model: an embedded one's name, a folder or a hub repository; modality: what it must be for."""
+    """Model to load: an embedded name, a folder or a hub repository, and the modality that it must have."""
 
     model: str
     modality: str | None = None
@@ -30,12 +31,12 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class Served:
-    """A model that is loaded. pipe: its pipeline; whatever works with tensors is to be called by `engine.compute`."""
+    """Loaded model; tensor work of its `pipe` must go through `engine.compute`."""
 
     name: str
     pipe: Any = field(repr=False)
     created: int = 0
-    repository: str = ""  # "organisation/name" where it was chosen so; requests may call it that, too
+    repository: str = ""  # "organisation/name" if loaded by it; an alias in requests
 
     @property
     def card(self) -> ModelCard:
@@ -64,7 +65,7 @@ class Served:
 
     @property
     def size(self) -> str:
-        """ "128x128", of pictures it draws unless asked for others; empty for other models."""
+        """Return the default image size, such as "128x128"; empty for models that generate no images."""
         return str(self.pipe.dimensions) if self.modality == "image" else ""
 
     def answers_to(self, name: str) -> bool:
@@ -72,7 +73,7 @@ class Served:
         return name == self.name or (name != "" and name == self.repository)
 
     def prompts(self, arguments: dict[str, Any]) -> int:
-        """As how many prompts a request counts."""
+        """Return the number of prompts that a request counts as."""
         if self.modality == "speech":
             return 1
         if self.modality == "vlm":
@@ -93,21 +94,21 @@ def read(choice: ModelChoice) -> Served:
 
 
 def warm_up(served: Served) -> None:
-    """A short request of two rows, so that the first real ones do not pay for first uses; on the compute thread."""
+    """Run a short request of two rows on the compute thread, so that real ones do not pay for the first use."""
     from PIL import Image
 
-    asked: dict[str, dict[str, Any]] = {
+    examples: dict[str, dict[str, Any]] = {
         "image": {"prompt": ["a cat", "a dog"], "partial_images": 1},
         "speech": {"text": "Yes. No."},
         "vlm": {"image": Image.new("RGB", (64, 64)), "question": ["What is this?"] * 2, "max_new_tokens": 16},
     }
     try:
-        run = served.pipe.run(**asked[served.modality])
-        driver = Driver(run.method)
-        while not run.over:
-            driver.join(run, run.due(2))
-            driver.turn()
-            run.news()
+        run = served.pipe.run(**examples[served.modality])
+        scheduler = BatchScheduler(run.method)
+        while not run.is_finished:
+            scheduler.add_prompts(run, run.schedulable_prompts(2))
+            scheduler.step()
+            run.poll_events()
         run.result()
-    except PolydraftError as error:  # a model that needs more, such as a recording of a voice
+    except PolydraftError as error:  # a model with further inputs, such as a reference recording
         log.info("%s was not warmed up: %s", served.name, error)

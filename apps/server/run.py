@@ -1,8 +1,8 @@
-"""A server process from start to end: listen, load, answer, and on SIGTERM or SIGINT finish what was accepted.
+"""Server process from start to end: listen, load, answer, and on SIGTERM or SIGINT finish accepted requests.
 
 While models are loaded /health is answered, /ready says `loading`, and work is refused with 503. The first signal turns
-/ready to 503, refuses new work and finishes what was accepted within `drain` seconds; the second one ends at once. What
-becomes of the notes and the log never matters to either.
+/ready to 503, refuses new work and finishes accepted requests within `drain` seconds; the second one ends at once.
+Failures of the terminal output or the log never affect either.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 from polydraft.apps.server.api.app import create_app, create_engine, guarded
 from polydraft.apps.server.api.sessions import Sessions
-from polydraft.apps.server.connections import Server
-from polydraft.apps.server.engine.engine import Engine, ModelChoice
+from polydraft.apps.server.connections import ApiServer
+from polydraft.apps.server.engine.engine import ModelChoice, ServerEngine
 from polydraft.apps.server.listening import address
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 
 Publish = Callable[[str], None]
 TURN = 0.0005  # seconds after which the compute thread lets the event loop in; Python's own 0.005 delays every answer
@@ -30,7 +30,7 @@ PATIENCE = 1.0  # seconds that the compute thread gets to end after the last ans
 
 
 class StopSignals:
-    """What was asked of the process: to finish, by the first signal, or to end at once, by the second."""
+    """Stop signals of the process: the first requests a drain, the second an immediate end."""
 
     def __init__(self, event: Callable[[], Any] = asyncio.Event) -> None:
         """event: makes an event of the kind that is waited for, of asyncio or of threads."""
@@ -44,17 +44,19 @@ class StopSignals:
             loop.add_signal_handler(each, self.take, each.name)
 
     def take(self, name: str) -> None:
-        """Note a signal; nothing here can fail."""
+        """Record a signal; cannot fail."""
         (self.end if self.finish.is_set() else self.finish).set()
         self.name = name
 
 
-async def serve(settings: Settings, listening: socket.socket, publish: Publish, signals: StopSignals) -> Engine:
-    """Serve until a signal comes; return the engine, whose compute thread may still be busy after a second one."""
+async def serve(
+    settings: ServerSettings, listening: socket.socket, publish: Publish, signals: StopSignals
+) -> ServerEngine:
+    """Serve until a signal arrives; return the engine, whose compute thread may still be busy after a second signal."""
     engine = create_engine(settings)
     sessions = Sessions()
     bare = guarded(create_app(settings.model_copy(update={"ui": False}), engine), settings, sessions)
-    server = Server(bare, listening, keep_alive=settings.keep_alive)
+    server = ApiServer(bare, listening, keep_alive=settings.keep_alive)
     async with server.running():
         try:
             loading = engine.start(choices(settings), publish, settings.threads)
@@ -72,24 +74,26 @@ async def serve(settings: Settings, listening: socket.socket, publish: Publish, 
     return engine
 
 
-def choices(settings: Settings) -> list[ModelChoice]:
+def choices(settings: ServerSettings) -> list[ModelChoice]:
     return [
         ModelChoice(
             name, modality, settings.drafter, settings.codec, settings.method, settings.device, settings.dtype
         )
-        for name, modality in settings.chosen
+        for name, modality in settings.model_choices
     ]  # fmt: skip
 
 
-def announce(settings: Settings, listening: socket.socket, publish: Publish) -> None:
+def announce(settings: ServerSettings, listening: socket.socket, publish: Publish) -> None:
     if not settings.loopback and not settings.key:
         publish(f"warning: {settings.host} is reached by others and no key is needed")
     publish(f"listening on {address(settings, listening)}")
 
 
-async def drain(engine: Engine, server: Server, seconds: float, signals: StopSignals, publish: Publish) -> None:
-    """Finish what was accepted, its way through the sockets included, unless it takes too long or a signal ends it."""
-    publish(f"{signals.name}: taking nothing new, finishing {len(engine.tickets)} requests")
+async def drain(
+    engine: ServerEngine, server: ApiServer, seconds: float, signals: StopSignals, publish: Publish
+) -> None:
+    """Finish accepted requests and send their responses, within a time limit and until a second signal."""
+    publish(f"{signals.name}: taking nothing new, finishing {len(engine.handles)} requests")
 
     async def finished() -> None:
         await engine.drain(seconds)
@@ -102,7 +106,7 @@ async def drain(engine: Engine, server: Server, seconds: float, signals: StopSig
 
 
 async def unless(event: asyncio.Event, work: Awaitable[Any]) -> bool:
-    """Await `work` until `event`, and cancel it then; return whether it was done. What it raises is raised here."""
+    """Await `work`, but cancel it at `event`; return whether it finished. Its exceptions propagate."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -124,17 +128,17 @@ def unfailing(publish: Publish) -> Publish:
     return safely
 
 
-def run(settings: Settings, listening: socket.socket, told: Publish) -> None:
-    """Serve at `listening`, which listens, until a signal; told: takes lines for whoever started it."""
+def run(settings: ServerSettings, listening: socket.socket, publish: Publish) -> None:
+    """Serve at the listening socket until a signal; `publish` receives lines for the terminal."""
     sys.setswitchinterval(TURN)
 
-    async def served() -> Engine:
+    async def served() -> ServerEngine:
         signals = StopSignals()
         signals.listen()
-        return await serve(settings, listening, unfailing(told), signals)
+        return await serve(settings, listening, unfailing(publish), signals)
 
     engine = asyncio.run(served())
-    if engine.healthy:  # a pass or a model that was being loaded; nobody waits for it any more
+    if engine.healthy:  # abandon a running pass or model load
         with suppress(Exception):
             sys.stderr.flush()
         os._exit(0)

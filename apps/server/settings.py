@@ -1,4 +1,4 @@
-"""How the server is set up: by arguments, by the environment (`POLYDRAFT_…`) and by a TOML file, in this order.
+"""Settings of the server from arguments, the environment (`POLYDRAFT_…`) and a TOML file, in this order.
 
 POLYDRAFT_PORT=9000 POLYDRAFT_MODEL=tiny-image,tiny-speech polydraft serve --config server.toml
 
@@ -30,8 +30,8 @@ from pydantic_settings import (
 )
 
 from polydraft.apps.server.limits import LARGEST_BODY
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.suggestions import did_you_mean
 
 EMBEDDED = ("tiny-image", "tiny-speech", "tiny-vlm")
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -55,7 +55,7 @@ Names = Annotated[list[str], NoDecode, BeforeValidator(split_names)]
 
 
 def aliases(given: Any) -> Any:
-    """Return the mapping of "alias=model,…", of a list of such texts, or of a mapping itself."""
+    """Return the mapping of "alias=model,…", of a list of such texts, or the mapping itself."""
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, list | tuple):
@@ -67,27 +67,18 @@ def aliases(given: Any) -> Any:
     return found
 
 
-class Settings(BaseSettings):
-    """models: what is served; image, speech, vlm: the same by modality; none of them given, the embedded ones.
-
-    alias: other names of models that are served, such as {"gpt-4o": "tiny-vlm"}.
-    rows, max_queue, deadline, draft_rows: see `engine.Limits`. drain: seconds that accepted requests get at the end.
-    hosts: names besides the loopback's that requests may be sent to. open: whether an address that others reach may
-    go without a key. ray, ray_address, replicas, max_replicas, replica_cpus, replica_gpus: engines on a Ray cluster, so
-    many processes (up to so many as the queue grows) of so many cores and GPUs each; see `apps/ray`.
-    root_path: prefix under which a reverse proxy shows the service. keep_alive: seconds that an idle connection is
-    kept. cors_origins: origins whose pages may call the API from a browser.
-    """
+class ServerSettings(BaseSettings):
+    """Settings of the server, from arguments, `POLYDRAFT_*` environment variables and a TOML file."""
 
     model_config = SettingsConfigDict(env_prefix="POLYDRAFT_", extra="forbid")
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    models: Names = []
-    image: str | None = None
+    models: Names = []  # served models of any modality
+    image: str | None = None  # served image model; with no model given, the embedded ones are served
     speech: str | None = None
     vlm: str | None = None
-    alias: Annotated[dict[str, str], NoDecode, BeforeValidator(aliases)] = {}
+    alias: Annotated[dict[str, str], NoDecode, BeforeValidator(aliases)] = {}  # {"gpt-4o": "tiny-vlm"}
     method: str | None = None
     drafter: str | None = None
     codec: str | None = None
@@ -95,25 +86,25 @@ class Settings(BaseSettings):
     dtype: str = "auto"
     threads: Annotated[int | None, Field(ge=1, le=1024)] = None
     api_key: SecretStr = SecretStr("")
-    open: bool = False
-    hosts: Names = []
-    cors_origins: Names = []
-    root_path: str = ""
-    rows: Annotated[int, Field(ge=1, le=1024)] = 8
+    open: bool = False  # allow a reachable address without a key
+    hosts: Names = []  # accepted host names besides the loopback's
+    cors_origins: Names = []  # origins whose pages may call the API from a browser
+    root_path: str = ""  # prefix under which a reverse proxy shows the service
+    rows: Annotated[int, Field(ge=1, le=1024)] = 8  # see `engine.Limits`, as the next two and `deadline`
     max_queue: Annotated[int, Field(ge=0, le=100_000)] = 32
     draft_rows: Annotated[int | None, Field(ge=1)] = None
     deadline: Annotated[float, Field(gt=0, le=86_400)] = 300.0
-    drain: Annotated[float, Field(ge=0, le=3600)] = 30.0
-    keep_alive: Annotated[int, Field(ge=1, le=86_400)] = 120  # longer than Go's 90 s and load balancers' 60 s
+    drain: Annotated[float, Field(ge=0, le=3600)] = 30.0  # seconds for accepted requests at the end
+    keep_alive: Annotated[int, Field(ge=1, le=86_400)] = 120  # seconds; longer than Go's 90 s and load balancers' 60 s
     max_body: Annotated[int, Field(ge=1024, description="Bytes.")] = LARGEST_BODY
     max_pixels: Annotated[int, Field(ge=64)] = 16_000_000
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     ui: bool = True
-    ray: bool = False
+    ray: bool = False  # engines on a Ray cluster, see `apps/ray`
     ray_address: str | None = None
-    replicas: Annotated[int, Field(ge=1, le=10_000)] = 1
-    max_replicas: Annotated[int | None, Field(ge=1, le=10_000)] = None
-    replica_cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    replicas: Annotated[int, Field(ge=1, le=10_000)] = 1  # engine processes
+    max_replicas: Annotated[int | None, Field(ge=1, le=10_000)] = None  # limit as the queue grows
+    replica_cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0  # cores per process
     replica_gpus: Annotated[float, Field(ge=0, le=64)] = 0.0
 
     @field_validator("host")
@@ -145,7 +136,7 @@ class Settings(BaseSettings):
     @field_validator("cors_origins")
     @classmethod
     def whole_origins(cls, origins: list[str]) -> list[str]:
-        """Refuse what no browser sends as `Origin`."""
+        """Refuse values that no browser sends as `Origin`."""
         for origin in origins:
             if origin != "*" and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+", origin) is None:
                 raise ValueError(f"{origin:.80} is not an origin; give one such as https://example.org, or *")
@@ -173,20 +164,20 @@ class Settings(BaseSettings):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Hosts that requests may be sent to; any where others reach the server and nobody said which."""
+        """Return the host names that requests may be sent to; empty allows any."""
         if not self.loopback and not self.hosts:
             return ()
-        own = f"[{self.host}]" if ":" in self.host else self.host
-        return (*LOOPBACK, *(() if self.any_address else (own,)), *(name.lower() for name in self.hosts))
+        host_name = f"[{self.host}]" if ":" in self.host else self.host
+        return (*LOOPBACK, *(() if self.any_address else (host_name,)), *(name.lower() for name in self.hosts))
 
     @property
     def any_address(self) -> bool:
-        """Whether the server listens on every address of the machine."""
+        """Check whether the server listens on every address of the machine."""
         return self.host in ("", "0.0.0.0", "::")
 
     @property
-    def chosen(self) -> list[tuple[str, str | None]]:
-        """Models with the modality they must have."""
+    def model_choices(self) -> list[tuple[str, str | None]]:
+        """Return the models with the modality that each must have."""
         by_modality = [(self.image, "image"), (self.speech, "speech"), (self.vlm, "vlm")]
         given = [*((name, None) for name in self.models), *((name, kind) for name, kind in by_modality if name)]
         return [*given] or [(name, None) for name in EMBEDDED]
@@ -229,8 +220,12 @@ class OptionFile(TomlConfigSettingsSource):
 FILE: Path | None = None  # read by `settings`, which alone sets it
 
 
-def settings(given: dict[str, Any], file: Path | None = None) -> Settings:
-    """Settings of arguments that were given, the environment and `file`; raises InvalidArgument."""
+def settings(given: dict[str, Any], file: Path | None = None) -> ServerSettings:
+    """Return the settings from given arguments, the environment and `file`.
+
+    Raises:
+        InvalidArgument: an option is unknown or has a value that is not allowed.
+    """
     from pydantic import ValidationError
     from pydantic_settings import SettingsError
 
@@ -239,7 +234,7 @@ def settings(given: dict[str, Any], file: Path | None = None) -> Settings:
         raise InvalidArgument(f"{file} is no file; give a TOML file, or leave --config out.")
     FILE = file
     try:
-        return Settings(**given)
+        return ServerSettings(**given)
     except InvalidArgument:
         raise
     except ValidationError as error:
@@ -247,7 +242,7 @@ def settings(given: dict[str, Any], file: Path | None = None) -> Settings:
         name = ".".join(map(str, first["loc"]))
         text = first["msg"].removeprefix("Value error, ").rstrip(".")
         if first["type"] == "extra_forbidden":
-            text = f"this setting is unknown{did_you_mean(name, Settings.model_fields)}; leave it out"
+            text = f"this setting is unknown{did_you_mean(name, ServerSettings.model_fields)}; leave it out"
         raise InvalidArgument(f"{name}: {text}." if name else f"{text}.") from error
     except (SettingsError, ValueError) as error:
         raise InvalidArgument(

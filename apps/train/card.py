@@ -1,4 +1,4 @@
-"""The card beside a drafter: whose it is, what it learnt from, what it earned on what it did not, how to load it."""
+"""Model card of a drafter: its target, training data, held-out results, and how to load it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import polydraft
-from polydraft.apps.train.trial import Trial
+from polydraft.apps.train.evaluation import DrafterEvaluation
 from polydraft.modalities.hub import is_repository
 from polydraft.modalities.output import write_text
 
@@ -39,7 +39,7 @@ class Report:
     held_out_loss: float
     features: str
     peak_bytes: dict[str, int]
-    trial: Trial
+    trial: DrafterEvaluation
     source: str
     load: str
 
@@ -48,18 +48,18 @@ class Report:
 
     @property
     def line(self) -> str:
-        """The result in one."""
+        """Return the result in one line."""
         trial = self.trial
-        said = "the same tokens as plain decoding" if trial.same else "other tokens than plain decoding"
+        sameness = "the same tokens as plain decoding" if trial.same else "other tokens than plain decoding"
         return (
             f"{self.drafter}: {self.kind}, {self.steps} steps on {self.answers} answers; on {trial.prompts} held-out "
             f"prompts τ {trial.tau:.2f}, S {trial.speedup.median:.2f} ({trial.speedup.low:.2f} to "
-            f"{trial.speedup.high:.2f}), {said}{trial.doubt}"
+            f"{trial.speedup.high:.2f}), {sameness}{trial.doubt}"
         )
 
 
 def write(report: Report, folder: Path) -> None:
-    """`README.md`, whole or not at all."""
+    """Write `README.md` atomically."""
     trial = report.trial
     peak = ", ".join(f"{size / 1e9:.2f} GB ({name})" for name, size in report.peak_bytes.items())
     table = {
@@ -88,7 +88,7 @@ def write(report: Report, folder: Path) -> None:
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:
-    """The most that this process has held so far, bytes by device; nothing where the system does not tell."""
+    """Return the peak memory of this process in bytes by device; empty where the system does not report it."""
     found = {}
     if sys.platform != "win32":
         import resource

@@ -1,4 +1,4 @@
-"""How to make a result again: a link that restores the controls, and a line of Python.
+"""Links that restore the controls of a result, and lines of Python that generate it again.
 
 link("draw", {"prompt": "a cat", "seed": 7})                # "?tab=draw&prompt=a+cat&seed=7"
 python("generate_image", ["a cat"], {"seed": 7}, ".image.save('picture.png')")
@@ -23,23 +23,23 @@ def link(tab: str, settings: Mapping[str, Any]) -> str:
 
 
 def python(function: str, arguments: Sequence[Any], settings: Mapping[str, Any], then: str) -> str:
-    """One line that calls `function` of the package; arguments that are None are left out."""
+    """Return a line of Python that calls `function` of the package; arguments that are None are left out."""
     given = [repr(value) for value in arguments]
     given += [f"{name}={value!r}" for name, value in settings.items() if value is not None]
     return f"from polydraft import {function}; {function}({', '.join(given)}){then}"
 
 
-def changed(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are not the model's `own`; what it does not have stays."""
-    return {name: value for name, value in settings.items() if name not in own or own[name] != value}
+def changed(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that differ from the model's defaults; settings without a default stay."""
+    return {name: value for name, value in settings.items() if name not in defaults or defaults[name] != value}
 
 
 def restored(query: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that a link names, read as what is `known` of each; others and unreadable ones are left out."""
+    """Return the settings that a link names, parsed by the type of each in `known`; others are left out."""
     found: dict[str, Any] = {}
-    for name, own in known.items():
+    for name, defaults in known.items():
         if name in query:
-            value = read(query[name], own)
+            value = read(query[name], defaults)
             if value is not None:
                 found[name] = value
     return found
@@ -54,13 +54,13 @@ def remembered(text: str) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()} if isinstance(values, dict) else {}
 
 
-def read(text: str, own: Any) -> Any:
+def read(text: str, defaults: Any) -> Any:
     """`text` as a value like `own`; None if it is none."""
-    if isinstance(own, bool):
+    if isinstance(defaults, bool):
         return {"1": True, "true": True, "0": False, "false": False}.get(text.lower())
-    if isinstance(own, (int, float)):
+    if isinstance(defaults, (int, float)):
         try:
-            value = type(own)(text)
+            value = type(defaults)(text)
         except ValueError:
             return None
         return value if math.isfinite(value) else None

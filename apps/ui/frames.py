@@ -1,4 +1,4 @@
-"""What a request has come to, as often as a page can show it: the one way in which the tabs use the engine.
+"""Progress of a request at the rate that a page can show; the only way in which tabs use the engine.
 
     async for frame in frames(engine, "image", {"prompt": "a cat", "seed": 3}):
         ...                       # the last one has the result
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.ui.views.counts import Counts
 
 PACE = 0.06  # seconds between frames
@@ -27,8 +27,10 @@ SILENCE: NDArray[np.float32] = np.zeros(0, np.float32)
 
 @dataclass(frozen=True)
 class Frame:
-    """passes: which target pass made each token, 0 for none. picture, audio, pieces: what an image, speech or answering
-    model has made, `audio` since the last frame; length: seconds the speech will take, about. result: at the end.
+    """State of a request as a page shows it.
+
+    passes: target pass that committed each token, 0 for none. picture, audio, pieces: output so far of an image, speech
+    or vision-language model, `audio` since the last frame. length: expected seconds of audio. result: at the end.
     """
 
     counts: Counts
@@ -40,17 +42,17 @@ class Frame:
     result: Any = None
 
 
-async def frames(engine: Engine, modality: str, arguments: dict[str, Any]) -> AsyncIterator[Frame]:
-    """Frames of one request; raises what it fails with."""
+async def frames(engine: ServerEngine, modality: str, arguments: dict[str, Any]) -> AsyncIterator[Frame]:
+    """Yield frames of one request, or raise its error."""
     pipe = engine.model(None, modality).pipe
     method = arguments.get("method") or pipe.default_method.name
     seen = SEEN[modality](method, pipe, arguments.get("speed", 1.0))
-    async with engine.submit(None, modality, seen.extra | arguments) as ticket:
+    async with engine.submit(None, modality, seen.extra | arguments) as handle:
         fresh = asyncio.Event()
 
         async def watch() -> None:
-            async for news in ticket:
-                seen.take(news)
+            async for progress in handle:
+                seen.take(progress)
                 fresh.set()
 
         watching = asyncio.create_task(watch())
@@ -64,13 +66,13 @@ async def frames(engine: Engine, modality: str, arguments: dict[str, Any]) -> As
                     yield seen.frame()
                     await asyncio.wait([watching], timeout=PACE)
             await watching
-            yield seen.last(await ticket.result())
+            yield seen.last(await handle.result())
         finally:
             watching.cancel()
 
 
-class Seen(ABC):
-    """What the news of one request add up to. extra: arguments that make the news come."""
+class Snapshot(ABC):
+    """Accumulated progress of one request; `extra` are the arguments that make progress events come."""
 
     extra: dict[str, Any] = {}
 
@@ -79,26 +81,26 @@ class Seen(ABC):
         self.counts = Counts(method, "", 0, 0, 0, 0.0)
 
     @abstractmethod
-    def take(self, news: Any) -> None:
-        """The next news."""
+    def take(self, progress: Any) -> None:
+        """Add a progress event."""
 
     @abstractmethod
     def frame(self) -> Frame:
-        """Where things stand."""
+        """Return the current frame."""
 
     @abstractmethod
     def last(self, result: Any) -> Frame:
-        """The end."""
+        """Return the last frame."""
 
     def final(self, result: Any) -> Counts:
-        """The numbers as the result has them."""
+        """Return the counts of the result."""
         stats = result.stats
         return Counts(
             result.method, stats.guarantee, stats.target_passes, stats.tokens, stats.tokens, stats.decode_seconds, True
         )
 
 
-class SeenPicture(Seen):
+class SeenPicture(Snapshot):
     """Pictures with the passes they were drawn from, which may be a few behind the count."""
 
     extra = {"partial_images": PICTURES}
@@ -108,10 +110,12 @@ class SeenPicture(Seen):
         self.picture: Image.Image | None = None
         self.passes: list[int] = []
 
-    def take(self, news: Any) -> None:
-        self.counts = Counts(self.method, "", news.passes, news.tokens_done, news.tokens_total, news.seconds)
-        if news.pictures:
-            self.picture, self.passes = news.pictures[0], news.committed_at[0].tolist()
+    def take(self, progress: Any) -> None:
+        self.counts = Counts(
+            self.method, "", progress.passes, progress.tokens_done, progress.tokens_total, progress.seconds
+        )
+        if progress.images:
+            self.picture, self.passes = progress.images[0], progress.committed_at[0].tolist()
 
     def frame(self) -> Frame:
         return Frame(self.counts, self.passes, self.picture)
@@ -120,7 +124,7 @@ class SeenPicture(Seen):
         return Frame(self.final(result), result.passes[0].tolist(), result.image, result=result)
 
 
-class SeenSpeech(Seen):
+class SeenSpeech(Snapshot):
     """Sound, and the passes of its codes sentence by sentence."""
 
     def __init__(self, method: str, pipe: Any, speed: float) -> None:
@@ -129,14 +133,19 @@ class SeenSpeech(Seen):
         self.audio: list[NDArray[np.float32]] = []
         self.length, self.heard = 0.0, 0
 
-    def take(self, news: Any) -> None:
+    def take(self, progress: Any) -> None:
         self.counts = Counts(
-            self.method, "", news.passes, news.tokens_done, max(news.expected, news.tokens_done), news.seconds
+            self.method,
+            "",
+            progress.passes,
+            progress.tokens_done,
+            max(progress.expected, progress.tokens_done),
+            progress.seconds,
         )
-        self.passes[news.sentence] = news.committed_at.tolist()
-        self.audio.append(news.audio)
-        self.heard += len(news.audio)
-        self.length = max(news.expected / self.pipe.family.rate / self.speed, self.heard / news.sample_rate)
+        self.passes[progress.sentence] = progress.committed_at.tolist()
+        self.audio.append(progress.audio)
+        self.heard += len(progress.audio)
+        self.length = max(progress.expected / self.pipe.family.rate / self.speed, self.heard / progress.sample_rate)
 
     def frame(self) -> Frame:
         audio, self.audio = self.audio, []
@@ -148,17 +157,19 @@ class SeenSpeech(Seen):
         return Frame(self.final(result), result.passes.tolist(), audio=rest, length=result.seconds, result=result)
 
 
-class SeenAnswer(Seen):
+class SeenAnswer(Snapshot):
     """Words, a piece a pass."""
 
     def __init__(self, method: str, pipe: Any, speed: float) -> None:
         super().__init__(method, pipe, speed)
         self.pieces: list[str] = []
 
-    def take(self, news: Any) -> None:
-        self.counts = Counts(self.method, "", news.passes, news.tokens_done, news.tokens_total, news.seconds)
-        self.pieces += [""] * (news.passes - len(self.pieces))
-        self.pieces[-1] += news.text
+    def take(self, progress: Any) -> None:
+        self.counts = Counts(
+            self.method, "", progress.passes, progress.tokens_done, progress.tokens_total, progress.seconds
+        )
+        self.pieces += [""] * (progress.passes - len(self.pieces))
+        self.pieces[-1] += progress.text
 
     def frame(self) -> Frame:
         return Frame(self.counts, pieces=tuple(self.pieces))
@@ -167,4 +178,4 @@ class SeenAnswer(Seen):
         return Frame(self.final(result), result.passes.tolist(), pieces=result.runs, result=result)
 
 
-SEEN: dict[str, type[Seen]] = {"image": SeenPicture, "speech": SeenSpeech, "vlm": SeenAnswer}
+SEEN: dict[str, type[Snapshot]] = {"image": SeenPicture, "speech": SeenSpeech, "vlm": SeenAnswer}

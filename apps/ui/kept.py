@@ -1,4 +1,4 @@
-"""What the page keeps for people for a while: uploads and sounds, bounded in number, bytes and age.
+"""Temporary storage for uploads and audio of a session, bounded in number, bytes and age.
 
     kept = KeptBySession(Bounds(count=32, size=64 * 2**20, total_size=2**28, age=3600))
     kept.put("key", session, value, size=1000)
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much is kept."""
+    """Bounds of the storage."""
 
     count: int  # things of one session
     size: int  # bytes of one session

@@ -20,7 +20,7 @@ from fastapi import FastAPI, Response
 from starlette.routing import Mount
 
 import polydraft
-from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.server.limits import LARGEST_PICTURE
 from polydraft.apps.ui.again import remembered, restored
 from polydraft.apps.ui.gate import Gate
@@ -37,8 +37,8 @@ TABS = {"draw": ("Draw", draw.tab), "speak": ("Speak", speak.tab), "ask": ("Ask"
 WAITING = 64  # events in the queue; the engine has its own
 
 
-def build(engine: Engine, sounds: Sounds | None = None) -> gr.Blocks:
-    """All of it, for an engine that has started. sounds: where a player fetches speech from (`mount` serves them)."""
+def build(engine: ServerEngine, sounds: Sounds | None = None) -> gr.Blocks:
+    """Build the page for an engine that has started; players fetch speech from `sounds`, which `mount` serves."""
     upload_folder()  # before Gradio's components ask where theirs is
     at = Desk(engine, sounds or Sounds(), offers(engine))
     with gr.Blocks(title="polydraft", fill_width=True, analytics_enabled=False, delete_cache=(3600, 3600)) as page:
@@ -53,8 +53,8 @@ def build(engine: Engine, sounds: Sounds | None = None) -> gr.Blocks:
     return page
 
 
-def offers(engine: Engine) -> dict[str, Offer]:
-    """The first model of each modality."""
+def offers(engine: ServerEngine) -> dict[str, Offer]:
+    """Return the first model of each modality."""
     found: dict[str, Offer] = {}
     for served in engine.models():
         draws = served.modality == "image"
@@ -64,7 +64,7 @@ def offers(engine: Engine) -> dict[str, Offer]:
 
 
 def opened(page: gr.Blocks, tabs: gr.Tabs, at: Desk) -> None:
-    """A link's tab is shown and its settings stand in the controls; after a reload those that stood there before."""
+    """Restore tab and controls from a link, or after a reload from those that were there before."""
     boxes = {f"{tab}.{name}": box for tab, named in at.links.items() for name, box in named.items()}
     memory = gr.Textbox(visible=False)  # what page.js kept over a reload
 
@@ -87,7 +87,7 @@ def settings_of(query: dict[str, str]) -> dict[str, str]:
     return {"tab": tab} | {f"{tab}.{name}": value for name, value in query.items()}
 
 
-def mount(app: FastAPI, engine: Engine, path: str = "/ui") -> FastAPI:
+def mount(app: FastAPI, engine: ServerEngine, path: str = "/ui") -> FastAPI:
     """Put the page, the speech that its player fetches and what people upload at `path` of `app`."""
     sounds, uploads = Sounds(), Uploads(upload_folder())
     for router in (sounds.router(), uploads.router()):

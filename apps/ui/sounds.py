@@ -18,7 +18,7 @@ from fastapi.responses import StreamingResponse
 from numpy.typing import NDArray
 
 from polydraft.apps.ui.kept import Bounds, KeptBySession
-from polydraft.modalities.speech.result import pcm, wav_header
+from polydraft.modalities.speech.result import to_pcm16, wav_header
 
 # the longest text that is spoken at once is about 10 MB at 16 kHz
 BOUNDS = Bounds(count=64, size=64 * 2**20, total_count=1024, total_size=256 * 2**20, age=3600)
@@ -39,7 +39,7 @@ class Sound:
 
     def add(self, audio: NDArray[np.float32]) -> None:
         if len(audio):
-            self.parts.append(pcm(audio))
+            self.parts.append(to_pcm16(audio))
             self.on_growth(len(self.parts[-1]))
             self.tell()
 
@@ -53,7 +53,7 @@ class Sound:
         self.news = asyncio.Event()
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """A WAV of unknown length, as far as it is known and on."""
+        """Yield a WAV of unknown length while its audio is synthesised."""
         yield wav_header(self.rate)
         sent = 0
         while True:
@@ -65,8 +65,8 @@ class Sound:
             if closed:
                 return
 
-    def whole(self) -> bytes:
-        """A WAV that says how long it is and what made it."""
+    def to_wav(self) -> bytes:
+        """Return a complete WAV with its length and metadata."""
         file = io.BytesIO()
         with soundfile.SoundFile(file, "w", self.rate, 1, "PCM_16", format="WAV") as wav:
             wav.software, wav.comment = "polydraft", "AI-generated speech"
@@ -89,7 +89,7 @@ class Sounds:
         return key, sound
 
     def router(self) -> APIRouter:
-        """`GET /sound/{key}.wav`"""
+        """Return the router of `GET /sound/{key}.wav`."""
         router = APIRouter(include_in_schema=False)
 
         @router.get("/sound/{key}.wav")
@@ -99,13 +99,13 @@ class Sounds:
                 return Response("This sound is no longer kept; make it again.", 404, media_type="text/plain")
             if not found.closed:
                 return StreamingResponse(found.stream(), media_type="audio/wav", headers={"Cache-Control": "no-store"})
-            return part(found.whole(), request.headers.get("range"))
+            return part(found.to_wav(), request.headers.get("range"))
 
         return router
 
 
 def part(content: bytes, wanted: str | None) -> Response:
-    """All of `content`, or the bytes that a Range header asks for."""
+    """Return all of `content`, or the bytes that a Range header requests."""
     headers = {"Accept-Ranges": "bytes", "Cache-Control": "no-store"}
     first, last = span(wanted, len(content))
     if wanted is None or first is None:

@@ -74,7 +74,7 @@ class Uploads:
             return JSONResponse([await self.save(file, session_of(request)) for file in files])
 
     def router(self) -> APIRouter:
-        """`POST /gradio_api/upload`, and the progress that Gradio's script asks about, which is over at once."""
+        """Return the router of `POST /gradio_api/upload`, and of the progress that Gradio's script polls."""
         router = APIRouter(prefix="/gradio_api", include_in_schema=False)
 
         @router.post("/upload")
@@ -102,7 +102,7 @@ def remove(path: Path) -> None:
 
 
 def upload(value: Image.Image | None, label: str, name: str, **options: Any) -> gr.Image:
-    """A box for a picture that reaches functions as the address of its file, undecoded."""
+    """Build an image box that passes the path of the uploaded file to functions, undecoded."""
     box = gr.Image(
         value, label=label, type="filepath", image_mode=None, format="png", sources=["upload", "clipboard"],
         elem_id=name, buttons=[], alt_text=label,
@@ -113,7 +113,7 @@ def upload(value: Image.Image | None, label: str, name: str, **options: Any) -> 
 
 
 def address(payload: Any) -> str | None:
-    """Where Gradio put what was uploaded; `uploads_only` has looked at it."""
+    """Return the path of an uploaded file, which `uploads_only` has checked."""
     return None if payload is None else payload.path or payload.url
 
 
@@ -129,7 +129,7 @@ def uploads_only(page: gr.Blocks) -> None:
 
 
 async def uploaded(named: str | Path | None) -> str | None:
-    """The file, if it lies where uploads are kept and what the page made itself."""
+    """Return the file if it lies in a folder of uploads or of the page's own results."""
     if named is None:
         return None
     if not is_inside(str(named), upload_folder()):
@@ -138,7 +138,7 @@ async def uploaded(named: str | Path | None) -> str | None:
 
 
 def opened(where: str | None) -> Image.Image | None:
-    """The picture at the address of a file or in a `data:` URL; raises PromptError."""
+    """Open the image at a path or in a `data:` URL, or raise PromptError."""
     if where is None:
         return None
     if where.startswith("data:"):

@@ -1,5 +1,5 @@
-"""Drafters: cheap proposals for the target to score.
+"""Drafters: cheap proposals for the target to verify.
 
-tree/ draft trees, and drafters that grow them · network/ networks that read on, by what they read · heads/ guesses for
-several places at once · jacobi/ the target's own guesses. Here: the seam, and drafters that need no network.
+tree/ draft trees, and drafters that grow them · network/ draft models, by their inputs · heads/ several tokens at once
+· jacobi/ the target's own guesses. Here: the interface, and drafters that need no network.
 """

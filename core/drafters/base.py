@@ -1,5 +1,8 @@
-"""The seam of drafters, and the simplest of them. A drafter holds weights and settings; what belongs to requests is in
-its state, which rows join and leave like any other (`core.rows`)."""
+"""Interface of drafters, and the simplest of them.
+
+A drafter holds weights and settings. What belongs to single requests is in its state, which rows are added to and
+removed from like any other state (`core.batched_state`).
+"""
 
 from __future__ import annotations
 
@@ -8,58 +11,66 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from polydraft.core.batched_state import BatchedState
 from polydraft.core.draft import Draft
-from polydraft.core.law.noise import Noise
-from polydraft.core.law.sampling import Law, Sampler
-from polydraft.core.rows import Rows
-from polydraft.core.state import State
-from polydraft.core.target import Prefill
-from polydraft.core.verdict import Verdict
+from polydraft.core.sampling.noise import Noise
+from polydraft.core.sampling.sampler import Sampler, TokenDistribution
+from polydraft.core.target.causal import PrefillOutput
+from polydraft.core.target.state import BatchState
+from polydraft.core.verification import VerificationResult
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a draft: the law at its columns, the target's features `[B, R, N+1, D]`, and the verdict."""
+class DraftOutcome:
+    """Draft after its verification."""
 
     draft: Draft
-    law: Law
-    features: Tensor
-    verdict: Verdict
+    distribution: TokenDistribution  # target distribution at every column
+    hidden_states: Tensor  # [B, R, N+1, D] target hidden states at every column
+    verification: VerificationResult
 
 
 class Drafter(Protocol):
-    """Guesses what comes next, for any number of requests."""
+    """Proposes draft tokens for a batch of sequences."""
 
-    def begin(self, own: Any, seen: Prefill) -> Any:
-        """The drafter's state with new rows behind those of `own` (None: there were none); seen: their prompts."""
+    def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:
+        """Add rows for new sequences to the drafter's state.
 
-    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
-        """Guess what follows the root of every row."""
+        Args:
+            drafter_state (Any): State of the rows so far; None if there are none.
+            prompts (PrefillOutput): What the target computed for the prompts of the new rows.
 
-    def observe(self, state: State, own: Any, outcome: Outcome) -> None:
-        """See what became of the draft; `state` has already committed the verdict."""
+        Returns:
+            Any: State of all rows; new ones are at the end.
+        """
+
+    def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
+        """Return a draft of what follows the root of every row."""
+
+    def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
+        """Update the drafter's state after verification; `state` has already committed the accepted tokens."""
 
 
-class Stateless:
-    """Mix-in for drafters that read everything from the committed rows."""
+class StatelessDrafter:
+    """Mix-in for drafters that depend on the committed tokens alone."""
 
-    def begin(self, own: Any, seen: Prefill) -> Any:
+    def begin(self, drafter_state: Any, prompts: PrefillOutput) -> Any:
         return None
 
-    def observe(self, state: State, own: Any, outcome: Outcome) -> None:
+    def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
         return None
 
 
-class NoDrafter(Stateless):
-    """Plain autoregressive decoding, one token a target pass: the baseline of everything."""
+class NoDrafter(StatelessDrafter):
+    """Plain autoregressive decoding, one token per target pass: the baseline of every comparison."""
 
-    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
+    def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
         return Draft.empty(state.tokens)
 
 
-def joined(own: Any, new: Rows) -> Any:
-    """The rows of `new` behind those of `own`, if there were any."""
-    if own is None:
+def extend_state(drafter_state: Any, new: BatchedState) -> Any:
+    """Append the rows of `new` to `drafter_state`, if there is one, and return the state of all rows."""
+    if drafter_state is None:
         return new
-    own.extend(new)
-    return own
+    drafter_state.append_rows(new)
+    return drafter_state

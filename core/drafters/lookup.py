@@ -1,4 +1,4 @@
-"""Prompt lookup: copy what followed the last few tokens when they last occurred.
+"""Prompt lookup: copy the tokens that followed the last few tokens when they last occurred.
 
 No network at all (Saxena 2023, "Prompt Lookup Decoding").
 """
@@ -12,41 +12,38 @@ import torch
 from torch import Tensor
 
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Stateless
-from polydraft.core.law.noise import Noise
-from polydraft.core.law.sampling import Sampler
-from polydraft.core.state import State
-from polydraft.core.tokens import among
+from polydraft.core.drafters.base import StatelessDrafter
+from polydraft.core.sampling.noise import Noise
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.target.state import BatchState
+from polydraft.core.tokens import is_in_mask
 
 
 @dataclass
-class LookupDrafter(Stateless):
-    """The longest n-gram of `ngram … 1` tokens that recurs; the latest occurrence wins; up to `reach` tokens copied.
+class PromptLookupDrafter(StatelessDrafter):
+    """Drafter that copies what followed the latest occurrence of the longest recurring n-gram."""
 
-    allowed: `[V]` bool, ids that may be drafted (never an image placeholder); None allows all.
-    """
+    reach: int = 10  # tokens that are copied
+    ngram: int = 3  # longest n-gram that is matched
+    allowed: Tensor | None = field(default=None, repr=False)  # [V] bool, ids that may be drafted; None for all
 
-    reach: int = 10
-    ngram: int = 3
-    allowed: Tensor | None = field(default=None, repr=False)
-
-    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
+    def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
         tokens, device = state.tokens, state.tokens.device
         rows, width = tokens.shape
-        last = state.lengths[:, None] - 1
-        places = torch.arange(width, device=device)
-        matches = places < last  # place j ends an occurrence of the last n tokens
-        found = torch.full((rows,), -1, device=device)
+        last = state.num_tokens[:, None] - 1
+        ends = torch.arange(width, device=device)
+        matches = ends < last  # index j ends an earlier occurrence of the last n tokens
+        match_end = torch.full((rows,), -1, device=device)
         for n in range(1, self.ngram + 1):
-            back = last - (n - 1)
-            same = tokens.roll(n - 1, 1) == tokens.gather(1, back.clamp(min=0))
-            matches = matches & same & (places >= n - 1) & (back >= 0)
-            latest = torch.where(matches, places, -1).amax(1)
-            found = torch.where(latest >= 0, latest, found)  # a longer match replaces a shorter one
-        source = found[:, None] + torch.arange(1, self.reach + 1, device=device)
-        valid = (found[:, None] >= 0) & (source <= last)
+            suffix_token = last - (n - 1)
+            is_equal = tokens.roll(n - 1, 1) == tokens.gather(1, suffix_token.clamp(min=0))
+            matches = matches & is_equal & (ends >= n - 1) & (suffix_token >= 0)
+            latest = torch.where(matches, ends, -1).amax(1)
+            match_end = torch.where(latest >= 0, latest, match_end)  # a longer match replaces a shorter one
+        source = match_end[:, None] + torch.arange(1, self.reach + 1, device=device)
+        valid = (match_end[:, None] >= 0) & (source <= last)
         copied = tokens.gather(1, source.clamp(max=width - 1))
         if self.allowed is not None:
-            known = among(copied, self.allowed)
-            copied, valid = copied.where(known, 0), valid & known
-        return Draft.of_chain(copied, valid)
+            is_allowed = is_in_mask(copied, self.allowed)
+            copied, valid = copied.where(is_allowed, 0), valid & is_allowed
+        return Draft.from_chain(copied, valid)

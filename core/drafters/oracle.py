@@ -1,7 +1,7 @@
-"""The oracle: replays a recorded plain run, with errors planted by depth and branch.
+"""Oracle drafter: replays a recorded plain run, with errors planted by depth and branch.
 
-Random tiny models never agree with a drafter, so equality tests on them prove nothing without it; and it gives benches
-a prescribed acceptance.
+Random tiny models never agree with a drafter, so without it equality tests on them would prove nothing. Benchmarks use
+it to prescribe an acceptance.
 """
 
 from __future__ import annotations
@@ -13,73 +13,72 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polydraft.core.batched_state import BatchedState
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Stateless, joined
-from polydraft.core.law.noise import Noise, uniform
-from polydraft.core.law.sampling import Sampler
-from polydraft.core.rows import Rows
-from polydraft.core.state import State
-from polydraft.core.target import Prefill
+from polydraft.core.drafters.base import StatelessDrafter, extend_state
+from polydraft.core.sampling.noise import Noise, uniform_from_keys
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.target.causal import PrefillOutput
+from polydraft.core.target.state import BatchState
 
 
 @dataclass
-class Replayed(Rows):
-    """truth: `[B, T]` what each row will say; order: `[B]` when it joined; begun: rows that have joined so far."""
+class OracleState(BatchedState):
+    """Recorded outputs of the rows of a batch."""
 
-    truth: Tensor
-    order: Tensor
-    begun: int
+    truth: Tensor  # [B, T] recorded token ids
+    order: Tensor  # [B] index of the request, in the order in which they joined
+    num_begun: int  # requests that have joined so far
 
 
 @dataclass
-class OracleDrafter(Stateless):
-    """A tree of `width` siblings at each of `reach` depths, one of them recorded truth, the others wrong.
+class OracleDrafter(StatelessDrafter):
+    """Drafter of trees with `width` siblings at each of `reach` depths, of which one is the recorded token.
 
-    recorded: generated ids `[T]` of every request, by when it joins the batch.
-    acceptance: chance that a position's truth is in the tree; at width > 1 it wanders over the branches.
-    vocab: wrong tokens are drawn below it; only the truth's branch is continued.
-    leads: chance that the truth's branch stands in plain decoding's place.
+    Only the branch of the recorded token is continued.
     """
 
-    recorded: Mapping[int, Tensor]
-    vocab: int
+    recorded: Mapping[int, Tensor]  # generated ids [T] of every request, by the order in which it joins the batch
+    vocab: int  # wrong tokens are drawn below it
     reach: int = 4
     width: int = 1
-    acceptance: float = 0.8
+    acceptance: float = 0.8  # probability that the recorded token is among the siblings
     seed: int = 0
-    leads: float = 0.75
+    leads: float = 0.75  # probability that its branch comes first, where plain decoding would put it
 
-    def begin(self, own: Replayed | None, seen: Prefill) -> Replayed:
-        begun = 0 if own is None else own.begun
-        order = range(begun, begun + len(seen.lengths))
+    def begin(self, drafter_state: OracleState | None, prompts: PrefillOutput) -> OracleState:
+        first = 0 if drafter_state is None else drafter_state.num_begun
+        order = range(first, first + len(prompts.branch_lens))
         truth = nn.utils.rnn.pad_sequence([self.recorded[row] for row in order], batch_first=True)
-        device = seen.lengths.device
-        rows: Replayed = joined(own, Replayed(truth.to(device), torch.tensor(list(order), device=device), begun))
-        rows.begun = order.stop
+        device = prompts.branch_lens.device
+        rows: OracleState = extend_state(
+            drafter_state, OracleState(truth.to(device), torch.tensor(list(order), device=device), first)
+        )
+        rows.num_begun = order.stop
         return rows
 
-    def draft(self, state: State, own: Replayed, sampler: Sampler, noise: Noise) -> Draft:
+    def draft(self, state: BatchState, drafter_state: OracleState, sampler: Sampler, noise: Noise) -> Draft:
         device = state.tokens.device
-        steps = torch.arange(self.reach, device=device)
-        t = state.generated[:, None] + steps  # [B, reach]
-        truth = own.truth.gather(1, t.clamp(max=own.truth.shape[1] - 1))
-        order, key = own.order[:, None], torch.full((), self.seed, device=device)
+        depths = torch.arange(self.reach, device=device)
+        positions = state.num_generated[:, None] + depths  # [B, reach]
+        truth = drafter_state.truth.gather(1, positions.clamp(max=drafter_state.truth.shape[1] - 1))
+        order, key = drafter_state.order[:, None], torch.full((), self.seed, device=device)
         # keyed by request, position and depth, so that errors fall on every depth of every branch
-        present = uniform(key, order, t, steps) < self.acceptance
-        place = (uniform(key + 1, order, t, steps) * self.width).long().clamp(max=self.width - 1)
+        present = uniform_from_keys(key, order, positions, depths) < self.acceptance
+        branch = (uniform_from_keys(key + 1, order, positions, depths) * self.width).long().clamp(max=self.width - 1)
         branches = torch.arange(self.width, device=device)
-        right = present[..., None] & (branches == place[..., None])  # [B, reach, width]
-        wrong = (truth[..., None] + 1 + branches) % self.vocab
-        tokens = torch.where(right, truth[..., None], wrong)
+        is_truth = present[..., None] & (branches == branch[..., None])  # [B, reach, width]
+        errors = (truth[..., None] + 1 + branches) % self.vocab
+        tokens = torch.where(is_truth, truth[..., None], errors)
         if self.width == 1:
-            return Draft.of_chain(tokens[..., 0])
-        # children hang under the branch where the truth is, or would be
-        above = F.pad((steps * self.width + place)[:, :-1], (1, 0), value=-1)
-        parents = above[..., None].expand(-1, -1, self.width).flatten(1)
-        # mostly that branch leads, sometimes it is a side branch
-        leads = uniform(key + 2, order, t[:, :1]) < self.leads
-        turned = tokens.gather(2, (place[..., None] + branches) % self.width)
-        led = torch.cat([turned[..., 0], turned[..., 1:].flatten(1)], 1)
-        under = torch.cat([steps, steps.repeat_interleave(self.width - 1)]) - 1
-        tokens, parents = torch.where(leads, led, tokens.flatten(1)), torch.where(leads, under, parents)
+            return Draft.from_chain(tokens[..., 0])
+        # children belong to the branch where the recorded token is, or would be
+        parent_node = F.pad((depths * self.width + branch)[:, :-1], (1, 0), value=-1)
+        parents = parent_node[..., None].expand(-1, -1, self.width).flatten(1)
+        # mostly that branch comes first, sometimes it is a side branch
+        leads = uniform_from_keys(key + 2, order, positions[:, :1]) < self.leads
+        rotated = tokens.gather(2, (branch[..., None] + branches) % self.width)
+        led_tokens = torch.cat([rotated[..., 0], rotated[..., 1:].flatten(1)], 1)
+        led_parents = torch.cat([depths, depths.repeat_interleave(self.width - 1)]) - 1
+        tokens, parents = torch.where(leads, led_tokens, tokens.flatten(1)), torch.where(leads, led_parents, parents)
         return Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), self.reach)

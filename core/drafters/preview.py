@@ -1,7 +1,7 @@
-"""Codes of a small picture that the target drew first, as drafts of the large one: no network, and no earlier pass.
+"""Preview drafting: codebook tokens of a small image that the target generated first are drafts of the large one.
 
-Models that draw a preview before the picture (GLM-Image) have said twice what a spot shows: every code is drafted as
-the preview's code at the same spot. Within the preview nothing is drafted.
+No network, and no earlier pass. In models that generate a preview before the image (GLM-Image) two tokens show the same
+place: every token of the image is drafted as the preview's token there. Within the preview nothing is drafted.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from typing import Any
 
 from torch import Tensor
 
+from polydraft.core.batched_state import next_positions
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Stateless
-from polydraft.core.law.noise import Noise
-from polydraft.core.law.sampling import Sampler
-from polydraft.core.rows import following
-from polydraft.core.state import State
+from polydraft.core.drafters.base import StatelessDrafter
+from polydraft.core.sampling.noise import Noise
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.target.state import BatchState
 
 
 @dataclass
-class PreviewDrafter(Stateless):
-    """reach: codes drafted a pass. origins: `[T]`, of what is generated, which token before shows the same spot of the
-    picture, -1 where none does. allowed: `[V]` bool, ids that may be drafted."""
+class PreviewDrafter(StatelessDrafter):
+    """Drafter that copies the preview's tokens."""
 
-    reach: int
-    origins: Tensor = field(repr=False)
-    allowed: Tensor = field(repr=False)
+    reach: int  # tokens drafted a pass
+    # [T] for every generated position the index of the generated token before it that shows the same place, -1 if none
+    preview_index: Tensor = field(repr=False)
+    allowed: Tensor = field(repr=False)  # [V] bool, ids that may be drafted
 
-    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
-        origins = self.origins.to(state.tokens.device)
-        t = following(state.generated, self.reach)
-        shown = origins[t.clamp(max=len(origins) - 1)]
-        known = (t < len(origins)) & (shown >= 0) & (shown < state.generated[:, None])
-        copied = state.tokens.gather(1, (state.starts[:, None] + shown).clamp(0, state.tokens.shape[1] - 1))
-        copied = copied.where(known, 0)
-        return Draft.of_chain(copied, known & self.allowed[copied])
+    def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
+        preview_index = self.preview_index.to(state.tokens.device)
+        positions = next_positions(state.num_generated, self.reach)
+        source = preview_index[positions.clamp(max=len(preview_index) - 1)]
+        has_source = (positions < len(preview_index)) & (source >= 0) & (source < state.num_generated[:, None])
+        copied = state.tokens.gather(1, (state.prompt_lens[:, None] + source).clamp(0, state.tokens.shape[1] - 1))
+        copied = copied.where(has_source, 0)
+        return Draft.from_chain(copied, has_source & self.allowed[copied])

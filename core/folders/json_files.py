@@ -1,6 +1,6 @@
-"""JSON files of a model's folder, read whole or refused with a sentence that says what is wrong with the file.
+"""Read JSON files of model folders; errors name the file and what is wrong with it.
 
-    settings = read_json(folder / "config.json")        # {} where there is no such file
+settings = read_json(folder / "config.json")        # {} if there is no such file
 """
 
 from __future__ import annotations
@@ -9,21 +9,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import WeightsError
-from polydraft.core.system_errors import system_error
 
-LARGEST = 1 << 29  # bytes; tokenizers take some ten million
+MAX_BYTES = 1 << 29  # tokenizers take some ten million
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return what a JSON file of settings says, nothing where there is none.
-
-    Args:
-        file (Path): a file that holds an object.
+    """Return the object in a JSON file, an empty one if there is no such file.
 
     Raises:
-        WeightsError: it cannot be read, or holds something else.
+        WeightsError: The file cannot be read, or holds something else.
     """
     value = read_json_value(file) if is_present(file) else {}
     if not isinstance(value, dict):
@@ -32,10 +29,10 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """Return what a JSON file of settings says that must be there.
+    """Return the object in a JSON file that must exist.
 
     Raises:
-        WeightsError: there is none, or it cannot be read.
+        WeightsError: The file is missing or cannot be read.
     """
     if not is_present(file):
         raise WeightsError(f"{file.parent} has no {file.name}; download it, or give the folder that holds it.")
@@ -43,10 +40,10 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def read_json_value(file: Path) -> Any:
-    """Return what a JSON file that must be there says, whatever that is.
+    """Return the value of any kind in a JSON file that must exist.
 
     Raises:
-        WeightsError: it cannot be read.
+        WeightsError: The file cannot be read.
     """
     text = read_text(file)
     try:
@@ -59,12 +56,12 @@ def read_json_value(file: Path) -> Any:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file of settings.
+    """Return the text of a settings file.
 
     Raises:
-        WeightsError: it is no file, a larger one than any settings, or no UTF-8.
+        WeightsError: It is no file, larger than any settings, or not UTF-8.
     """
-    content = _content(file)
+    content = _read_bytes(file)
     if content.startswith(BYTE_ORDER_MARK):
         raise WeightsError(f"{file} begins with a byte-order mark, which JSON has not; save it as UTF-8 without one.")
     try:
@@ -73,10 +70,10 @@ def read_text(file: Path) -> str:
         raise WeightsError(f"{file} cannot be read as JSON (it is not UTF-8); download it again.") from error
 
 
-def _content(file: Path) -> bytes:
+def _read_bytes(file: Path) -> bytes:
     """Return the bytes of a file."""
     try:
-        if (size := file.stat().st_size) > LARGEST:
+        if (size := file.stat().st_size) > MAX_BYTES:
             raise WeightsError(f"{file} has {size} bytes, more than any settings; download it again.")
         return file.read_bytes()
     except OSError as error:
@@ -86,5 +83,5 @@ def _content(file: Path) -> bytes:
 
 
 def is_present(file: Path) -> bool:
-    """Return whether there is anything of this name, a link that leads nowhere and a folder included."""
+    """Return whether anything of this name exists, including a dangling link or a folder."""
     return file.is_symlink() or file.exists()

@@ -1,7 +1,7 @@
-"""Networks of our own: a dataclass of settings in config.json, and weights in model.safetensors.
+"""Load our own network formats: a dataclass of settings in config.json, and weights in model.safetensors.
 
-    tokenizer = read_network(VQConfig, VQTokenizer, folder)
-    network = load_network(partial(Head, config), read_tensors(file), file)      # where settings are read otherwise
+tokenizer = read_network(VQConfig, VQTokenizer, folder)
+network = load_network(partial(Head, config), read_tensors(file), file)      # with settings from elsewhere
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from polydraft.core.folders.fields import settings_of
+from polydraft.core.folders.fields import parse_settings
 from polydraft.core.folders.json_files import read_settings
 from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
 from polydraft.core.folders.weight_files import read_tensors
@@ -23,31 +23,31 @@ N = TypeVar("N", bound=nn.Module)
 
 
 def read_network(settings: Callable[..., C], make: Callable[[C], N], folder: Path) -> N:
-    """Return the network in a folder, once its settings and its weights are known to fit.
+    """Return the network in a folder, after checking that settings and weights match.
 
     Args:
-        settings: the dataclass of the fields of config.json.
-        make: builds the network from them.
-        folder: holds both files.
+        settings (Callable): Dataclass of the fields of config.json.
+        make (Callable): Builds the network from them.
+        folder (Path): Holds both files.
 
     Raises:
-        WeightsError: a file is missing or damaged, a field is wrong, or the weights are of other settings.
+        WeightsError: A file is missing or damaged, a field is wrong, or the weights belong to other settings.
     """
     check_layers(folder)
-    config = settings_of(settings, read_settings(folder / CONFIG), folder / CONFIG)
+    config = parse_settings(settings, read_settings(folder / CONFIG), folder / CONFIG)
     return load_network(partial(make, config), read_tensors(folder / WEIGHTS), folder / WEIGHTS)
 
 
 def load_network(make: Callable[[], N], weights: Mapping[str, Tensor], file: Path) -> N:
-    """Return a network with the weights of a file.
+    """Build a network and load its weights.
 
     Args:
-        make: builds the network; it is called on the meta device first, where nothing takes memory.
-        weights: what the file holds.
-        file: for errors.
+        make (Callable): Builds the network; called on the meta device first, where nothing takes memory.
+        weights (Mapping[str, Tensor]): Contents of the file.
+        file (Path): Named in errors.
 
     Raises:
-        WeightsError: the weights are not those of such a network.
+        WeightsError: The weights do not match the network.
     """
     check_tensors(make, weights, file)
     network = make()

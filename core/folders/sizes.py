@@ -1,7 +1,7 @@
-"""What settings ask for against what the files hold, before memory is taken or layers are made.
+"""Compare the model that a configuration describes with its weight files, before memory is allocated.
 
-    check_layers(folder)                                     # of config.json, before anything loops over them
-    check_tensors(lambda: Head(config), weights, file)       # names and shapes, on the meta device
+check_layers(folder)                                     # layer counts in config.json, before any loop over them
+check_tensors(lambda: Head(config), weights, file)       # names and shapes, on the meta device
 """
 
 from __future__ import annotations
@@ -16,70 +16,72 @@ from torch import Tensor, nn
 
 from polydraft.core.errors import PolydraftError, WeightsError
 from polydraft.core.folders.json_files import read_json
-from polydraft.core.folders.weight_files import count_numbers
+from polydraft.core.folders.weight_files import count_parameters
 
-COUNTS = re.compile(r"(^|_)(layers?|blocks|depths?|places)(_per_block)?$|^n_layers?$")  # fields that loops run over
-MANY = 1000  # layers that any folder may have
-SPARE = 1 << 26  # numbers that a model may hold beside those of its files
-UNBUILT = (  # what building a model on the meta device raises where that is not possible
+# names of the fields that model constructors loop over
+LAYER_COUNT_FIELDS = re.compile(r"(^|_)(layers?|blocks|depths?|places)(_per_block)?$|^n_layers?$")
+MAX_TRUSTED_LAYERS = 1000  # up to so many layers are always allowed
+SPARE_PARAMETERS = 1 << 26  # that a model may have in addition to those of its files
+META_BUILD_ERRORS = (  # raised by models that cannot be built on the meta device
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def check_layers(folder: Path) -> None:
-    """Check that a configuration asks for no more layers than its files could hold.
+    """Check that a configuration has no more layers than its weight files have tensors.
 
     Raises:
-        WeightsError: it asks for more than there are tensors.
+        WeightsError: It has more.
     """
-    asked = [(name, value) for name, value in numbers(read_json(folder / CONFIG)) if COUNTS.search(name)]
-    if not asked or max(value for _, value in asked) <= MANY:
+    integers = iter_integers(read_json(folder / CONFIG))
+    counts = [(name, value) for name, value in integers if LAYER_COUNT_FIELDS.search(name)]
+    if not counts or max(value for _, value in counts) <= MAX_TRUSTED_LAYERS:
         return
-    tensors, _ = count_numbers(folder)
-    for name, value in asked:
-        if value > max(MANY, tensors):
+    tensors, _ = count_parameters(folder)
+    for name, value in counts:
+        if value > max(MAX_TRUSTED_LAYERS, tensors):
             raise WeightsError(
                 f"{folder / CONFIG} has {name}={value}, and its files hold {tensors} tensors; correct it, or download "
                 "the folder again."
             )
 
 
-def numbers(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
-    """Yield whole numbers in settings with the names of their fields, those of parts included."""
+def iter_integers(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
+    """Yield names and values of the integer fields in a configuration, nested ones included."""
     if isinstance(value, dict) and depth < 8:
-        for field, inside in value.items():
-            yield from numbers(inside, str(field), depth + 1)
+        for field, item in value.items():
+            yield from iter_integers(item, str(field), depth + 1)
     elif isinstance(value, list) and depth < 8:
-        for inside in value[:MANY]:
-            yield from numbers(inside, name, depth + 1)
+        for item in value[:MAX_TRUSTED_LAYERS]:
+            yield from iter_integers(item, name, depth + 1)
     elif isinstance(value, int) and not isinstance(value, bool):
         yield name, value
 
 
 def check_memory(make: Callable[[], nn.Module], folder: Path) -> None:
-    """Check that a model is no larger than the files of its weights.
+    """Check that a model is no larger than its weight files.
 
     Args:
-        make: builds the model; it is called on the meta device, where nothing takes memory.
-        folder: holds the files.
+        make (Callable): Builds the model; called on the meta device, where nothing takes memory.
+        folder (Path): Holds the files.
 
     Raises:
-        WeightsError: it has far more numbers than they hold.
+        WeightsError: The model has far more parameters than the files.
     """
     try:
         with torch.device("meta"):
             model = make()
     except PolydraftError:
         raise
-    except UNBUILT:  # it is not measured; building it in earnest says what is wrong
+    except META_BUILD_ERRORS:  # cannot be measured; building the model with weights will say what is wrong
         return
-    needed = sum(part.numel() for part in {*model.parameters(), *model.buffers()})
-    _, held = count_numbers(folder)
-    if needed > 2 * held + SPARE:
+    needed = sum(tensor.numel() for tensor in {*model.parameters(), *model.buffers()})
+    _, available = count_parameters(folder)
+    if needed > 2 * available + SPARE_PARAMETERS:
         raise WeightsError(
-            f"{folder / CONFIG} describes a model of {needed:,} numbers, and its files hold {held:,}; a field of it is "
-            "wrong or missing, or they are of different models: correct it, or download the folder again."
+            f"{folder / CONFIG} describes a model of {needed:,} numbers, and its files hold {available:,}; a field of "
+            "it is wrong or missing, or they are of different models: correct it, or download the folder again."
         )
 
 
@@ -87,29 +89,29 @@ def check_tensors(make: Callable[[], nn.Module], weights: Mapping[str, Tensor], 
     """Check that a file holds the tensors of a network.
 
     Args:
-        make: builds the network; it is called on the meta device, where nothing takes memory.
-        weights: what the file holds.
-        file: for errors.
+        make (Callable): Builds the network; called on the meta device, where nothing takes memory.
+        weights (Mapping[str, Tensor]): Contents of the file.
+        file (Path): Named in errors.
 
     Raises:
-        WeightsError: names the first tensor that is missing, too many, or of another shape.
+        WeightsError: A tensor is missing, unknown, or of another shape; the first one is named.
     """
     with torch.device("meta"):
-        wanted = {name: list(tensor.shape) for name, tensor in make().state_dict().items()}
+        expected = {name: list(tensor.shape) for name, tensor in make().state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in weights.items()}
-    wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
-        raise WeightsError(misfit(file, len(wrong), wrong[0], found.get(wrong[0]), wanted.get(wrong[0])))
+        raise WeightsError(misfit_message(file, len(wrong), wrong[0], found.get(wrong[0]), expected.get(wrong[0])))
 
 
-def misfit(file: Path, count: int, name: str, found: Any, wanted: Any) -> str:
-    """Return the sentence for tensors that are not what settings describe, of which the first is `name`."""
-    how = (
-        "is not among what its settings describe" if wanted is None
+def misfit_message(file: Path, count: int, name: str, found: Any, expected: Any) -> str:
+    """Return the message for tensors that do not match the configuration, of which the first is `name`."""
+    problem = (
+        "is not among what its settings describe" if expected is None
         else "is missing" if found is None
-        else f"has the shape {tuple(found)} where its settings ask for {tuple(wanted)}"
+        else f"has the shape {tuple(found)} where its settings ask for {tuple(expected)}"
     )  # fmt: skip
     return (
-        f"{count} tensors of {file} do not fit, the first is {name}, which {how}; its settings or its weights are of "
-        "another model, download them again."
+        f"{count} tensors of {file} do not fit, the first is {name}, which {problem}; its settings or its weights are "
+        "of another model, download them again."
     )

@@ -1,7 +1,7 @@
-"""Files of weights: safetensors alone, opened where it is certain what a failure means.
+"""Weight files: safetensors only, read so that every failure becomes a precise error.
 
-    weights = read_tensors(folder / "model.safetensors")
-    with open_tensors(file) as opened: names = opened.keys()
+weights = read_tensors(folder / "model.safetensors")
+with open_tensors(file) as opened: names = opened.keys()
 """
 
 from __future__ import annotations
@@ -16,48 +16,52 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import PolydraftError, WeightsError
 from polydraft.core.folders.json_files import is_present
-from polydraft.core.system_errors import system_error
 
 
 def read_tensors(file: Path, device: str = "cpu") -> dict[str, Tensor]:
     """Return all tensors of a file, by name.
 
     Raises:
-        WeightsError: it is missing or damaged.
+        WeightsError: The file is missing or damaged.
     """
     check_weight_file(file)
-    with _told(file):
+    with _translate_errors(file):
         return load_file(file, device)
 
 
 @contextmanager
 def open_tensors(file: Path) -> Iterator[Any]:
-    """Open a file of which some tensors are read, as `safetensors.safe_open` does.
+    """Open a file to read some of its tensors, as `safetensors.safe_open` does.
 
     Raises:
-        WeightsError: it is missing or damaged.
+        WeightsError: The file is missing or damaged.
     """
     check_weight_file(file)
-    with _told(file), safe_open(file, "pt") as opened:
+    with _translate_errors(file), safe_open(file, "pt") as opened:
         yield opened
 
 
-def shapes(file: Path) -> dict[str, list[int]]:
-    """Return the shapes of the tensors in a file, of which only the head is read."""
+def tensor_shapes(file: Path) -> dict[str, list[int]]:
+    """Return the shapes of the tensors in a file; only its header is read."""
     with open_tensors(file) as opened:
         return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118 (it is no mapping)
 
 
-def count_numbers(folder: Path) -> tuple[int, int]:
-    """Return how many tensors, and numbers in them, the files of weights in a folder hold."""
-    found = [shape for file in sorted(folder.glob("*.safetensors")) for shape in shapes(file).values()]
-    return len(found), sum(prod(shape) for shape in found)
+def count_parameters(folder: Path) -> tuple[int, int]:
+    """Return the numbers of tensors and of parameters in the weight files of a folder."""
+    all_shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in tensor_shapes(file).values()]
+    return len(all_shapes), sum(prod(shape) for shape in all_shapes)
 
 
 def check_weights(folder: Path) -> None:
-    """Check that a folder has files of weights; raise WeightsError where it has none."""
+    """Check that a folder has weight files.
+
+    Raises:
+        WeightsError: It has none, or is no folder.
+    """
     if not folder.is_dir():
         raise WeightsError(f"{folder} is no folder; give the one that holds the model.")
     if not any(file.name.endswith((".safetensors", ".safetensors.index.json")) for file in folder.iterdir()):
@@ -65,17 +69,20 @@ def check_weights(folder: Path) -> None:
 
 
 def check_weight_file(file: Path) -> None:
-    """Check that there is a file of weights; raise WeightsError where there is none."""
+    """Check that a weight file exists.
+
+    Raises:
+        WeightsError: It does not, or is no file.
+    """
     if not is_present(file):
         raise WeightsError(f"{file.parent} has no {file.name}; download it, or give the folder that holds it.")
     if not file.is_file():
         raise WeightsError(f"{file} is no file; put the file of weights itself there.")
 
 
-
 @contextmanager
-def _told(file: Path) -> Iterator[None]:
-    """Turn what safetensors raises into a sentence about the file."""
+def _translate_errors(file: Path) -> Iterator[None]:
+    """Convert exceptions of safetensors to errors that name the file."""
     try:
         yield
     except (SafetensorError, OSError, RuntimeError, MemoryError) as error:

@@ -1,1 +1,1 @@
-"""Methods: a way to draft and a way to judge, by name, and how they are fitted to a machine and a drafter."""
+"""Methods: a drafter and a verifier, by name, and how they are tuned to a machine and a drafter."""

@@ -1,4 +1,4 @@
-"""Every way to draft ids, by name: how a drafter is made of a target, and what can be set.
+"""Registry of drafters of token ids: how each is built for a target, and its parameters.
 
 DRAFTERS["draft"].make(context, {"depth": 6, ...})
 """
@@ -11,270 +11,298 @@ from functools import partial
 from typing import Any
 
 from polydraft.core.drafters.base import Drafter, NoDrafter
-from polydraft.core.drafters.heads.above import AboveDrafter
 from polydraft.core.drafters.heads.hydra import HydraDrafter
 from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
-from polydraft.core.drafters.jacobi.local import LocalDrafter
-from polydraft.core.drafters.jacobi.rows import FILLS, RowDrafter
+from polydraft.core.drafters.heads.row_above import RowAboveDrafter
+from polydraft.core.drafters.jacobi.local_refinement import LocalRefinementDrafter
+from polydraft.core.drafters.jacobi.parallel_rows import ROW_INITIALISATIONS, ParallelRowsDrafter
 from polydraft.core.drafters.jacobi.sjd import SJDDrafter
-from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, Initial, JacobiDrafter
-from polydraft.core.drafters.lookup import LookupDrafter
+from polydraft.core.drafters.jacobi.window import INITIALISATIONS, PREVIEW, JacobiDrafter, WindowInitializer
+from polydraft.core.drafters.lookup import PromptLookupDrafter
+from polydraft.core.drafters.network.draft_model import LMDrafter
 from polydraft.core.drafters.network.eagle import EagleDrafter
-from polydraft.core.drafters.network.kangaroo import EarlyExitDrafter, shallow
-from polydraft.core.drafters.network.lm import LMDrafter
+from polydraft.core.drafters.network.early_exit import EarlyExitDrafter, truncate_backbone
 from polydraft.core.drafters.preview import PreviewDrafter
-from polydraft.core.drafters.tree.plans import Crowded, Dynamic, Rank, Static
-from polydraft.core.methods.fit import ByRows
-from polydraft.core.methods.method import (
+from polydraft.core.drafters.tree.shapes import BatchScaledTree, CandidateRanking, DynamicTree, StaticTree
+from polydraft.core.methods.spec import (
     PJD_PAPER,
     ROWS,
     SMALLER,
     TAPE_PAPER,
-    DraftPart,
+    DrafterSpec,
     MethodContext,
     Parameter,
     Values,
 )
+from polydraft.core.methods.tuning import BatchAwareDraftSize
 
 
-def lookup(context: MethodContext, values: Values) -> Drafter:
-    return LookupDrafter(allowed=context.allowed, **values)
+def build_prompt_lookup(context: MethodContext, values: Values) -> Drafter:
+    return PromptLookupDrafter(allowed=context.allowed_token_mask, **values)
 
 
-def preview(context: MethodContext, values: Values) -> Drafter:
-    assert context.origins is not None  # `Registry.build` has looked
-    return PreviewDrafter(values["reach"], context.origins, context.allowed)
+def build_preview(context: MethodContext, values: Values) -> Drafter:
+    assert context.preview_index is not None  # `Registry.build` has checked it
+    return PreviewDrafter(values["reach"], context.preview_index, context.allowed_token_mask)
 
 
-def initial(context: MethodContext, values: Values) -> Initial:
-    row = context.row or 1  # without a grid the token above is the token before
-    return Initial(values["init"], context.allowed, row, context.origins)
+def build_window_initializer(context: MethodContext, values: Values) -> WindowInitializer:
+    """Build the initializer of new window positions."""
+    row_length = context.row_length or 1  # without a grid the token above is the token before
+    return WindowInitializer(values["init"], context.allowed_token_mask, row_length, context.preview_index)
 
 
-def jacobi(context: MethodContext, values: Values) -> Drafter:
-    return JacobiDrafter(alone(values["window"]), initial(context, values), values["restart"] == "yes")
+def build_jacobi(context: MethodContext, values: Values) -> Drafter:
+    window, initializer = single_row_size(values["window"]), build_window_initializer(context, values)
+    return JacobiDrafter(window, initializer, values["restart"] == "yes")
 
 
-def alone(window: int | ByRows) -> int:
-    """Measured: shorter windows save no more, where rows share a pass, than the further passes cost."""
-    return window.alone if isinstance(window, ByRows) else window
+def single_row_size(window: int | BatchAwareDraftSize) -> int:
+    """Return the window of a sequence that has a pass to itself, whatever the batch is.
+
+    As measured, shorter windows in larger batches save less than the further passes cost.
+    """
+    return window.single_row_size if isinstance(window, BatchAwareDraftSize) else window
 
 
-def local(context: MethodContext, values: Values) -> Drafter:
-    network, window = context.drafters["local"](), alone(values["window"])
-    return LocalDrafter(network, context.target, context.allowed, **values | {"window": window})
+def build_local_refinement(context: MethodContext, values: Values) -> Drafter:
+    model, window = context.drafter_loaders["local"](), single_row_size(values["window"])
+    return LocalRefinementDrafter(model, context.target, context.allowed_token_mask, **values | {"window": window})
 
 
-def sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
-    return SJDDrafter(values["window"], initial(context, values), refresh)
+def build_sjd(context: MethodContext, values: Values, refresh: str) -> Drafter:
+    return SJDDrafter(values["window"], build_window_initializer(context, values), refresh)
 
 
-def pjd(context: MethodContext, values: Values) -> Drafter:
-    return RowDrafter(context.row, context.allowed, **values, preview=context.preview)
+def build_pjd(context: MethodContext, values: Values) -> Drafter:
+    return ParallelRowsDrafter(
+        context.row_length, context.allowed_token_mask, **values, preview=context.num_preview_tokens
+    )
 
 
-def dynamic(values: Values) -> Dynamic:
-    return Dynamic(values["depth"], values["width"], values["total"], values["stop"])
+def build_dynamic_tree(values: Values) -> DynamicTree:
+    return DynamicTree(values["depth"], values["width"], values["total"], values["stop"])
 
 
-def ranked(values: Values) -> Rank:
-    return Rank(values.get("spread", 1.0), temperature=values["temperature"])
+def build_ranking(values: Values) -> CandidateRanking:
+    return CandidateRanking(values.get("spread", 1.0), temperature=values["temperature"])
 
 
-def independent(context: MethodContext, values: Values) -> Drafter:
-    model, translation = context.drafters["lm"]()
-    return LMDrafter(model, context.target, dynamic(values), ranked(values), context.unread, translation)
+def build_draft_model(context: MethodContext, values: Values) -> Drafter:
+    model, vocab_mapping = context.drafter_loaders["lm"]()
+    return LMDrafter(
+        model,
+        context.target,
+        build_dynamic_tree(values),
+        build_ranking(values),
+        context.image_placeholder_mask,
+        vocab_mapping,
+    )
 
 
-def eagle(context: MethodContext, values: Values) -> Drafter:
-    plan = Static(values["depth"], values["nodes"])
-    return EagleDrafter(context.drafters["eagle"](), context.target, plan, ranked(values), context.unread)
+def build_eagle(context: MethodContext, values: Values) -> Drafter:
+    model, tree_shape = context.drafter_loaders["eagle"](), StaticTree(values["depth"], values["nodes"])
+    return EagleDrafter(model, context.target, tree_shape, build_ranking(values), context.image_placeholder_mask)
 
 
-def eagle2(context: MethodContext, values: Values) -> Drafter:
-    rank = ranked(values) if "spread" in values else Rank(draws=False)
-    return EagleDrafter(context.drafters["eagle"](), context.target, dynamic(values), rank, context.unread)
+def build_eagle2(context: MethodContext, values: Values) -> Drafter:
+    model, tree_shape = context.drafter_loaders["eagle"](), build_dynamic_tree(values)
+    order = build_ranking(values) if "spread" in values else CandidateRanking(draws=False)
+    return EagleDrafter(model, context.target, tree_shape, order, context.image_placeholder_mask)
 
 
-def kangaroo(context: MethodContext, values: Values) -> Drafter:
-    backbone = context.drafters["kangaroo"]().backbone
-    return EarlyExitDrafter(backbone, context.target, dynamic(values), ranked(values))
+def build_kangaroo(context: MethodContext, values: Values) -> Drafter:
+    backbone = context.drafter_loaders["kangaroo"]().backbone
+    return EarlyExitDrafter(backbone, context.target, build_dynamic_tree(values), build_ranking(values))
 
 
-def early_exit(context: MethodContext, values: Values) -> Drafter:
+def build_early_exit(context: MethodContext, values: Values) -> Drafter:
     layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
-    whole: Any = context.target.network.backbone
-    backbone = whole.first(layers) if hasattr(whole, "first") else shallow(context.target.model, layers)
-    return EarlyExitDrafter(backbone, context.target, dynamic(values), ranked(values))
+    target_backbone: Any = context.target.network.backbone
+    if hasattr(target_backbone, "first_layers"):
+        backbone = target_backbone.first_layers(layers)
+    else:
+        backbone = truncate_backbone(context.target.model, layers)
+    return EarlyExitDrafter(backbone, context.target, build_dynamic_tree(values), build_ranking(values))
 
 
-def sparse(context: MethodContext, values: Values, kind: str, made: Callable[..., Drafter]) -> Drafter:
-    """`shares` are fitted to the drafter (`core.methods.fit.best_shares`)."""
-    model = context.drafters[kind]()
+def build_static_tree_drafter(
+    context: MethodContext, values: Values, kind: str, drafter_class: Callable[..., Drafter]
+) -> Drafter:
+    """Build a drafter with a tree of fixed shape; `shares` are tuned to it (`tuning.fit_acceptance_by_rank`)."""
+    model = context.drafter_loaders[kind]()
     shares = tuple(tuple(row[: values["width"]]) for row in values.get("shares", SHARES))
-    longest, nodes = min(model.places, values["depth"]), values["nodes"]
-    if isinstance(nodes, ByRows):
-        return made(model, context.target, Crowded(longest, nodes.alone, shares, sized=nodes), ranked(values))
-    plan = Static(longest, nodes, shares)
-    return made(model, context.target, plan, ranked(values))
+    max_depth, nodes = min(model.num_positions, values["depth"]), values["nodes"]
+    if isinstance(nodes, BatchAwareDraftSize):
+        tree_shape: StaticTree = BatchScaledTree(max_depth, nodes.single_row_size, shares, nodes_for_batch=nodes)
+    else:
+        tree_shape = StaticTree(max_depth, nodes, shares)
+    return drafter_class(model, context.target, tree_shape, build_ranking(values))
 
 
-def sparse_shape(values: Values) -> str:
+def static_draft_type(values: Values) -> str:
     return "chain" if values["width"] == 1 else "tree"
 
 
-def dynamic_shape(values: Values) -> str:
+def dynamic_draft_type(values: Values) -> str:
     return "chain" if values["width"] == 1 else "picked"
 
 
-GUESSES = {"window": Parameter(16, "guesses a pass; fitted to the machine unless given", 1, 256)}
+GUESSES = {"window": Parameter(16, "guesses a pass; tuned to the machine unless given", 1, 256)}
 WINDOW = GUESSES | {
-    "init": Parameter("left-law", "what fills new places", choices=(*INITIALISATIONS, PREVIEW), kind=str),
+    "init": Parameter("left-law", "what fills new positions", choices=(*INITIALISATIONS, PREVIEW), kind=str),
 }
-WARMTH = {"temperature": Parameter(1.0, "of guesses; below 1, lossy rules accept more", 0.01, 2, kind=float)}
-SPARSE = WARMTH | {
+TEMPERATURE = {"temperature": Parameter(1.0, "of guesses; below 1, lossy rules accept more", 0.01, 2, kind=float)}
+STATIC_TREE = TEMPERATURE | {
     "nodes": Parameter(16, "nodes drafted", 1, 256),
     "width": Parameter(4, "most children a node; 1 is a chain", 1, 16),
-    "depth": Parameter(3, "longest path, if the drafter sees as far", 1, 16),
+    "depth": Parameter(3, "longest path, if the drafter predicts as far", 1, 16),
 }
 SHARES = tuple(tuple(0.8**depth * share for share in (0.55, 0.17, 0.08, 0.05)) for depth in range(8))
-SPREAD = WARMTH | {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
+SPREAD = TEMPERATURE | {"spread": Parameter(1.0, "scale of the drafter's logit error", 0.01, 100, kind=float)}
 
 
-def grown(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
-    """Of a drafter whose levels each cost a pass."""
+def dynamic_tree_params(depth: int, width: int, stop: float = 0.0) -> dict[str, Parameter]:
+    """Return the parameters of a drafter whose levels cost a pass each."""
     return {
         "depth": Parameter(depth, "longest path", 1, 32),
-        "width": Parameter(width, "live nodes a level; 1 is a chain", 1, 32),
+        "width": Parameter(width, "frontier nodes a level; 1 is a chain", 1, 32),
         "total": Parameter(12, "nodes drafted, if it is a tree", 1, 256),
-        "stop": Parameter(stop, "guess no further once the next guess is committed with less", 0, 1, kind=float),
+        "stop": Parameter(stop, "draft no further once the next guess is committed with less", 0, 1, kind=float),
     }
 
 
 SHARED_HEADS = (
-    "published: a vocabulary projection a head, judged as {rule}; ours: heads on the target's own projection, judged "
-    "on the noise tape"
+    "published: a vocabulary projection a head, verified as {rule}; ours: heads on the target's own projection, "
+    "verified with shared noise"
 )
 
 
-def ahead(
-    name: str, kind: str, summary: str, paper: str, made: Callable[..., Drafter] = MultiTokenDrafter, ours: str = ""
-) -> DraftPart:
-    """A drafter that fills fixed places, each level from what is known by then."""
-    return DraftPart(
-        name, f"{summary}, a sparse tree under the shared noise", paper, partial(sparse, kind=kind, made=made),
-        sparse_shape, kind=kind, parameters=SPARSE, ours=ours,
+def static_tree_spec(
+    name: str, kind: str, summary: str, paper: str, drafter_class: Callable[..., Drafter] = MultiTokenDrafter,
+    deviation: str = "",
+) -> DrafterSpec:  # fmt: skip
+    """Return the entry of a drafter that fills a tree of fixed shape, level by level."""
+    make = partial(build_static_tree_drafter, kind=kind, drafter_class=drafter_class)
+    return DrafterSpec(
+        name, f"{summary}, a sparse tree under the shared noise", paper, make, static_draft_type, kind=kind,
+        parameters=STATIC_TREE, deviation=deviation,
     )  # fmt: skip
 
 
-DRAFTERS: dict[str, DraftPart] = {
-    part.name: part
-    for part in (
-        DraftPart("ar", "plain decoding, one token a target pass", "", lambda *_: NoDrafter(), lambda values: "tape"),
-        DraftPart(
+DRAFTERS: dict[str, DrafterSpec] = {
+    spec.name: spec
+    for spec in (
+        DrafterSpec("ar", "plain decoding, one token a target pass", "", lambda *_: NoDrafter(), lambda values: "tape"),
+        DrafterSpec(
             "draft", "independent small LM, chain or tree", f"Leviathan et al. 2023, arXiv 2211.17192; {TAPE_PAPER}",
-            independent, dynamic_shape, kind="lm", parameters=grown(8, 1) | SPREAD,
+            build_draft_model, dynamic_draft_type, kind="lm", parameters=dynamic_tree_params(8, 1) | SPREAD,
         ),
-        DraftPart(
+        DrafterSpec(
             "pld", "copy what followed the last tokens when they last occurred", "Saxena 2023, Prompt Lookup Decoding",
-            lookup, lambda values: "fixed",
+            build_prompt_lookup, lambda values: "fixed",
             parameters={
                 "reach": Parameter(10, "tokens copied", 1, 256),
                 "ngram": Parameter(3, "longest n-gram matched", 1, 8),
             },
         ),
-        DraftPart(
-            "preview", "the code that a preview drawn before shows at the same spot, no model",
-            "the preview of zai-org/GLM-Image", preview,
-            lambda values: "fixed", needs=SMALLER,
-            parameters={"reach": Parameter(4, "codes drafted a pass", 1, 256)},
+        DrafterSpec(
+            "preview", "the token of a preview generated before at the same place, no model",
+            "the preview of zai-org/GLM-Image", build_preview,
+            lambda values: "fixed", requirement=SMALLER,
+            parameters={"reach": Parameter(4, "tokens drafted a pass", 1, 256)},
         ),
-        DraftPart(
-            "jacobi", "the target drafts for itself: Jacobi iteration on the tape, no training",
-            "Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", jacobi, lambda values: "tape",
+        DrafterSpec(
+            "jacobi", "the target drafts for itself: Jacobi iteration with shared noise, no training",
+            "Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", build_jacobi,
+            lambda values: "tape",
             parameters=WINDOW | {
-                "restart": Parameter("yes", "forget guesses a fresh start would beat", choices=("yes", "no"), kind=str)
+                "restart": Parameter(
+                    "yes", "discard guesses that a fresh start would beat", choices=("yes", "no"), kind=str
+                )
             },
         ),
-        DraftPart(
-            "local", "Jacobi iteration on the tape, whose guesses a small network moves to their new neighbours",
-            "after Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", local,
+        DrafterSpec(
+            "local", "Jacobi iteration with shared noise, a small network moves its guesses to their new neighbours",
+            "after Song et al. 2021, arXiv 2002.03629; Teng et al. 2024, arXiv 2410.01699", build_local_refinement,
             lambda values: "tape", kind="local",
             parameters=GUESSES | {
-                "trust": Parameter(0.7, "how far a law follows its neighbours", 0, 1, kind=float),
-                "sweeps": Parameter(3, "how often in a draft", 1, 16),
-                "temperature": replace(WARMTH["temperature"], least=0),
+                "trust": Parameter(0.7, "how far a distribution follows its neighbours", 0, 1, kind=float),
+                "sweeps": Parameter(3, "refinements per draft", 1, 16),
+                "temperature": replace(TEMPERATURE["temperature"], least=0),
             },
-            ours="Jacobi windows whose laws follow their neighbours between two passes",
+            deviation="Jacobi windows whose distributions follow their neighbours between two passes",
         ),
-        DraftPart(
-            "sjd", "Jacobi guesses drawn afresh in every pass, ratio-tested", "Teng et al. 2024, arXiv 2410.01699",
-            partial(sjd, refresh="independent"), lambda values: "off", judge="sps", parameters=WINDOW,
+        DrafterSpec(
+            "sjd", "Jacobi guesses drawn anew in every pass, ratio-tested", "Teng et al. 2024, arXiv 2410.01699",
+            partial(build_sjd, refresh="independent"), lambda values: "off", default_verifier="sps", parameters=WINDOW,
         ),
-        DraftPart(
+        DrafterSpec(
             "sjd-maximal", "Jacobi guesses kept by a maximal coupling of two passes, ratio-tested",
-            "Teng et al. 2024, arXiv 2410.01699, with a maximal coupling", partial(sjd, refresh="maximal"),
-            lambda values: "off", judge="sps", parameters=WINDOW,
+            "Teng et al. 2024, arXiv 2410.01699, with a maximal coupling", partial(build_sjd, refresh="maximal"),
+            lambda values: "off", default_verifier="sps", parameters=WINDOW,
         ),
-        DraftPart(
-            "pjd", "Jacobi iteration on several rows of a picture at once, each some codes behind the one above",
-            PJD_PAPER, pjd, lambda values: "rows", judge="row-causal",
+        DrafterSpec(
+            "pjd", "Jacobi iteration on several rows of an image at once, each some tokens behind the one above",
+            PJD_PAPER, build_pjd, lambda values: "rows", default_verifier="row-causal",
             parameters={
-                "lead": Parameter(4, "codes that a row has more than the one below it", 1, 1024),
-                "rows": Parameter(4, "most rows open at once", 1, 64),
+                "lead": Parameter(4, "tokens by which a row is ahead of the one below it", 1, 1024),
+                "rows": Parameter(4, "most open rows", 1, 64),
                 "window": Parameter(4, "guesses a row and pass", 1, 64),
-                "init": Parameter("above", "what fills new places", choices=FILLS, kind=str),
+                "init": Parameter("above", "what fills new positions", choices=ROW_INITIALISATIONS, kind=str),
             },
-            ours="published: a row opens behind the first codes of the one above and may catch up, judged by ratio "
-            "tests; ours: it stays behind throughout, judged on the noise tape",
-            needs=ROWS,
+            deviation="published: a row opens after the first tokens of the one above and may catch up, verified by "
+            "ratio tests; ours: it stays behind throughout, verified with shared noise",
+            requirement=ROWS,
         ),
-        DraftPart(
-            "eagle", "one layer on the target's features, a fixed tree", "Li et al. 2024, arXiv 2401.15077", eagle,
-            lambda values: "tree", kind="eagle", fitted=False,
-            parameters=WARMTH | {
+        DrafterSpec(
+            "eagle", "one layer on the target's hidden states, a fixed tree", "Li et al. 2024, arXiv 2401.15077",
+            build_eagle, lambda values: "tree", kind="eagle", is_tunable=False,
+            parameters=TEMPERATURE | {
                 "depth": Parameter(5, "longest path", 1, 16), "nodes": Parameter(16, "nodes drafted", 1, 256),
             },
         ),
-        DraftPart(
-            "eagle2", "one layer on the target's features, the best paths under the shared noise",
-            f"Li et al. 2024, arXiv 2406.16858; {TAPE_PAPER}", eagle2, dynamic_shape, kind="eagle",
-            parameters=grown(4, 4) | SPREAD,
+        DrafterSpec(
+            "eagle2", "one layer on the target's hidden states, the best paths under the shared noise",
+            f"Li et al. 2024, arXiv 2406.16858; {TAPE_PAPER}", build_eagle2, dynamic_draft_type, kind="eagle",
+            parameters=dynamic_tree_params(4, 4) | SPREAD,
         ),
-        DraftPart(
-            "eagle2-published", "one layer on the target's features, the likeliest paths",
-            "Li et al. 2024, arXiv 2406.16858", eagle2, lambda values: "fixed", judge="target-only", kind="eagle",
-            fitted=False, parameters=grown(4, 4),
+        DrafterSpec(
+            "eagle2-published", "one layer on the target's hidden states, the likeliest paths",
+            "Li et al. 2024, arXiv 2406.16858", build_eagle2, lambda values: "fixed", default_verifier="target-only",
+            kind="eagle",
+            is_tunable=False, parameters=dynamic_tree_params(4, 4),
         ),
-        ahead(
-            "medusa", "heads", "heads on the target's last feature", "Cai et al. 2024, arXiv 2401.10774",
-            ours=SHARED_HEADS.format(rule="medusa+typical"),
+        static_tree_spec(
+            "medusa", "heads", "heads on the target's last hidden state", "Cai et al. 2024, arXiv 2401.10774",
+            deviation=SHARED_HEADS.format(rule="medusa+typical"),
         ),
-        ahead(
-            "vadusa", "heads", "heads on the target's last feature, as for speech codes",
+        static_tree_spec(
+            "vadusa", "heads", "heads on the target's last hidden state, as for speech tokens",
             "Li et al. 2024, arXiv 2410.21951",
-            ours=SHARED_HEADS.format(rule="vadusa+tolerance") + " (without the rule it is medusa)",
+            deviation=SHARED_HEADS.format(rule="vadusa+tolerance") + " (without the rule it is medusa)",
         ),
-        ahead(
-            "hydra", "hydra", "heads that know what was guessed before", "Ankner et al. 2024, arXiv 2402.05109",
+        static_tree_spec(
+            "hydra", "hydra", "heads that know the draft so far", "Ankner et al. 2024, arXiv 2402.05109",
             HydraDrafter,
         ),
-        ahead(
-            "above", "above", "heads that know what was guessed before and the row above",
-            "after Ankner et al. 2024, arXiv 2402.05109", AboveDrafter,
-            ours="Hydra's heads (Ankner et al. 2024, arXiv 2402.05109) that also read the codes above and above to the "
-            "right of what they guess",
+        static_tree_spec(
+            "above", "above", "heads that know the draft so far and the row above",
+            "after Ankner et al. 2024, arXiv 2402.05109", RowAboveDrafter,
+            deviation="Hydra's heads (Ankner et al. 2024, arXiv 2402.05109) whose inputs include the tokens above and "
+            "above to the right of what they guess",
         ),
-        ahead("speechspec", "block", "small layers guess a whole block at once", "SpeechSpec"),
-        DraftPart(
-            "early-exit", "the target's own first layers, no training", "Liu et al. 2024, arXiv 2404.18911", early_exit,
-            dynamic_shape, parameters=grown(4, 1) | {"layers": Parameter(4, "of the target", 1, 64), **SPREAD},
+        static_tree_spec("speechspec", "block", "small layers predict a whole block at once", "SpeechSpec"),
+        DrafterSpec(
+            "early-exit", "the target's own first layers, no training", "Liu et al. 2024, arXiv 2404.18911",
+            build_early_exit, dynamic_draft_type,
+            parameters=dynamic_tree_params(4, 1) | {"layers": Parameter(4, "of the target", 1, 64), **SPREAD},
         ),
-        DraftPart(
+        DrafterSpec(
             "kangaroo", "the target's own first layers and a trained adapter, chain or tree",
-            "Liu et al. 2024, arXiv 2404.18911", kangaroo, dynamic_shape, kind="kangaroo",
-            parameters=grown(6, 1, stop=0.6) | SPREAD,
-            ours="published: a draft ends behind a guess of less confidence than `stop`; ours: of a path",
+            "Liu et al. 2024, arXiv 2404.18911", build_kangaroo, dynamic_draft_type, kind="kangaroo",
+            parameters=dynamic_tree_params(6, 1, stop=0.6) | SPREAD,
+            deviation="published: a draft ends after a guess of less confidence than `stop`; ours: of a path",
         ),
     )
 }  # fmt: skip

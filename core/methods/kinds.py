@@ -1,21 +1,21 @@
-"""Methods for tokens of every kind, where nobody knows yet which model will be asked.
+"""Methods for tokens of every kind, before it is known which model they will be used with.
 
 parse("eagle+coupled")
 """
 
 from __future__ import annotations
 
-from polydraft.core.latent.methods import LATENTS
-from polydraft.core.methods.method import Choice
+from polydraft.core.methods.continuous import LATENTS
 from polydraft.core.methods.naming import Registry
 from polydraft.core.methods.registry import IDS
+from polydraft.core.methods.spec import MethodSpec
 
 REGISTRIES: tuple[Registry, ...] = (IDS, LATENTS)
 
 
-def parse(text: str) -> Choice:
-    """The method of this name, for ids where both kinds have one; raises UnknownMethod where neither has."""
+def parse(text: str) -> MethodSpec:
+    """Return the method of this name, for ids if both kinds have it; raises UnknownMethod if neither has."""
     for registry in REGISTRIES:
-        if registry.knows(text):
+        if registry.has_names_of(text):
             return registry.parse(text)
     return IDS.parse(text)

@@ -1,7 +1,7 @@
-"""Methods by name, `drafter`, `rule` or `drafter+rule`, from a table of ways to draft and one of ways to judge.
+"""Registries of methods by name: `drafter`, `rule` or `drafter+rule`, from tables of drafters and verifiers.
 
-A drafter alone is judged as its row says, on the noise tape unless it was published otherwise; a rule alone takes the
-drafter its row names. Wrong pairs are refused with what to use instead.
+A drafter alone gets the default verifier of its entry, the shared-noise one unless it was published otherwise; a rule
+alone gets the default drafter of its entry. Pairs that do not fit are refused with what to use instead.
 """
 
 from __future__ import annotations
@@ -10,114 +10,141 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from polydraft.core.arguments import shown
+from polydraft.core.checks.arguments import format_value
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.drafters.base import Drafter
 from polydraft.core.errors import UnknownMethod, UnsupportedMethod
-from polydraft.core.methods.method import CODES, Choice, DraftPart, JudgePart, MethodContext, defaults, fits, read
-from polydraft.core.suggestions import did_you_mean
-from polydraft.core.verify.base import Verifier
+from polydraft.core.methods.spec import (
+    CODES,
+    DrafterSpec,
+    MethodContext,
+    MethodSpec,
+    VerifierSpec,
+    can_verify,
+    default_params,
+    parse_params,
+)
+from polydraft.core.verifiers.base import Verifier
 
-LONGEST_METHOD = 500  # characters, two parts with all their parameters
+MAX_METHOD_LENGTH = 500  # characters, two parts with all their parameters
 
 
 @dataclass(frozen=True)
 class Registry:
-    """Ways to draft and to judge tokens of one kind. tokens: what that kind is called."""
+    """Drafters and verifiers for tokens of one kind."""
 
-    tokens: str
-    drafters: Mapping[str, DraftPart]
-    judges: Mapping[str, JudgePart]
+    tokens: str  # name of the kind of token
+    drafters: Mapping[str, DrafterSpec]
+    verifiers: Mapping[str, VerifierSpec]
 
-    def choices(self) -> list[Choice]:
-        """One choice for every name a user can give alone, drafters first."""
-        drafters = [Choice(part, self.judges[part.judge]) for part in self.drafters.values()]
-        return drafters + [Choice(self.drafters[part.drafter], part) for part in self.judges.values() if part.drafter]
+    def methods(self) -> list[MethodSpec]:
+        """Return a method for every name that can be given alone, drafters first."""
+        methods = [MethodSpec(spec, self.verifiers[spec.default_verifier]) for spec in self.drafters.values()]
+        rules = (spec for spec in self.verifiers.values() if spec.default_drafter)
+        return methods + [MethodSpec(self.drafters[spec.default_drafter], spec) for spec in rules]
 
     @property
     def names(self) -> list[str]:
-        """The names of `choices`."""
-        return [*self.drafters, *(name for name, part in self.judges.items() if part.drafter)]
+        """Return the names of `methods`."""
+        return [*self.drafters, *(name for name, spec in self.verifiers.items() if spec.default_drafter)]
 
-    def available(self, drafters: Iterable[str], has: Container[str] = (CODES,)) -> list[str]:
-        """Names that a model with these drafters can use alone; has: of `CODES`, `SMALLER` and `ROWS`."""
-        kinds, named = dict.fromkeys(drafters), zip(self.names, self.choices(), strict=True)
-        return [name for name, choice in named if not choice.lacks(kinds, has)]
+    def available(self, drafters: Iterable[str], capabilities: Container[str] = (CODES,)) -> list[str]:
+        """Return the names that a model can use alone.
 
-    def check(self, choice: Choice, model: str, drafters: Iterable[str], has: Container[str]) -> None:
-        """Raises UnsupportedMethod where the model lacks what the method needs; what fits is named."""
+        Args:
+            drafters (Iterable[str]): Kinds of drafters that the model has.
+            capabilities (Container[str]): Which of `CODES`, `SMALLER` and `ROWS` it has.
+        """
+        kinds, methods = dict.fromkeys(drafters), zip(self.names, self.methods(), strict=True)
+        return [name for name, method in methods if not method.missing_requirement(kinds, capabilities)]
+
+    def check_requirements(
+        self, method: MethodSpec, model: str, drafters: Iterable[str], capabilities: Container[str]
+    ) -> None:
+        """Raise UnsupportedMethod, with what to use instead, if the model lacks what the method needs."""
         kinds = dict.fromkeys(drafters)
-        if lacking := choice.lacks(kinds, has):
-            trained = ", or train one with `polydraft train drafter`" if choice.drafter.kind else ""
+        if missing := method.missing_requirement(kinds, capabilities):
+            training = ", or train one with `polydraft train drafter`" if method.drafter.kind else ""
             raise UnsupportedMethod(
-                f"method {choice.name!r} needs {lacking} and {model} has none; use one of "
-                f"{listed(self.available(kinds, has))}{trained}."
+                f"method {method.name!r} needs {missing} and {model} has none; use one of "
+                f"{format_names(self.available(kinds, capabilities))}{training}."
             )
 
-    def build(self, choice: Choice, context: MethodContext) -> tuple[Drafter, Verifier]:
-        """Drafter and verifier; raises as `check`."""
-        self.check(choice, context.model, context.drafters, context.has)
-        return choice.build(context)
+    def build(self, method: MethodSpec, context: MethodContext) -> tuple[Drafter, Verifier]:
+        """Build drafter and verifier; raises as `check_requirements`."""
+        self.check_requirements(method, context.model, context.drafter_loaders, context.capabilities)
+        return method.build(context)
 
-    def parse(self, text: str) -> Choice:
-        """`drafter`, `rule`, or `drafter+rule`, each with `(key=value,…)` or without."""
-        parts = [split(piece) for piece in pieces(text)]
+    def parse(self, text: str) -> MethodSpec:
+        """Return the method of `drafter`, `rule`, or `drafter+rule`, each with or without `(key=value,…)`.
+
+        Raises:
+            UnknownMethod: No such drafter, rule or parameter.
+            InvalidArgument: A value that a parameter cannot have.
+            UnsupportedMethod: The rule cannot verify what the drafter drafts.
+        """
+        parts = [split_part(part) for part in split_method(text)]
         names = [name for name, _ in parts]
         if len(parts) == 1 and names[0] in self.drafters:
             drafter = self.drafters[names[0]]
-            return Choice(drafter, self.judges[drafter.judge], read(drafter, parts[0][1]))
-        if len(parts) == 1 and names[0] in self.judges and self.judges[names[0]].drafter:
-            judge = self.judges[names[0]]
-            return Choice(self.drafters[judge.drafter], judge, {}, read(judge, parts[0][1]))
-        if len(parts) == 2 and names[0] in self.drafters and names[1] in self.judges:
-            drafter, judge = self.drafters[names[0]], self.judges[names[1]]
-            return self.paired(Choice(drafter, judge, read(drafter, parts[0][1]), read(judge, parts[1][1])))
+            return MethodSpec(drafter, self.verifiers[drafter.default_verifier], parse_params(drafter, parts[0][1]))
+        if len(parts) == 1 and names[0] in self.verifiers and self.verifiers[names[0]].default_drafter:
+            verifier = self.verifiers[names[0]]
+            return MethodSpec(
+                self.drafters[verifier.default_drafter], verifier, {}, parse_params(verifier, parts[0][1])
+            )
+        if len(parts) == 2 and names[0] in self.drafters and names[1] in self.verifiers:
+            drafter, verifier = self.drafters[names[0]], self.verifiers[names[1]]
+            params = parse_params(drafter, parts[0][1]), parse_params(verifier, parts[1][1])
+            return self.check_pair(MethodSpec(drafter, verifier, *params))
         raise UnknownMethod(
-            f"method {text!r} is unknown{self.meant(text)}; use one of {listed(self.names)}, or drafter+rule, see "
-            "`polydraft methods`."
+            f"method {text!r} is unknown{self.suggestion(text)}; use one of {format_names(self.names)}, or "
+            "drafter+rule, see `polydraft methods`."
         )
 
-    def meant(self, text: str) -> str:
+    def suggestion(self, text: str) -> str:
         """Return what the first unknown part of a method was probably meant to be, see `did_you_mean`."""
-        known = [*self.drafters, *self.judges]
-        parts = (piece.partition("(")[0].strip() for piece in pieces(text))
-        return next((did_you_mean(part, known) for part in parts if part not in known), "")
+        known = [*self.drafters, *self.verifiers]
+        names = (part.partition("(")[0].strip() for part in split_method(text))
+        return next((did_you_mean(name, known) for name in names if name not in known), "")
 
-    def knows(self, text: str) -> bool:
-        """Whether `text` names a method of this table, whatever it asks of it."""
-        names = [split(piece)[0] for piece in pieces(text)]
-        return all(name in self.drafters or name in self.judges for name in names)
+    def has_names_of(self, text: str) -> bool:
+        """Return whether drafter and rule of `text` are of this registry, whatever their parameters are."""
+        names = [split_part(part)[0] for part in split_method(text)]
+        return all(name in self.drafters or name in self.verifiers for name in names)
 
-    def readers(self, kind: str) -> list[str]:
-        """Methods that draft with a drafter of `kind` and read what was fitted to it: a spread, shares, a depth."""
-        return [part.name for part in self.drafters.values() if part.kind == kind and part.fitted]
+    def tuned_methods(self, kind: str) -> list[str]:
+        """Return the drafting methods that take parameters tuned to a drafter of `kind`: a spread, shares, a depth."""
+        return [spec.name for spec in self.drafters.values() if spec.kind == kind and spec.is_tunable]
 
-    def paired(self, choice: Choice) -> Choice:
-        """`choice` if its judge can judge what its drafter drafts."""
-        shape = choice.drafter.shape(defaults(choice.drafter) | choice.given)
-        if not fits(choice.judge, shape):
-            usable = ", ".join(judge.name for judge in self.judges.values() if fits(judge, shape))
+    def check_pair(self, method: MethodSpec) -> MethodSpec:
+        """Return `method`; raises UnsupportedMethod if its verifier cannot verify what its drafter drafts."""
+        draft_type = method.drafter.draft_type(default_params(method.drafter) | method.drafter_params)
+        if not can_verify(method.verifier, draft_type):
+            usable = ", ".join(spec.name for spec in self.verifiers.values() if can_verify(spec, draft_type))
             raise UnsupportedMethod(
-                f"{choice.judge.name!r} cannot judge the drafts of {choice.drafter.name!r}; with it use one of "
+                f"{method.verifier.name!r} cannot verify the drafts of {method.drafter.name!r}; with it use one of "
                 f"{usable}."
             )
-        return choice
+        return method
 
 
-def listed(names: list[str]) -> str:
-    """Names for a message; a rule's ratio form goes without saying."""
+def format_names(names: list[str]) -> str:
+    """Join names for a message, without the ratio forms of rules."""
     return ", ".join(name for name in names if not name.endswith("-ratio"))
 
 
-def pieces(text: str) -> list[str]:
-    """Return what a + joins that starts a name; those of "lantern++" do not. Raises UnknownMethod for no string."""
-    if not isinstance(text, str) or len(text) > LONGEST_METHOD:
+def split_method(text: str) -> list[str]:
+    """Split a method at every + before a name, unlike those of "lantern++"; raises UnknownMethod if it is no string."""
+    if not isinstance(text, str) or len(text) > MAX_METHOD_LENGTH:
         raise UnknownMethod(
-            f"method={shown(text)} is not possible; it must be a string such as 'jacobi(window=8)', of at most "
-            f"{LONGEST_METHOD} characters, see `polydraft methods`."
+            f"method={format_value(text)} is not possible; it must be a string such as 'jacobi(window=8)', of at most "
+            f"{MAX_METHOD_LENGTH} characters, see `polydraft methods`."
         )
     return re.split(r"\s*\+\s*(?=[a-z])", text.strip())
 
 
-def split(piece: str) -> tuple[str, str]:
-    match = re.fullmatch(r"([a-z][\w+-]*)\s*(?:\(([^()]*)\))?", piece)
+def split_part(part: str) -> tuple[str, str]:
+    """Split `name(key=value,…)` into name and parameters, both empty if it is malformed."""
+    match = re.fullmatch(r"([a-z][\w+-]*)\s*(?:\(([^()]*)\))?", part)
     return (match.group(1), match.group(2) or "") if match else ("", "")

@@ -1,17 +1,18 @@
-"""Every method for ids: a way to draft (`drafters.py`) with a way to judge (`judges.py`), written
-`jacobi(window=16)+lantern(delta=0.2)`.
+"""Registry of methods for token ids: drafters with verifiers, such as `jacobi(window=16)+lantern(delta=0.2)`.
 
-choice = parse("draft(depth=6)")
-drafter, verifier = build(choice, context)
+method = parse("draft(depth=6)")
+drafter, verifier = build(method, context)
 
-Those for latents are in `core.latent.methods`.
+Those for latents are in `core.methods.continuous`.
 """
 
 from __future__ import annotations
 
 from polydraft.core.methods.drafters import DRAFTERS
-from polydraft.core.methods.judges import JUDGES
 from polydraft.core.methods.naming import Registry
+from polydraft.core.methods.verifiers import VERIFIERS
 
-IDS = Registry("ids", DRAFTERS, JUDGES)
-choices, available, build, parse, readers = IDS.choices, IDS.available, IDS.build, IDS.parse, IDS.readers
+IDS = Registry("ids", DRAFTERS, VERIFIERS)
+methods, available, build, parse, tuned_methods = (
+    IDS.methods, IDS.available, IDS.build, IDS.parse, IDS.tuned_methods,
+)  # fmt: skip

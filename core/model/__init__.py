@@ -1,1 +1,1 @@
-"""How a transformers model computes here: unforked, over our cache, with bits that do not depend on the batch."""
+"""Inference of unmodified transformers models over our KV cache, with bits that do not depend on the batch."""

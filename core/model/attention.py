@@ -1,20 +1,22 @@
-"""Attention for passes over our cache, behind transformers' `AttentionInterface`: model files stay as they are.
+"""Attention over our KV cache, registered in transformers' `AttentionInterface` so that model files stay unmodified.
 
-Heads that share keys become further queries of one head, so that keys and values are read once and never copied. On
-CPUs the bits of a query depend neither on the batch, nor on other queries, nor on how wide the view of the keys is:
-views are whole blocks of KEYS (below that SHORT or twice SHORT, where the machine allows it), and a block of QUERIES
-never holds too few (with few, the more the larger heads are, and with other widths the kernel sums in another order).
-`core.model.proof` measures whether that holds on the machine at hand.
+Query heads that share keys (grouped-query attention) are folded into further queries of one head, so that keys and
+values are read once and never copied. On CPUs the bits of a query's output depend neither on the batch, nor on other
+queries, nor on the length of the key view: views are whole blocks of KEY_BLOCK keys (below that SHORT_KEY_BLOCK or
+twice as many, where the machine allows it), and the last block of QUERY_BLOCK queries is padded to a minimum, which
+grows with the head size: with fewer queries or other view lengths the kernel sums in another order.
+`core.target.conformance` measures whether that holds on the machine at hand.
 
-There are three kernels, and a model keeps the one it has: on GPUs one of our own (`fused.py`), where bits depend on
-none of these either; elsewhere torch's fused one, and for rows beyond one block in bf16, on
-CPUs with bf16 products but without AMX, two batched products with a softmax in between. There the fused kernel
-computes at a fifth of what oneDNN's products do: 39 queries over 3,072 keys of 3 heads take it 0.78 ms and these 0.31.
-Their sums depend neither on the batch nor on queries beside (from two on) nor on the width of the view, so that views
-need no blocks; they want keys end to end.
+A model keeps one of three kernels:
+- SDPA, torch's fused kernel, the default on CPUs;
+- MATMUL, two batched matrix products with a softmax in between, for contexts beyond one block in bf16 on CPUs with
+  bf16 products but without AMX. There the fused kernel is five times as slow as oneDNN's products: 39 queries over
+  3,072 keys of 3 heads take it 0.78 ms and these 0.31. Their sums depend neither on the batch nor on other queries
+  (from two on) nor on the view length, so that views need no blocks, but keys must be contiguous;
+- TRITON, our own kernel on GPUs (`triton_ops.py`), where bits depend on none of these either.
 
-    config._attn_implementation = chosen(context, wide, size, dtype, device)
-    mask = folded(visible, dtype, heads)         # once a pass
+    config._attn_implementation = choose_kernel(context_len, query_width, head_dim, dtype, device)
+    mask = fold_gqa_mask(visible, dtype, heads)         # once a pass
 """
 
 from __future__ import annotations
@@ -32,186 +34,257 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from polydraft.core.batched_state import cached_arange
 from polydraft.core.errors import UnsupportedModel
-from polydraft.core.model import fused
-from polydraft.core.rows import places
+from polydraft.core.model import triton_ops
 
-NAME, PRODUCTS, PARTS = "polydraft", "polydraft-products", "polydraft-parts"  # of the kernels, in configurations
-KEYS, SHORT, QUERIES = 512, 128, 32
-WIDE = 192  # numbers of a position's queries below which the time of a kernel is its start
-UNKNOWN = ("softcap", "s_aux", "head_mask")  # what some families pass that is not done here
+SDPA, MATMUL, TRITON = "polydraft", "polydraft-products", "polydraft-parts"  # kernel names in model configurations
+KEY_BLOCK, SHORT_KEY_BLOCK, QUERY_BLOCK = 512, 128, 32
+MIN_MATMUL_WIDTH = 192  # width of a position's queries below which kernel launch overhead dominates
+UNSUPPORTED_ARGUMENTS = ("softcap", "s_aux", "head_mask")  # that some model families pass
 
 
 @dataclass(frozen=True)
-class Heads:
-    """groups: query heads that share keys; size: numbers a head; kernel: what reads them."""
+class AttentionHeads:
+    """Head layout of a layer, and the name of its attention kernel."""
 
-    groups: int
-    size: int
-    kernel: str = NAME
+    group_size: int  # query heads that share a key/value head
+    head_dim: int
+    kernel: str = SDPA
 
     @staticmethod
-    def of(config: Any) -> Heads:
+    def from_config(config: Any) -> AttentionHeads:
+        """Return the head layout of a transformers configuration."""
         heads = config.num_attention_heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // heads
-        return Heads(heads // (getattr(config, "num_key_value_heads", None) or heads), size)
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        return AttentionHeads(heads // (getattr(config, "num_key_value_heads", None) or heads), head_dim)
 
-    def shortest_view(self, dtype: torch.dtype, device: torch.device) -> int:
-        """Keys that a view of the fused kernel has at least; its other sizes are twice as many, and so on up to whole
-        blocks of KEYS."""
-        return SHORT if on_cpu(device) and views_alike(dtype, self.size, (SHORT, 2 * SHORT)) else KEYS
+    def min_view_len(self, dtype: torch.dtype, device: torch.device) -> int:
+        """Return the shortest key view of the fused kernel; longer ones double up to whole blocks of KEY_BLOCK."""
+        lengths = SHORT_KEY_BLOCK, 2 * SHORT_KEY_BLOCK
+        is_invariant = is_on_cpu(device) and is_view_invariant(dtype, self.head_dim, lengths)
+        return SHORT_KEY_BLOCK if is_invariant else KEY_BLOCK
 
-    def lines(self, values: Tensor, further: int) -> Tensor:
-        """`[rows, groups * W + padding]`: values `[rows, W]` of all folded queries, `further` more in every group; any
-        for padding."""
+    def fold_queries(self, values: Tensor, step: int) -> Tensor:
+        """Repeat per-position values `[rows, W]` for all folded queries, adding `step` in every further group.
+
+        Returns:
+            `[rows, group_size * W + padding]`; padding is undefined.
+        """
         rows, width = values.shape
-        queries = self.groups * width
-        if self.groups > 1:
-            values = (values[:, None] + further * places(self.groups, values.device)[:, None]).view(rows, queries)
-        extra = self.padding(queries)
+        queries = self.group_size * width
+        if self.group_size > 1:
+            offsets = step * cached_arange(self.group_size, values.device)
+            values = (values[:, None] + offsets[:, None]).view(rows, queries)
+        extra = self.num_padding_queries(queries)
         return F.pad(values, (0, extra)) if extra else values
 
-    def padding(self, queries: int) -> int:
-        """How many more, so that there are never too few after whole blocks of QUERIES."""
-        return max(0, max(4, self.size // 16) - ((queries - 1) % QUERIES + 1))
+    def num_padding_queries(self, queries: int) -> int:
+        """Return how many queries to add so that the last block of QUERY_BLOCK never holds too few."""
+        return max(0, max(4, self.head_dim // 16) - ((queries - 1) % QUERY_BLOCK + 1))
 
 
 def sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
-    """torch's own kernel, as it is."""
+    """Compute attention with torch's fused kernel."""
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
 
 
-def products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
-    """Scores of all keys at once, and what they weigh, summed by blocks of keys; keys end to end are not copied."""
+def matmul_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float | None = None) -> Tensor:
+    """Compute attention as two batched matrix products, the second summed by blocks of keys.
+
+    Contiguous keys and values are not copied.
+    """
     scores = queries @ keys.contiguous().transpose(-1, -2)
     scores = scores.mul_(queries.shape[-1] ** -0.5 if scale is None else scale).add_(mask)
     weights, values = scores.softmax(-1), values.contiguous()
-    if values.shape[2] <= KEYS:
+    if values.shape[2] <= KEY_BLOCK:
         return weights @ values
-    if short := -values.shape[2] % KEYS:
+    if short := -values.shape[2] % KEY_BLOCK:
         weights, values = F.pad(weights, (0, short)), F.pad(values, (0, 0, 0, short))
-    # a longer sum is cut where its length says
-    blocks = weights.unflatten(3, (-1, KEYS)).transpose(2, 3) @ values.unflatten(2, (-1, KEYS))
+    # oneDNN splits a longer sum at points that depend on its length, so it is split here
+    blocks = weights.unflatten(3, (-1, KEY_BLOCK)).transpose(2, 3) @ values.unflatten(2, (-1, KEY_BLOCK))
     return blocks.sum(2)
 
 
 Kernel: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, float | None], Tensor]
 
 
-def folding(kernel: Kernel) -> Kernel:
-    """What reads `[rows, C, heads, D]` of query `[rows, heads, C, D]` over key and value `[rows, heads / groups, K, D]`
-    under a folded mask, of a kernel that reads `[rows, heads / groups, Q, D]` of folded queries."""
+def with_folded_queries(kernel: Kernel) -> Kernel:
+    """Wrap a kernel over folded queries `[rows, heads / groups, Q, D]` as one over unfolded ones.
 
-    def read(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-        folded = (shared := key.shape[1]) < query.shape[1]
-        queries = query.unflatten(1, (shared, -1)).flatten(2, 3) if folded else query
-        whole = queries.shape[2]
-        if extra := mask.shape[2] - whole:
-            queries = F.pad(queries, (0, 0, 0, extra))
-        said = kernel(queries, key, value, mask, scale)
-        said = said[:, :, :whole] if extra else said
-        return (said.unflatten(2, (-1, query.shape[2])).flatten(1, 2) if folded else said).transpose(1, 2)
+    Args:
+        kernel (Kernel): Takes queries `[rows, heads / groups, Q, D]`.
 
-    return read
-
-
-KERNELS: dict[str, Kernel] = {NAME: folding(sdpa), PRODUCTS: folding(products), PARTS: fused.attend}
-
-
-def kernel_of(config: Any) -> Kernel:
-    """The kernel that a configuration names."""
-    return KERNELS.get(config._attn_implementation, KERNELS[NAME])
-
-
-def chosen(context: int, wide: int, size: int, dtype: torch.dtype, device: torch.device) -> str:
-    """The kernel of a model whose rows have up to `context` positions and queries `wide` numbers, `size` a head.
-
-    The same on every run of a machine. The fused kernel begins sooner, and the smallest models stay with it.
+    Returns:
+        A function of query `[rows, heads, C, D]`, key and value `[rows, heads / groups, K, D]`, a folded mask and a
+        scale, which returns `[rows, C, heads, D]`.
     """
-    if not on_cpu(device):
-        return PARTS if fused.works(device, dtype) else NAME
-    slow = on_cpu(device) and dtype == torch.bfloat16 and products_are_faster()
-    large = context > KEYS and wide >= WIDE
-    return PRODUCTS if slow and large and views_alike(dtype, size, (16, SHORT, KEYS + 64), PRODUCTS) else NAME
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
+        is_grouped = (shared := key.shape[1]) < query.shape[1]
+        queries = query.unflatten(1, (shared, -1)).flatten(2, 3) if is_grouped else query
+        num_queries = queries.shape[2]
+        if extra := mask.shape[2] - num_queries:
+            queries = F.pad(queries, (0, 0, 0, extra))
+        output = kernel(queries, key, value, mask, scale)
+        output = output[:, :, :num_queries] if extra else output
+        return (output.unflatten(2, (-1, query.shape[2])).flatten(1, 2) if is_grouped else output).transpose(1, 2)
+
+    return attend
 
 
-def products_are_faster() -> bool:
-    """Whether this CPU multiplies bf16 without AMX, for which alone the fused kernel is made."""
-    has = torch.cpu
-    return has._is_avx512_bf16_supported() and not has._is_amx_tile_supported()
+KERNELS: dict[str, Kernel] = {
+    SDPA: with_folded_queries(sdpa), MATMUL: with_folded_queries(matmul_attention), TRITON: triton_ops.attention,
+}  # fmt: skip
 
 
-def on_cpu(device: torch.device) -> bool:
-    # weights that are kept packed alone are on no device, and only CPUs pack them
+def kernel_from_config(config: Any) -> Kernel:
+    """Return the kernel that a configuration names, the fused one if it names none of ours."""
+    return KERNELS.get(config._attn_implementation, KERNELS[SDPA])
+
+
+def choose_kernel(context_len: int, query_width: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> str:
+    """Return the name of the fastest kernel for a model; the same on every run of a machine.
+
+    Args:
+        context_len (int): Most positions of a row.
+        query_width (int): Width of a position's queries, over all heads. The smallest models keep the fused kernel,
+            which has less launch overhead.
+        head_dim (int): Head size.
+        dtype (torch.dtype): Type of queries and keys.
+        device (torch.device): Where the model is.
+    """
+    if not is_on_cpu(device):
+        return TRITON if triton_ops.is_supported(device, dtype) else SDPA
+    is_slow = is_on_cpu(device) and dtype == torch.bfloat16 and is_matmul_faster()
+    is_large = context_len > KEY_BLOCK and query_width >= MIN_MATMUL_WIDTH
+    view_lens = (16, SHORT_KEY_BLOCK, KEY_BLOCK + 64)
+    return MATMUL if is_slow and is_large and is_view_invariant(dtype, head_dim, view_lens, MATMUL) else SDPA
+
+
+def is_matmul_faster() -> bool:
+    """Return whether this CPU multiplies bf16 but has no AMX, which alone the fused kernel is optimised for."""
+    cpu = torch.cpu
+    return cpu._is_avx512_bf16_supported() and not cpu._is_amx_tile_supported()
+
+
+def is_on_cpu(device: torch.device) -> bool:
+    """Return whether computation on `device` runs on the CPU."""
+    # packed weights have no device of their own, and only CPUs pack them
     return device.type in ("cpu", "meta")
 
 
 @lru_cache(maxsize=64)
-def views_alike(dtype: torch.dtype, size: int, widths: tuple[int, ...] = (KEYS,), kernel: str = NAME) -> bool:
-    """Whether a query has the same bits in views of `widths` keys as in one of two blocks, whatever queries are beside
-    it: tried on random numbers on this machine's CPU."""
-    generator, heads, read = torch.Generator().manual_seed(0), Heads(1, size), KERNELS[kernel]
-    for width, share in itertools.product(widths, (0.15, 0.6, 0.95, 1)):
-        drawn = torch.randn(3, 2, 2 * KEYS, size, generator=generator).to(dtype)
-        hidden = torch.arange(int(share * width), 2 * KEYS)
-        mask = padded(torch.zeros(1, 70, 2 * KEYS, dtype=dtype).index_fill_(2, hidden, -torch.inf), heads)
-        queries, keys, values = 2 * drawn[0, None, :, : mask.shape[2]], drawn[1, None], drawn[2, None]
-        whole = read(queries, keys, values, mask, None)
+def is_view_invariant(
+    dtype: torch.dtype, head_dim: int, view_lens: tuple[int, ...] = (KEY_BLOCK,), kernel: str = SDPA
+) -> bool:
+    """Measure whether a query has the same bits for all view lengths and numbers of queries on this CPU.
+
+    Args:
+        dtype (torch.dtype): Type of queries and keys.
+        head_dim (int): Head size.
+        view_lens (tuple[int, ...]): View lengths to compare with one of two blocks.
+        kernel (str): A name in `KERNELS`.
+    """
+    generator, heads, attend = torch.Generator().manual_seed(0), AttentionHeads(1, head_dim), KERNELS[kernel]
+    for view_len, share in itertools.product(view_lens, (0.15, 0.6, 0.95, 1)):
+        random = torch.randn(3, 2, 2 * KEY_BLOCK, head_dim, generator=generator).to(dtype)
+        hidden = torch.arange(int(share * view_len), 2 * KEY_BLOCK)
+        mask = fold_additive_mask(
+            torch.zeros(1, 70, 2 * KEY_BLOCK, dtype=dtype).index_fill_(2, hidden, -torch.inf), heads
+        )
+        queries, keys, values = 2 * random[0, None, :, : mask.shape[2]], random[1, None], random[2, None]
+        reference = attend(queries, keys, values, mask, None)
         # MKL with AVX2 alone sums in another order for some numbers only, such as 7, 26 or 57
         for few in range(1, 71) if share == 1 else (1, 2, 13, 33, 64):
-            count = few + heads.padding(few)
-            views = keys[:, :, :width], values[:, :, :width], mask[:, :, :count, :width]
-            if not torch.equal(read(queries[:, :, :count], *views, None)[:, :few], whole[:, :few]):
+            count = few + heads.num_padding_queries(few)
+            views = keys[:, :, :view_len], values[:, :, :view_len], mask[:, :, :count, :view_len]
+            if not torch.equal(attend(queries[:, :, :count], *views, None)[:, :few], reference[:, :few]):
                 return False
     return True
 
 
-def folded(visible: Tensor, dtype: torch.dtype, heads: Heads) -> Tensor:
-    """Bool `[rows, C, K]` → additive `[rows, 1, groups * C + padding, K]`, a row a folded query; padding sees all."""
-    return padded(torch.where(visible, torch.zeros((), dtype=dtype, device=visible.device), -torch.inf), heads)
+def fold_gqa_mask(visible: Tensor, dtype: torch.dtype, heads: AttentionHeads) -> Tensor:
+    """Convert a boolean mask to an additive one over folded queries.
+
+    Args:
+        visible (Tensor): `[rows, C, K]` bool, which keys a query attends to.
+        dtype (torch.dtype): Type of the mask.
+        heads (AttentionHeads): Head layout.
+
+    Returns:
+        `[rows, 1, group_size * C + padding, K]`, one row per folded query; padding attends to all keys.
+    """
+    zero = torch.zeros((), dtype=dtype, device=visible.device)
+    return fold_additive_mask(torch.where(visible, zero, -torch.inf), heads)
 
 
-def padded(mask: Tensor, heads: Heads) -> Tensor:
-    """`folded` of an additive mask `[rows, C, K]`."""
-    extra = heads.padding(heads.groups * mask.shape[1])
-    mask = mask.repeat(1, heads.groups, 1) if heads.groups > 1 else mask
+def fold_additive_mask(mask: Tensor, heads: AttentionHeads) -> Tensor:
+    """Repeat an additive mask `[rows, C, K]` for folded queries, `[rows, 1, group_size * C + padding, K]`."""
+    extra = heads.num_padding_queries(heads.group_size * mask.shape[1])
+    mask = mask.repeat(1, heads.group_size, 1) if heads.group_size > 1 else mask
     return (F.pad(mask, (0, 0, 0, extra)) if extra else mask)[:, None]
 
 
-def tree_mask(cached: Tensor, lineage: Tensor, width: int, dtype: torch.dtype, heads: Heads) -> Tensor:
-    """`folded` for a tree of `lineage` `[rows, C, M]` bool whose M columns stand behind `cached` `[rows, 1]` slots."""
-    _, columns, whole = lineage.shape
-    seen, hidden = torch.zeros((), dtype=dtype, device=lineage.device), -torch.inf
-    prefix = torch.where(places(width, lineage.device) < cached, seen, hidden)
-    mask = prefix[:, None].repeat(1, columns, 1)
-    slots = cached + places(whole, lineage.device)
-    mask.scatter_(2, slots[:, None].expand_as(lineage), torch.where(lineage, seen, hidden))
-    return padded(mask, heads)
+def build_tree_mask(
+    num_cached: Tensor, ancestor_mask: Tensor, view_len: int, dtype: torch.dtype, heads: AttentionHeads
+) -> Tensor:
+    """Return the folded mask of tree nodes that attend to the prefix and to their ancestors.
 
-
-def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    scaling: float | None = None, kernel: Kernel = KERNELS[NAME], **others: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
-    """`[rows, C, heads, D]` of query `[rows, heads, C, D]` over key and value `[rows, heads / groups, K, D]`.
-
-    attention_mask: as `folded` makes it; any other is transformers' own business (prompts that the model itself reads).
+    Args:
+        num_cached (Tensor): `[rows, 1]` slots of the prefix; tree index m has slot `num_cached + m`.
+        ancestor_mask (Tensor): `[rows, C, M]` bool, which of M tree indices each of the C queries attends to.
+        view_len (int): Slots in view.
+        dtype (torch.dtype): Type of the mask.
+        heads (AttentionHeads): Head layout.
     """
-    if found := [name for name in UNKNOWN if others.get(name) is not None]:
+    _, num_queries, num_nodes = ancestor_mask.shape
+    zero, hidden = torch.zeros((), dtype=dtype, device=ancestor_mask.device), -torch.inf
+    prefix = torch.where(cached_arange(view_len, ancestor_mask.device) < num_cached, zero, hidden)
+    mask = prefix[:, None].repeat(1, num_queries, 1)
+    slots = num_cached + cached_arange(num_nodes, ancestor_mask.device)
+    mask.scatter_(2, slots[:, None].expand_as(ancestor_mask), torch.where(ancestor_mask, zero, hidden))
+    return fold_additive_mask(mask, heads)
+
+
+def attention_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    scaling: float | None = None, kernel: Kernel = KERNELS[SDPA], **others: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Compute attention as transformers' `AttentionInterface` calls it.
+
+    Args:
+        module (nn.Module): The attention layer.
+        query (Tensor): `[rows, heads, C, D]`.
+        key (Tensor): `[rows, heads / groups, K, D]`.
+        value (Tensor): As `key`.
+        attention_mask (Tensor | None): Folded, as `fold_gqa_mask` returns it; any other mask, as for prompts that the
+            model itself reads, is passed on to transformers' own attention.
+        scaling (float | None): Of the scores; None: D ** -0.5.
+        kernel (Kernel): One of `KERNELS`.
+        others (Any): Further arguments of transformers.
+
+    Returns:
+        `[rows, C, heads, D]`, and None in place of attention weights.
+
+    Raises:
+        UnsupportedModel: The model passes an argument that is not supported.
+    """
+    if unsupported := [name for name in UNSUPPORTED_ARGUMENTS if others.get(name) is not None]:
         raise UnsupportedModel(
-            f"this model's attention uses {found[0]}, which polydraft does not compute; use another."
+            f"this model's attention uses {unsupported[0]}, which polydraft does not compute; use another."
         )
-    if attention_mask is None or not is_folded(attention_mask, query, key):
+    if attention_mask is None or not is_folded_mask(attention_mask, query, key):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
     return kernel(query, key, value, attention_mask, scaling), None
 
 
-def is_folded(mask: Tensor, query: Tensor, key: Tensor) -> bool:
-    """Whether `folded` made the mask: additive, for all heads, a row for every query of a group."""
+def is_folded_mask(mask: Tensor, query: Tensor, key: Tensor) -> bool:
+    """Return whether a mask is additive, the same for all heads, and has a row for every folded query."""
     queries = query.shape[2] * (query.shape[1] // key.shape[1])
     return mask.dtype != torch.bool and mask.shape[1] == 1 and mask.shape[2] >= queries
 
 
 for name, kernel in KERNELS.items():
-    AttentionInterface.register(name, partial(attend, kernel=kernel))
+    AttentionInterface.register(name, partial(attention_forward, kernel=kernel))
     AttentionMaskInterface.register(name, sdpa_mask)

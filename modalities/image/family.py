@@ -1,31 +1,31 @@
-"""What a family of models that draw codes has of its own. The pipeline knows nothing else about a model.
+"""Interface of model families that generate codebook tokens; the pipeline knows nothing else about a model.
 
-A family is one file in `families/`, a row of `FAMILIES` there and of `CODES` in `catalogue.py`, and a tiny folder in
-`tests/modalities/image/families/`. It says
+A family is a folder in `families/` with a card (`card.py`), which `catalogue.py` collects, and a class derived from
+`ImageFamily`; a tiny model of it stands in `tests/modalities/image/families/folders.py`. The class defines
 
-- how its weights are loaded (`load`; usually a class of transformers) and what it lets go of;
-- how a caption becomes branches of guidance (`prompt`): ids of the text, and where the model reads something else than
-  their embeddings also that (`embeds`). One branch to three, of any lengths; the first is the prompt itself, the last
-  what guidance leads away from;
-- how far guidance goes at a position (`scales`), where that is not everywhere as far as it was asked for;
-- which ids may be drawn: its codes from id `first` on, and whatever else it draws behind them, `size` together. The
-  loop's ids are these alone, and ids of prompts follow them; the text's vocabulary costs nothing. What may stand where
-  is a class of slots (`classes`, `[K, size]`) and, where there are several, which class a column is of (`slot`, of the
-  position or of what the column's own path has drawn: `History.generated`; `planned`: how many of the first ids it
-  reads, None where it may read any). Classes that leave no choice cost no pass: `forced` says how many may follow each
-  other; `narrowing`, how often min-p counts in each;
-- what the loop commits for a picture (`budget`), and which of these is which of its codes (`placed`): ends of rows and
-  smaller pictures before the picture are none. What ends a sequence and cannot be otherwise need not be committed;
-- `embed` of drawn ids, `read` of a prompt's, `states` between the backbone and `projection`, which scores ids; ids
-  that it has no rows for are forced ones;
-- `coordinates`: rotary coordinates of slots, where a slot is not its own coordinate, as a function of the place behind
-  the prompt: 0 is the first id that is drawn, -1 the last of the prompt;
-- `origins`: where a smaller picture comes before the picture, which of its ids a place looks like (`Initial`);
-- `vectors` of codes, as its tokenizer looks them up, and `pixels`.
+- how its weights are loaded (`load`; usually with a class of transformers) and which parts are dropped;
+- how a caption becomes guidance branches (`encode_prompt`): text ids, and embeddings where the model reads something
+  else than those of the ids (`uses_prompt_embeddings`). There are one to three branches, of any lengths; the first is
+  the prompt itself, the last the one that guidance leads away from;
+- the guidance scale at a position (`guidance_scales`), where it is not the requested one everywhere;
+- which ids may be generated: codes from `first_code_id` on, and other ids, `vocab_size` together. The loop's ids are
+  these alone, and prompt ids follow them, so that the text vocabulary costs nothing. Which ids are allowed where is a
+  set of grammar states (`allowed_tokens`, `[K, vocab_size]`) and, if there are several, the state of each position
+  (`grammar_state`, of the position or of the tokens on its path, `GenerationContext.generated`;
+  `num_prefix_tokens_read`: how many of the first tokens it reads, None for any). States that allow a single token cost
+  no pass: `max_forced_tokens` is how many may follow each other; `min_p_scale` multiplies min-p in each state;
+- what the loop commits for an image (`num_new_tokens`), and which of these are which of its codes (`code_indices`):
+  ends of rows and previews are none. What ends a sequence and has no alternative need not be committed;
+- `embed_generated` for generated ids, `embed_prompt` for prompt ids, `project_hidden_states` between the backbone and
+  `lm_head`, which scores ids; ids without a row in it are forced tokens;
+- `rotary_positions` of KV slots, where they are not the slots themselves, as a function of the position behind the
+  prompt: 0 is the first generated token, -1 the last of the prompt;
+- `preview_index`: where a preview comes before the image, which of its tokens shows the same spot;
+- `codebook_embeddings`, as its tokenizer looks them up, and `decode_pixels`.
 
-All but `load`, `prompt`, `size`, `vectors` and `pixels` has a default that fits a model which reads and scores codes as
-a language model does its words. `at(grid)` makes the same family for pictures of another size: what depends on the grid
-is computed of it.
+All but `load`, `encode_prompt`, `vocab_size`, `codebook_embeddings` and `decode_pixels` have defaults for a model that
+reads and scores codes as a language model does its words. `with_grid(grid)` returns the same family for images of
+another size: everything that depends on the grid is computed from it.
 """
 
 from __future__ import annotations
@@ -42,201 +42,215 @@ from PIL import Image
 from torch import Tensor, nn
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.law.history import History
-from polydraft.core.model.kernels import weight_of
-from polydraft.core.model.network import context as positions
-from polydraft.core.target import CausalTarget
-from polydraft.modalities.codes import coded
-from polydraft.modalities.image.base import anew, grid_of
-from polydraft.modalities.image.run import Asked
+from polydraft.core.model.decoder import max_context_len as positions
+from polydraft.core.model.linear import dense_weight
+from polydraft.core.sampling.context import GenerationContext
+from polydraft.core.target.causal import CausalTarget
+from polydraft.modalities.codebook import expand_codebook
+from polydraft.modalities.device_dtype import DeviceMap
+from polydraft.modalities.image.base import grid_of, unsupported_init_image
+from polydraft.modalities.image.request import ImageRequestInfo
 from polydraft.modalities.image.target import CodeTarget
-from polydraft.modalities.loading import DeviceMap, ModelCard, causal_lm
+from polydraft.modalities.model_card import ModelCard
+from polydraft.modalities.weights import load_causal_lm
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a family is made from. model: what its `load` returned."""
+class ImageFamilyParts:
+    """Arguments that a family is constructed from."""
 
     card: ModelCard
-    model: Any
+    model: Any  # as `load` returned it
     device: torch.device
 
 
 @dataclass(frozen=True)
-class Branches:
-    """What the branches of guidance read: ids, and `[L, D]` of every branch where that is not their embeddings."""
+class GuidanceBranches:
+    """Input of every guidance branch."""
 
     ids: tuple[tuple[int, ...], ...]
-    embeddings: tuple[Tensor, ...] = ()
+    embeddings: tuple[Tensor, ...] = ()  # [L, D] per branch, where they are not those of the ids
 
 
-class PictureFamily(ABC):
-    """One model's pictures. See the module for what it must say.
+class ImageFamily(ABC):
+    """One model's image generation; the module documentation lists what a family defines."""
 
-    grid: rows and columns of codes; side: pixels a side of a code; free: whether it draws other grids. branches: that
-    guidance takes; 1 where there is none. negative: what guidance leads away from, in words; None where it has no
-    words. size: ids that may be drawn; words: ids that prompts may have; first: id of code 0. embeds: whether prompts
-    say what is read, or end with another id in every branch; worded: whether their ids say it. prime: the codes that a
-    picture begins with, where it goes on from another. eos: drawn ids that end a picture before its budget does. text:
-    the tokenizer of prompts, `Words`, where it is one of Hugging Face. speaks: whether the loop's ids are those of the
-    language model, words and all.
-    """
+    grid: tuple[int, int]  # rows and columns of codes
+    pixels_per_code: int  # per side
+    vocab_size: int  # ids that may be generated
+    prompt_vocab_size: int  # ids that prompts may have
+    supports_any_size: ClassVar[bool] = False  # whether other grids can be generated
+    num_branches: int = 2  # of guidance; 1 where there is none
+    default_negative_prompt: ClassVar[str | None] = None  # None if the model reads no negative prompt
+    uses_prompt_embeddings: ClassVar[bool] = False  # prompts bring embeddings, or branches end with different ids
+    has_token_only_prompts: ClassVar[bool] = True  # whether the ids of prompts say all that is read
+    first_code_id: int = 0
+    max_forced_tokens: ClassVar[int] = 0
+    init_codes: tuple[int, ...] = ()  # codes that an image begins with, where it continues another
+    eos_token_ids: frozenset[int] = frozenset()  # generated ids that end an image early
+    prompt_tokenizer: Any = None  # a `PromptTokenizer`, if the family has one
+    uses_text_vocabulary: ClassVar[bool] = False  # whether the loop's ids are the language model's, words and all
+    grammar_state: Callable[[GenerationContext], Tensor] | None = None
+    num_prefix_tokens_read: int | None = None
+    min_p_scale: Tensor | None = None
+    rotary_positions: Callable[[Tensor], Tensor] | None = None
 
-    grid: tuple[int, int]
-    side: int
-    size: int
-    words: int
-    free: ClassVar[bool] = False
-    branches: int = 2
-    negative: ClassVar[str | None] = None
-    embeds: ClassVar[bool] = False
-    worded: ClassVar[bool] = True
-    first: int = 0
-    forced: ClassVar[int] = 0
-    prime: tuple[int, ...] = ()
-    eos: frozenset[int] = frozenset()
-    text: Any = None
-    speaks: ClassVar[bool] = False
-    slot: Callable[[History], Tensor] | None = None
-    planned: int | None = None
-    narrowing: Tensor | None = None
-    coordinates: Callable[[Tensor], Tensor] | None = None
-
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ImageFamilyParts) -> None:
         self.card, self.model, self.device = parts.card, parts.model, parts.device
-        self.words = self.size = self.config.vocab_size
+        self.prompt_vocab_size = self.vocab_size = self.config.vocab_size
 
     @classmethod
     def load(cls, card: ModelCard, device: torch.device, dtype: torch.dtype, device_map: DeviceMap | None) -> Any:
-        """The model with its weights, whose text configuration and decoder are the target's."""
-        return causal_lm(card.target, device, dtype, device_map)
+        """Load the model with its weights; its text configuration and decoder are the target's."""
+        return load_causal_lm(card.target, device, dtype, device_map)
 
-    # pictures
+    # images
 
-    def at(self, grid: tuple[int, int]) -> Self:
-        """The same, drawing pictures of another grid."""
+    def with_grid(self, grid: tuple[int, int]) -> Self:
+        """Return the same family for images of another grid."""
         other = copy(self)
-        kept = {name: value for name, value in vars(self).items() if not self.of_grid(name)}
+        kept = {name: value for name, value in vars(self).items() if not self.depends_on_grid(name)}
         other.__dict__ = kept | {"grid": grid}
         return other
 
     @classmethod
-    def of_grid(cls, name: str) -> bool:
-        """Whether an attribute is computed when first asked for, and may depend on the grid."""
+    def depends_on_grid(cls, name: str) -> bool:
+        """Return whether an attribute is cached when first used, and so may depend on the grid."""
         return isinstance(getattr(cls, name, None), cached_property)
 
-    def grid_of(self, size: str) -> tuple[int, int]:
-        """Rows and columns of codes of a picture of `size` pixels; raises InvalidArgument for one it cannot draw."""
-        if not self.free:
-            raise InvalidArgument(f"size={size} is not possible; {self.card.name} draws {self.dimensions}.")
-        return grid_of(size, self.side, self.context, self.card.name, self.dimensions)
+    def parse_size(self, size: str) -> tuple[int, int]:
+        """Return the rows and columns of codes in an image of `size` pixels.
+
+        Raises:
+            InvalidArgument: the model does not generate this size.
+        """
+        if not self.supports_any_size:
+            raise InvalidArgument(f"size={size} is not possible; {self.card.name} generates {self.dimensions}.")
+        return grid_of(size, self.pixels_per_code, self.context, self.card.name, self.dimensions)
 
     @property
     def dimensions(self) -> str:
-        """Width and height of its pictures, "128x128"."""
-        return f"{self.grid[1] * self.side}x{self.grid[0] * self.side}"
+        """Return width and height of the images, as in "128x128"."""
+        return f"{self.grid[1] * self.pixels_per_code}x{self.grid[0] * self.pixels_per_code}"
 
     @property
-    def budget(self) -> int:
-        """What the loop commits for a picture."""
-        return self.grid[0] * self.grid[1] - len(self.prime)
+    def num_new_tokens(self) -> int:
+        """Return the number of tokens that are committed for an image."""
+        return self.grid[0] * self.grid[1] - len(self.init_codes)
 
     @property
-    def placed(self) -> Tensor:
-        """`[budget]`: which of a picture's codes each is, -1 for what is none."""
-        return len(self.prime) + torch.arange(self.budget)
+    def code_indices(self) -> Tensor:
+        """Return `[num_new_tokens]`, which of an image's codes each token is; -1 for none."""
+        return len(self.init_codes) + torch.arange(self.num_new_tokens)
 
-    def begun(self, picture: Image.Image) -> Self:
-        """The same, going on from what of the RGB `picture` is to stay; its codes are `prime`, and part of prompts."""
-        raise anew(self.card.name)
+    def with_init_image(self, init_image: Image.Image) -> Self:
+        """Return the family continuing an RGB image; the kept codes are `init_codes`, and part of prompts."""
+        raise unsupported_init_image(self.card.name)
 
     @property
-    def row(self) -> int:
-        """What the loop commits between a code and the one below it."""
+    def row_stride(self) -> int:
+        """Return the number of tokens from a code to the one below it."""
         return self.grid[1]
 
     @property
-    def origins(self) -> Tensor | None:
-        """`[budget]`: which earlier place shows the same spot of the picture, -1 where none does; None: nowhere."""
+    def preview_index(self) -> Tensor | None:
+        """Return `[num_new_tokens]`, the earlier token of the same spot, -1 for none; None without a preview."""
         return None
 
     @abstractmethod
-    def pixels(self, codes: Tensor, asked: Sequence[Asked]) -> Tensor:
-        """`[n, 3, H, W]` in -1..1 of codes `[n, rows, columns]`; asked: of each, where it is known."""
+    def decode_pixels(self, codes: Tensor, request_info: Sequence[ImageRequestInfo]) -> Tensor:
+        """Decode codes to pixels.
+
+        Args:
+            codes (Tensor): `[n, rows, columns]`.
+            request_info (Sequence[ImageRequestInfo]): what each image was generated from, where it is known.
+
+        Returns:
+            Tensor: `[n, 3, H, W]` in -1..1.
+        """
 
     # prompts
 
-    def caption(self, text: str) -> tuple[str, list[str]]:
-        """Return what the model reads of a prompt, and what of it is not drawn; raises PromptError."""
-        return text, [] if self.text is None else self.text.split(text)[1]
+    def parse_caption(self, text: str) -> tuple[str, list[str]]:
+        """Split a prompt into the caption that the model reads and what it ignores.
+
+        Raises:
+            PromptError: the model cannot generate anything from the prompt.
+        """
+        return text, [] if self.prompt_tokenizer is None else self.prompt_tokenizer.split(text)[1]
 
     @abstractmethod
-    def prompt(self, caption: str, negative: str) -> Branches:
-        """What the branches read before a picture; negative: in whose place guidance leads away from it."""
+    def encode_prompt(self, caption: str, negative: str) -> GuidanceBranches:
+        """Encode what the guidance branches read before an image.
+
+        Args:
+            caption (str): what the conditional branch reads.
+            negative (str): what guidance leads away from, if the model reads it.
+        """
 
     # ids
 
     @property
-    def classes(self) -> Tensor:
-        """`[K, size]` bool: ids that may be drawn, a row a class of slots."""
-        return ~self.table.isnan().any(-1)[None]
+    def allowed_tokens(self) -> Tensor:
+        """Return `[K, vocab_size]` bool, the ids that may be generated, a row per grammar state."""
+        return ~self.embeddings_by_id.isnan().any(-1)[None]
 
     @property
     @abstractmethod
-    def vectors(self) -> Tensor:
-        """`[codes, C]`: what codes are looked up by."""
+    def codebook_embeddings(self) -> Tensor:
+        """Return the embeddings that the image tokenizer looks codes up by, `[codes, C]`."""
 
     @cached_property
-    def table(self) -> Tensor:
-        """`[size, C]`: the same by drawn id; nan for ids that are no codes."""
-        return coded(self.size, self.first, self.vectors.float())
+    def embeddings_by_id(self) -> Tensor:
+        """Return the codebook embeddings by generated id, `[vocab_size, C]`; NaN for other ids."""
+        return expand_codebook(self.vocab_size, self.first_code_id, self.codebook_embeddings.float())
 
     # the network
 
     @property
     def config(self) -> Any:
-        """Of the backbone."""
+        """Return the backbone's configuration."""
         return self.model.config.get_text_config()
 
     @property
     def context(self) -> int:
-        """Positions of a row."""
+        """Return the number of positions that a sequence may have."""
         return positions(self.config)
 
     @property
     def backbone(self) -> nn.Module:
-        """It takes embeddings, positions, our cache and a folded mask (`core.model.attention`), as transformers' do."""
+        """Return the decoder; it takes embeddings, positions, a KV cache and a folded mask, as transformers' do."""
         decoder = self.model.get_decoder()
         return self.model.base_model if decoder is self.model else decoder
 
     @property
-    def projection(self) -> nn.Linear:
-        """From states to logits of drawn ids, at least of those that may be chosen."""
+    def lm_head(self) -> nn.Linear:
+        """Return the projection to logits of generated ids, at least of those that are never forced."""
         return self.model.get_output_embeddings()
 
-    def states(self, features: Tensor) -> Tensor:
-        """What `projection` reads of the backbone's features `[..., D]`."""
+    def project_hidden_states(self, features: Tensor) -> Tensor:
+        """Return the input of `lm_head` for the backbone's hidden states `[..., D]`."""
         return features
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """What the backbone reads for drawn ids `[...]`, `[..., D]`."""
-        return self.read(ids)
+    def embed_generated(self, ids: Tensor) -> Tensor:
+        """Return the backbone's inputs `[..., D]` for generated ids `[...]`."""
+        return self.embed_prompt(ids)
 
-    def read(self, ids: Tensor) -> Tensor:
-        """What the backbone reads for ids of prompts `[...]`, `[..., D]`."""
+    def embed_prompt(self, ids: Tensor) -> Tensor:
+        """Return the backbone's inputs `[..., D]` for prompt ids `[...]`."""
         return self.model.get_input_embeddings()(ids)
 
-    def scales(self, guidance_scale: Tensor, t: Tensor) -> Tensor | None:
-        """See `CausalTarget.scales`."""
+    def guidance_scales(self, guidance_scale: Tensor, t: Tensor) -> Tensor | None:
+        """Return guidance scales per position, as `CausalTarget.guidance_scales` does; None for the requested one."""
         return None
 
-    def target(self, guided: bool) -> CausalTarget:
-        """The model as the loop knows it."""
+    def build_target(self, guided: bool) -> CausalTarget:
+        """Build the target of the decoding loop."""
         return CodeTarget(self, guided=guided)
 
 
-def rows_of(whole: nn.Linear, first: int, count: int) -> nn.Linear:
-    """The rows of a projection that score ids from `first` on; the others may be let go of."""
-    made = nn.Linear(whole.in_features, count, bias=False, device="meta")
-    made.load_state_dict({"weight": weight_of(whole)[first : first + count].clone()}, assign=True)
-    return made.requires_grad_(False)
+def slice_output_rows(whole: nn.Linear, first: int, count: int) -> nn.Linear:
+    """Return the rows of a projection that score ids from `first` on; the whole may be dropped then."""
+    projection = nn.Linear(whole.in_features, count, bias=False, device="meta")
+    projection.load_state_dict({"weight": dense_weight(whole)[first : first + count].clone()}, assign=True)
+    return projection.requires_grad_(False)

@@ -1,17 +1,17 @@
-"""Text to image with an autoregressive model: what users call.
+"""Text to image with an autoregressive model: the functions and classes that users call.
 
     from polydraft import generate_image, load
     generate_image("two frogs on a blue background").image.save("frogs.png")
     pipe = load("tiny-image", method="jacobi")
     for step in pipe.stream("a cat above a star on a navy background"): print(step.tokens_done)
 
-The same seed draws the same picture with every identical method, alone or in a batch.
+The same seed gives the same image with every identical method, alone or in a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,22 +20,22 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.arguments import to_name
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.folders.stamps import Stamp
-from polydraft.core.law.sampling import Sampler, Sampling
-from polydraft.core.target import CausalTarget, Prompt
-from polydraft.modalities.image.base import PicturePipeline, check_drawing
-from polydraft.modalities.image.families import family_of
-from polydraft.modalities.image.family import Parts, PictureFamily
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.modalities.image.base import TextToImagePipeline, check_image_arguments
+from polydraft.modalities.image.catalogue import family_class
+from polydraft.modalities.image.draft_model import CodebookDraftModel
+from polydraft.modalities.image.family import ImageFamily, ImageFamilyParts
+from polydraft.modalities.image.request import ImageGenerationRequest, ImageRequestInfo, ImageStep, ImageStream
 from polydraft.modalities.image.result import ImageResult
-from polydraft.modalities.image.run import Asked, ImageRun, ImageStep, ImageStream
-from polydraft.modalities.image.sibling import Sibling
 from polydraft.modalities.image.target import EMBEDDINGS
-from polydraft.modalities.image_io import Picture
-from polydraft.modalities.loading import ModelCard, check_method, device_name, dtype_name, load, stamp
+from polydraft.modalities.image_io import ImageInput
+from polydraft.modalities.loading import cached_pipeline
+from polydraft.modalities.model_card import ModelCard
 
-KEPT_GRIDS = 8  # sizes whose methods are kept, those last drawn; models of any size have no end of them
+MAX_CACHED_GRIDS = 8  # least recently used sizes lose their cached methods, since some models support any size
 
 
 def generate_image(
@@ -43,59 +43,68 @@ def generate_image(
     method: str | None = None, n: int = 1, seed: int | Sequence[int] = 0, temperature: float | None = None,
     top_k: int | None = None, top_p: float | None = None, min_p: float | None = None,
     guidance_scale: float | None = None, size: str | None = None, iterations: int | None = None,
-    negative_prompt: str | None = None, prime: Picture | None = None, device: str | torch.device = "auto",
+    negative_prompt: str | None = None, prime: ImageInput | None = None, device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     on_step: Callable[[ImageStep], None] | None = None,
 ) -> ImageResult:  # fmt: skip
-    """Draw `prompt` (or each of a list), `n` pictures a prompt.
+    """Generate `n` images of each prompt.
 
-    speculative: True uses the model's best identical method, False plain decoding; the picture is the same.
-    seed: picture i gets seed + i, or the i-th of a list. None everywhere else means the model's own default;
-    temperature 0 is greedy, guidance_scale 1 is off. size: "512x256" is wide, for models that draw several sizes.
-    iterations: sets of tokens of a picture, for models that draw these. negative_prompt: what guidance leads away from.
-    prime: a picture (a file or a PIL image) to go on from, or one shown with the prompt, for models that do. Raises a
-    PolydraftError that says what to change.
+    None stands for the model's default.
+
+    Args:
+        prompt (str | Sequence[str]): one prompt, or several.
+        speculative (bool): True uses the model's best identical method, False plain decoding; the image is the same.
+        model (str | Path): a model's name, its folder, or a repository on the hub.
+        method (str | None): how to draft and verify.
+        n (int): images per prompt.
+        seed (int | Sequence[int]): image i gets seed + i, or the i-th of a list.
+        temperature (float | None): 0 is greedy.
+        top_k (int | None): number of the likeliest tokens to sample from.
+        top_p (float | None): probability mass of the likeliest tokens to sample from.
+        min_p (float | None): least probability of a token, relative to the likeliest one.
+        guidance_scale (float | None): strength of classifier-free guidance; 1 is off.
+        size (str | None): "512x256" is wide, for models of several sizes.
+        iterations (int | None): sets of tokens per image, for models that generate sets.
+        negative_prompt (str | None): what guidance leads away from.
+        prime (ImageInput | None): an image (a file or a PIL image) to continue, or to be shown with the prompt, for
+            models that can.
+        device (str | torch.device): "auto" is an accelerator if there is one.
+        dtype (str | torch.dtype): of the weights.
+        on_step (Callable[[ImageStep], None] | None): called after every target pass.
+
+    Raises:
+        PolydraftError: the call is not possible; the message says what to change.
     """
-    check_drawing(
+    check_image_arguments(
         prompt, n, seed, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, guidance_scale=guidance_scale
     )
-    check_method(model, method, "image")
-    names = to_name("model", model), device_name(device), dtype_name(dtype)
-    return _cached_pipeline(*names, stamp(model))(
+    return cached_pipeline("image", model, method, device, dtype)(
         prompt, speculative=speculative, method=method, n=n, seed=seed, temperature=temperature, top_k=top_k,
         top_p=top_p, min_p=min_p, guidance_scale=guidance_scale, size=size, iterations=iterations,
         negative_prompt=negative_prompt, prime=prime, on_step=on_step,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _cached_pipeline(model: str, device: str, dtype: str, stamp: Stamp) -> PicturePipeline:
-    return load(model, device=device, dtype=dtype, modality="image")
-
-
-class ImagePipeline(PicturePipeline):
-    """Pictures of codes, drawn by a model of any family (`family.py`).
-
-    negative: what guidance leads away from, in words.
-    """
+class ImagePipeline(TextToImagePipeline):
+    """Images of codebook tokens, generated by a model of any family (`family.py`)."""
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
-        self.kind = family_of(card)
+        self.family_type = family_class(card)
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.family = self.kind(Parts(card, self.target_model, device))
-        self.context, self.negative = self.family.context, self.family.negative or ""
-        self.eos = self.family.eos
+        self.family = self.family_type(ImageFamilyParts(card, self.target_model, device))
+        self.context_len, self.negative_prompt = self.family.context, self.family.default_negative_prompt or ""
+        self.eos_token_ids = self.family.eos_token_ids
         self._grids: dict[tuple[int, int], Self] = {}
 
-    def read_target(self, folder: Path) -> PreTrainedModel:
-        return self.kind.load(self.card, self.device, self.dtype, self.card.device_map)
+    def load_target_model(self, folder: Path) -> PreTrainedModel:
+        return self.family_type.load(self.card, self.device, self.dtype, self.card.device_map)
 
-    def adapted(self, guided: bool) -> CausalTarget:
-        return self.family.target(guided)
+    def build_target(self, guided: bool) -> CausalTarget:
+        return self.family.build_target(guided)
 
     @property
-    def covered(self) -> bool:
-        return True  # a family has tests
+    def is_tested_architecture(self) -> bool:
+        return True  # every family has tests
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -103,125 +112,139 @@ class ImagePipeline(PicturePipeline):
 
     @property
     def token_side(self) -> int:
-        return self.family.side
+        return self.family.pixels_per_code
 
     @property
-    def row(self) -> int:  # type: ignore[override]
-        return self.family.row
+    def row_length(self) -> int:  # type: ignore[override]
+        return self.family.row_stride
 
     @property
-    def origins(self) -> Tensor | None:  # type: ignore[override]
-        return self.family.origins
+    def preview_index(self) -> Tensor | None:  # type: ignore[override]
+        return self.family.preview_index
 
     @property
-    def preview(self) -> int:  # type: ignore[override]
-        return int((self.family.placed >= 0).int().argmax())
+    def num_preview_tokens(self) -> int:  # type: ignore[override]
+        return int((self.family.code_indices >= 0).int().argmax())
 
     @property
-    def budget(self) -> int:
-        return self.family.budget
+    def num_new_tokens(self) -> int:
+        return self.family.num_new_tokens
 
-    def placed(self, prompt: Prompt, had: int, committed: list[Any]) -> tuple[Tensor, Tensor]:
-        """Ends of rows, and pictures before the picture, have no place."""
-        places = self.family.placed[had : had + len(committed)]
-        return places[places >= 0], self.read_tokens(committed)[places >= 0]
+    def locate_tokens(self, prompt: PromptInputs, num_previous: int, committed: list[Any]) -> tuple[Tensor, Tensor]:
+        """Return the image's tokens among the committed ones; ends of rows and previews are none."""
+        indices = self.family.code_indices[num_previous : num_previous + len(committed)]
+        return indices[indices >= 0], self.to_result_tokens(committed)[indices >= 0]
 
-    def sized(self, size: str | None) -> Self:
+    def with_size(self, size: str | None) -> Self:
         if size in (None, "auto", self.dimensions):
             return self
-        grid = self.family.grid_of(str(size))
-        found = self._grids.pop(grid, None)  # methods belong to a grid, so that requests of one size share theirs
-        self._grids[grid] = self.of(self.family.at(grid)) if found is None else found
-        for oldest in list(self._grids)[:-KEPT_GRIDS]:
+        grid = self.family.parse_size(str(size))
+        found = self._grids.pop(grid, None)  # requests of one size share their methods, which belong to a grid
+        self._grids[grid] = self.with_family(self.family.with_grid(grid)) if found is None else found
+        for oldest in list(self._grids)[:-MAX_CACHED_GRIDS]:
             del self._grids[oldest]
-        return self._grids[grid].changed(negative=self.negative)
+        return self._grids[grid].copy_with(negative_prompt=self.negative_prompt)
 
-    def of(self, family: PictureFamily) -> Self:
-        """The same weights, drawing what another form of the family draws; methods are its own."""
-        other = self.changed(family=family, _methods={}, _targets={}, _sizes={})
-        for name in GRIDDED & vars(other).keys():
+    def with_family(self, family: ImageFamily) -> Self:
+        """Return a pipeline of the same weights with another form of the family, and methods of its own."""
+        other = self.copy_with(family=family, _methods={}, _targets={}, _sizes={})
+        for name in GRID_DEPENDENT & vars(other).keys():
             del vars(other)[name]
         return other
 
-    def beside(self, drafter: str | Path) -> Self:
-        return super().beside(drafter).changed(_grids={})
+    def with_drafter(self, drafter: str | Path) -> Self:
+        return super().with_drafter(drafter).copy_with(_grids={})
 
-    def led_from(self, negative_prompt: str | None) -> Self:
-        if negative_prompt is None or self.family.negative is None:
-            return super().led_from(negative_prompt)
-        return self.changed(negative=negative_prompt)
+    def with_negative_prompt(self, negative_prompt: str | None) -> Self:
+        if negative_prompt is None or self.family.default_negative_prompt is None:
+            return super().with_negative_prompt(negative_prompt)
+        return self.copy_with(negative_prompt=negative_prompt)
 
-    def begun(self, prime: Image.Image | None) -> Self:
-        return self if prime is None else self.of(self.family.begun(prime))
+    def with_init_image(self, init_image: Image.Image | None) -> Self:
+        return self if init_image is None else self.with_family(self.family.with_init_image(init_image))
 
-    def read_drafter(self, kind: str, folder: Path) -> Any:
-        """Of models whose ids are their own, a smaller model of pictures where others have a language model."""
-        if kind != "lm" or self.family.speaks:
-            return super().read_drafter(kind, folder)
-        return Sibling.of(folder, self.family, self.dtype)
+    def load_drafter_network(self, kind: str, folder: Path) -> Any:
+        """Load a drafter; where the target's ids are its own, a draft model is a smaller image model."""
+        if kind != "lm" or self.family.uses_text_vocabulary:
+            return super().load_drafter_network(kind, folder)
+        return CodebookDraftModel.from_folder(folder, self.family, self.dtype)
 
     def drafter(self, kind: str) -> Any:
         found = super().drafter(kind)
-        return found.at(self.grid) if isinstance(found, Sibling) else found
+        return found.for_grid(self.grid) if isinstance(found, CodebookDraftModel) else found
 
-    def sampling(self, **asked: Any) -> Sampling:
-        found = super().sampling(**asked)
-        if self.family.branches == 1 and found.guidance_scale != 1:
-            raise InvalidArgument(f"{self.card.name} draws without guidance; leave out guidance_scale.")
+    def sampling_params(self, **requested: Any) -> SamplingParams:
+        found = super().sampling_params(**requested)
+        if self.family.num_branches == 1 and found.guidance_scale != 1:
+            raise InvalidArgument(f"{self.card.name} generates without guidance; leave out guidance_scale.")
         return found
 
-    def caption(self, text: str) -> tuple[str, list[str]]:
-        return self.family.caption(text)
+    def parse_caption(self, text: str) -> tuple[str, list[str]]:
+        return self.family.parse_caption(text)
 
-    def branches(self, caption: str) -> tuple[tuple[int, ...], ...]:
-        return self.family.prompt(caption, self.negative).ids
+    def encode_branches(self, caption: str) -> tuple[tuple[int, ...], ...]:
+        return self.family.encode_prompt(caption, self.negative_prompt).ids
 
-    def prompt(self, caption: str, seed: int, sampling: Sampling) -> Prompt:
-        read = self.family.prompt(caption, self.negative)
-        alike = len({branch[-1] for branch in read.ids}) == 1
-        assert alike or self.family.embeds, "branches share their root, unless prompts say what is read"
-        inputs = {EMBEDDINGS: read.embeddings} if read.embeddings else {}
-        return Prompt(read.ids, self.budget, seed, inputs=inputs, sampling=sampling)
+    def build_prompt(self, caption: str, seed: int, sampling: SamplingParams) -> PromptInputs:
+        branches = self.family.encode_prompt(caption, self.negative_prompt)
+        share_root = len({branch[-1] for branch in branches.ids}) == 1
+        assert share_root or self.family.uses_prompt_embeddings, (
+            "branches share their root token, unless prompts bring embeddings"
+        )
+        inputs = {EMBEDDINGS: branches.embeddings} if branches.embeddings else {}
+        return PromptInputs(branches.ids, self.num_new_tokens, seed, model_kwargs=inputs, sampling_params=sampling)
 
-    def blank(self, rows: int) -> Tensor:
-        known = len(self.family.prime)
-        tokens = torch.full((rows, self.image_tokens), -1)
-        tokens[:, :known] = torch.tensor(self.family.prime, dtype=torch.long)
+    def empty_tokens(self, num_images: int) -> Tensor:
+        num_init = len(self.family.init_codes)
+        tokens = torch.full((num_images, self.image_tokens), -1)
+        tokens[:, :num_init] = torch.tensor(self.family.init_codes, dtype=torch.long)
         return tokens
 
-    def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
-        return torch.as_tensor(committed, dtype=torch.long) - self.family.first
+    def to_result_tokens(self, committed: list[Any] | Tensor) -> Tensor:
+        return torch.as_tensor(committed, dtype=torch.long) - self.family.first_code_id
 
-    def missing(self, tokens: Tensor) -> Tensor:
+    def missing_mask(self, tokens: Tensor) -> Tensor:
         return tokens < 0
 
-    def pixels(self, tokens: Tensor, asked: Sequence[Asked] = ()) -> Tensor:
-        return self.family.pixels(tokens.clamp(min=0).view(-1, *self.grid), asked)
+    def decode_pixels(self, tokens: Tensor, request_info: Sequence[ImageRequestInfo] = ()) -> Tensor:
+        return self.family.decode_pixels(tokens.clamp(min=0).view(-1, *self.grid), request_info)
 
     @cached_property
-    def mask(self) -> Tensor:
-        return self.family.classes
+    def token_mask(self) -> Tensor:
+        return self.family.allowed_tokens
 
     @cached_property
     def sampler(self) -> Sampler:
-        """The family's grammar; what a checkpoint asks for beside it is about text."""
+        """Return a sampler with the family's grammar; other settings in a checkpoint's configuration are about text."""
         family = self.family
         return Sampler(
-            self.mask, self.ends, slot=family.slot, planned=family.planned, forced=family.forced,
-            narrowing=family.narrowing,
-        )  # fmt: skip
+            self.token_mask,
+            self.stop_token_mask,
+            state_fn=family.grammar_state,
+            num_prefix_tokens_read=family.num_prefix_tokens_read,
+            max_forced_run=family.max_forced_tokens,
+            min_p_scale=family.min_p_scale,
+        )
 
     @cached_property
-    def rigid(self) -> Tensor | None:  # type: ignore[override]
-        """`[V]` bool: ids that are no codes."""
-        others = self.codes.isnan().any(-1)
-        return others if self.family.forced or len(self.mask) > 1 else None
+    def exact_only_mask(self) -> Tensor | None:  # type: ignore[override]
+        """Return `[V]` bool, the ids that are no codes."""
+        is_no_code = self.codebook.isnan().any(-1)
+        return is_no_code if self.family.max_forced_tokens or len(self.token_mask) > 1 else None
 
     @property
-    def codes(self) -> Tensor:
-        return self.family.table
+    def codebook(self) -> Tensor:
+        return self.family.embeddings_by_id
 
 
-GRIDDED = frozenset(name for name, kept in vars(ImagePipeline).items() if isinstance(kept, cached_property))
+GRID_DEPENDENT = frozenset(name for name, value in vars(ImagePipeline).items() if isinstance(value, cached_property))
 
-__all__ = ["ImagePipeline", "PicturePipeline", "ImageResult", "ImageRun", "ImageStep", "ImageStream", "generate_image"]
+__all__ = [
+    "ImageGenerationRequest",
+    "ImagePipeline",
+    "ImageResult",
+    "ImageStep",
+    "ImageStream",
+    "TextToImagePipeline",
+    "generate_image",
+]

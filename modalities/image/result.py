@@ -1,4 +1,4 @@
-"""What drawing returns: pictures, tokens, statistics, and the pass that committed every token."""
+"""Results of image generation: images, tokens, statistics, and the pass that committed every token."""
 
 from __future__ import annotations
 
@@ -14,26 +14,21 @@ from torch import Tensor
 
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.image.recipe import MOST_EXIF, Recipe, exif_of
-from polydraft.modalities.output import whole, writable
+from polydraft.modalities.image.recipe import MAX_EXIF_BYTES, ImageRecipe, build_exif
+from polydraft.modalities.output import atomic_file, check_writable
 
-INCOMPLETE = ("cancelled", "impossible")
-NUMBER = "{i}"  # in a file's name
+INCOMPLETE_REASONS = ("cancelled", "impossible")
+NUMBER = "{i}"  # placeholder in file names
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 @dataclass(frozen=True)
 class ImageResult:
-    """Pictures of one call, prompt by prompt and `n` of each.
-
-    tokens: `[n, T]` int64 codes (0 … codebook size - 1; -1 where a cancelled row has none), or `[n, T, C]` float32
-    latents (nan there).
-    passes: `[n, T]` int64, which target pass (from 1) committed each token; 0 where none did.
-    """
+    """Images of one call, prompt by prompt and `n` of each."""
 
     images: list[Image.Image]
-    tokens: Tensor
-    passes: Tensor
+    tokens: Tensor  # [n, T] int64 codes, -1 where a cancelled row has none; or [n, T, C] float32 latents, NaN there
+    passes: Tensor  # [n, T] int64, target pass (from 1) that committed each token; 0 where none did
     stats: DecodeStats
     row_stats: list[DecodeStats]
     finish_reasons: list[str]
@@ -43,57 +38,64 @@ class ImageResult:
     model: str
     method: str
     grid: tuple[int, int]
-    decoded: list[list[Any]]  # all tokens of each row, those of a plan included
-    recipe: Recipe  # what the pictures were drawn from
+    decoded: list[list[Any]]  # all tokens of each row, including those of a scene plan
+    recipe: ImageRecipe  # settings that generate the images again
 
     @property
     def image(self) -> Image.Image:
-        """The first picture."""
+        """Return the first image."""
         return self.images[0]
 
     @property
     def finish_reason(self) -> str:
-        """Why drawing ended: "length" when complete, "cancelled" when stopped, "impossible" where a picture could not
-        go on: nothing may follow, or the model's outputs are not finite."""
-        return next((reason for reason in INCOMPLETE if reason in self.finish_reasons), self.finish_reasons[0])
+        """Return why generation ended.
+
+        "length": complete; "cancelled": stopped early; "impossible": some image could not go on, since no token was
+        allowed or the model's outputs were not finite.
+        """
+        return next((reason for reason in INCOMPLETE_REASONS if reason in self.finish_reasons), self.finish_reasons[0])
 
     def contact_sheet(self) -> Image.Image:
-        """All pictures on a near-square grid (the picture itself if there is one)."""
+        """Return all images on a near-square grid, or the image itself if there is one."""
         if len(self.images) == 1:
             return self.image
         columns = int(-(-(len(self.images) ** 0.5) // 1))
         width, height, gap = *self.image.size, 4
         rows = -(-len(self.images) // columns)
         sheet = Image.new("RGB", (columns * (width + gap) - gap, rows * (height + gap) - gap), "white")
-        for index, picture in enumerate(self.images):
+        for index, image in enumerate(self.images):
             row, column = divmod(index, columns)
-            sheet.paste(picture, (column * (width + gap), row * (height + gap)))
+            sheet.paste(image, (column * (width + gap), row * (height + gap)))
         return sheet
 
     @property
     def captions(self) -> list[str]:
-        """What the model read of each prompt."""
+        """Return what the model read of each prompt."""
         return self.recipe.captions
 
     def save(self, path: str | Path) -> Path:
-        """Write the contact sheet as PNG, JPEG or WEBP, whole or not at all.
+        """Write the contact sheet as PNG, JPEG or WEBP, completely or not at all.
 
-        The file says what it was drawn from; `read_recipe` reads it.
+        The file holds the recipe of the images, which `read_recipe` reads.
         """
-        return write_picture(self.contact_sheet(), check_output(path), self.recipe.notes)
+        return write_image(self.contact_sheet(), check_output(path), self.recipe.notes)
 
     def save_each(self, pattern: str | Path) -> list[Path]:
-        """Write every picture into a file of its own, all of them or none; `{i}` in the name is its number, from 1."""
-        paths = [check_output(path) for path in numbered(pattern, len(self.images))]
+        """Write every image to its own file, all or none; `{i}` in the name is its number, from 1."""
+        paths = [check_output(path) for path in number_paths(pattern, len(self.images))]
         with ExitStack() as files:
-            for index, (picture, path) in enumerate(zip(self.images, paths, strict=True)):
-                file = files.enter_context(whole(path))
-                file.write(encoded(picture, FORMATS[path.suffix.lower()], self.recipe.of(index).notes))
+            for index, (image, path) in enumerate(zip(self.images, paths, strict=True)):
+                file = files.enter_context(atomic_file(path))
+                file.write(encode_image(image, FORMATS[path.suffix.lower()], self.recipe.for_image(index).notes))
         return paths
 
 
-def numbered(pattern: str | Path, count: int) -> list[Path]:
-    """Return the names of so many files; raise OutputUnwritable where several would have one."""
+def number_paths(pattern: str | Path, count: int) -> list[Path]:
+    """Return the names of `count` files.
+
+    Raises:
+        OutputUnwritable: several files would have the same name.
+    """
     pattern = Path(pattern)
     if NUMBER not in pattern.name and count > 1:
         raise OutputUnwritable(f"{pattern} is one name for {count} files; put {NUMBER} into it, as in x-{NUMBER}.png.")
@@ -101,25 +103,29 @@ def numbered(pattern: str | Path, count: int) -> list[Path]:
 
 
 def check_output(path: str | Path) -> Path:
-    """`path` if a picture can be written there; raises OutputUnwritable, and touches nothing."""
-    return writable(path, FORMATS, "picture")
+    """Return `path` if an image can be written there; nothing is written.
+
+    Raises:
+        OutputUnwritable: it cannot.
+    """
+    return check_writable(path, FORMATS, "picture")
 
 
-def write_picture(picture: Image.Image, path: Path, notes: Mapping[str, str]) -> Path:
-    """Write beside `path` first, then rename: nobody ever sees half a file."""
-    with whole(path) as file:
-        file.write(encoded(picture, FORMATS[path.suffix.lower()], notes))
+def write_image(image: Image.Image, path: Path, notes: Mapping[str, str]) -> Path:
+    """Write an image to a temporary file beside `path`, then rename it, so that no one reads half a file."""
+    with atomic_file(path) as file:
+        file.write(encode_image(image, FORMATS[path.suffix.lower()], notes))
     return path
 
 
-def encoded(picture: Image.Image, kind: str, notes: Mapping[str, str], quality: int = 95) -> bytes:
-    """Return the content of a PNG, JPEG or WEBP file that carries `notes`; quality: of the latter two."""
+def encode_image(image: Image.Image, kind: str, notes: Mapping[str, str], quality: int = 95) -> bytes:
+    """Return the content of a PNG, JPEG or WEBP file with metadata `notes`; `quality` is for the latter two."""
     file = io.BytesIO()
     if kind == "PNG":
         info = PngImagePlugin.PngInfo()
         for name, value in notes.items():
             info.add_itxt(name, value)
-        picture.save(file, kind, pnginfo=info)
+        image.save(file, kind, pnginfo=info)
     else:
-        picture.save(file, kind, quality=quality, exif=exif_of(notes, MOST_EXIF if kind == "JPEG" else None))
+        image.save(file, kind, quality=quality, exif=build_exif(notes, MAX_EXIF_BYTES if kind == "JPEG" else None))
     return file.getvalue()

@@ -1,8 +1,8 @@
-"""A target that draws codes: a transformers backbone with whatever embeddings and head its family has for them.
+"""Target that generates codebook tokens: a transformers backbone with its family's embeddings and head for them.
 
-The loop's ids are those that may be drawn, 0 … V - 1; behind them come the ids of prompts, so that prompt and picture
-are one sequence for whatever looks back at it, and laws, noise and masks are as narrow as what is drawn. A prompt may
-hold what was drawn already: those ids are numbered behind its words.
+The loop's ids are those that may be generated, 0 … V - 1; ids of prompts follow them, so that prompt and image are one
+sequence for whatever looks back at it, while distributions, noise and masks are only as wide as the generated ids. A
+prompt may hold generated ids (codes of an image): those are numbered behind its text ids.
 """
 
 from __future__ import annotations
@@ -14,104 +14,111 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
-from polydraft.core.model.network import Network
-from polydraft.core.state import State
-from polydraft.core.target import CausalTarget, Prefill, Prompt
+from polydraft.core.model.decoder import TreeDecoder
+from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
+from polydraft.core.target.state import BatchState
 
 if TYPE_CHECKING:
-    from polydraft.modalities.image.family import PictureFamily
+    from polydraft.modalities.image.family import ImageFamily
 
-EMBEDDINGS = "embeddings"  # in `Prompt.inputs`: `[L, D]` of every branch, read in place of embeddings of its ids
+# key of `PromptInputs.model_kwargs`: [L, D] of every branch, which are read in place of the embeddings of its ids
+EMBEDDINGS = "embeddings"
 
 
 class CodeTarget(CausalTarget):
-    """Prompts are ids of the family's text; what is drawn, its own ids."""
+    """Target whose prompts are text ids of the family, and whose generated ids are its codes."""
 
-    def __init__(self, family: PictureFamily, *, guided: bool = False) -> None:
+    def __init__(self, family: ImageFamily, *, guided: bool = False) -> None:
         self.family = family
         super().__init__(family.model)
-        self.config, self.branches, self.context = family.config, family.branches if guided else 1, family.context
+        self.config, self.num_branches, self.context_len = (
+            family.config,
+            family.num_branches if guided else 1,
+            family.context,
+        )
 
-    def network_of(self, model: PreTrainedModel) -> Network:
-        return Network(self.family.backbone, self.family.config, self.family.coordinates)
-
-    @property
-    def vocab(self) -> int:
-        return self.family.size
-
-    @property
-    def words(self) -> int:
-        return self.family.words
+    def build_decoder(self, model: PreTrainedModel) -> TreeDecoder:
+        return TreeDecoder(self.family.backbone, self.family.config, self.family.rotary_positions)
 
     @property
-    def held(self) -> int:
-        return self.vocab + self.words
+    def vocab_size(self) -> int:
+        return self.family.vocab_size
 
     @property
-    def projection(self) -> nn.Module:
-        return self.family.projection
+    def prompt_vocab_size(self) -> int:
+        return self.family.prompt_vocab_size
 
-    def scales(self, guidance_scale: Tensor, t: Tensor) -> Tensor | None:
-        return self.family.scales(guidance_scale, t)
+    @property
+    def num_token_ids(self) -> int:
+        return self.vocab_size + self.prompt_vocab_size
 
-    def head(self, features: Tensor, projection: nn.Module | None = None) -> Tensor:
-        states = self.family.states(features)
-        if projection is not None:
-            return projection(states)
-        logits = self.projection(states)
-        return pad(logits, (0, self.vocab - logits.shape[-1]))  # what is forced needs no score
+    @property
+    def lm_head(self) -> nn.Module:
+        return self.family.lm_head
 
-    def narrowed(self, ids: Tensor) -> nn.Module:
-        last: Any = self.projection.out_features
-        return super().narrowed(ids.clamp(max=last - 1))
+    def guidance_scales(self, guidance_scale: Tensor, t: Tensor) -> Tensor | None:
+        return self.family.guidance_scales(guidance_scale, t)
+
+    def compute_logits(self, hidden_states: Tensor, lm_head: nn.Module | None = None) -> Tensor:
+        states = self.family.project_hidden_states(hidden_states)
+        if lm_head is not None:
+            return lm_head(states)
+        logits = self.lm_head(states)
+        return pad(logits, (0, self.vocab_size - logits.shape[-1]))  # forced tokens need no logit
+
+    def restrict_lm_head(self, ids: Tensor) -> nn.Module:
+        last: Any = self.lm_head.out_features
+        return super().restrict_lm_head(ids.clamp(max=last - 1))
 
     def embed(self, ids: Tensor) -> Tensor:
-        drawn = self.family.embed(ids.clamp(max=self.vocab - 1))
-        read = self.family.read((ids - self.vocab).clamp(min=0))
-        return torch.where((ids < self.vocab)[..., None], drawn, read)
+        generated = self.family.embed_generated(ids.clamp(max=self.vocab_size - 1))
+        embeddings = self.family.embed_prompt((ids - self.vocab_size).clamp(min=0))
+        return torch.where((ids < self.vocab_size)[..., None], generated, embeddings)
 
-    def empty(self) -> State:
-        state = super().empty()
-        state.begins = self.begins([])
+    def empty_state(self) -> BatchState:
+        state = super().empty_state()
+        state.root_embeddings = self.root_embeddings([])
         return state
 
-    def begins(self, prompts: list[Prompt]) -> Tensor | None:
-        if not self.family.embeds:
+    def root_embeddings(self, prompts: list[PromptInputs]) -> Tensor | None:
+        if not self.family.uses_prompt_embeddings:
             return None
-        lasts = [torch.stack([branch[-1] for branch in self.embedded(prompt)]) for prompt in prompts]
-        none = self.family.read(torch.zeros(0, self.branches, dtype=torch.long, device=self.device))
-        return torch.cat([none, *(last[None] for last in lasts)])
+        last_embeddings = [torch.stack([branch[-1] for branch in self.prompt_embeddings(prompt)]) for prompt in prompts]
+        empty = self.family.embed_prompt(torch.zeros(0, self.num_branches, dtype=torch.long, device=self.device))
+        return torch.cat([empty, *(last[None] for last in last_embeddings)])
 
-    def embedded(self, prompt: Prompt) -> list[Tensor]:
-        """`[L, D]` of every branch."""
-        if (given := prompt.inputs.get(EMBEDDINGS)) is not None:
-            return [branch.to(self.device, self.network.dtype) for branch in given[: self.branches]]
-        said = (torch.tensor(ids, device=self.device) for ids in prompt.branches[: self.branches])
-        return [self.embed(self.tokens_of(ids)) for ids in said]
+    def prompt_embeddings(self, prompt: PromptInputs) -> list[Tensor]:
+        """Return the input embeddings `[L, D]` of every guidance branch."""
+        if (embeddings := prompt.model_kwargs.get(EMBEDDINGS)) is not None:
+            return [branch.to(self.device, self.network.dtype) for branch in embeddings[: self.num_branches]]
+        branches = (torch.tensor(ids, device=self.device) for ids in prompt.branch_token_ids[: self.num_branches])
+        return [self.embed(self.ids_to_tokens(ids)) for ids in branches]
 
-    def tokens_of(self, ids: Tensor) -> Tensor:
-        return torch.where(ids < self.words, ids + self.vocab, ids - self.words)
+    def ids_to_tokens(self, ids: Tensor) -> Tensor:
+        return torch.where(ids < self.prompt_vocab_size, ids + self.vocab_size, ids - self.prompt_vocab_size)
 
-    def prompt_of(self, tokens: Tensor) -> Tensor:
-        return torch.where(tokens < self.vocab, tokens + self.words, tokens - self.vocab)
+    def tokens_to_ids(self, tokens: Tensor) -> Tensor:
+        return torch.where(tokens < self.vocab_size, tokens + self.prompt_vocab_size, tokens - self.vocab_size)
 
-    def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
-        tokens = self.tokens_of(ids)
-        read = self.embed(tokens)
-        if self.family.embeds:
-            branches = [branch for prompt in prompts for branch in self.embedded(prompt)]
+    def run_prefill(
+        self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
+    ) -> PrefillOutput:
+        tokens = self.ids_to_tokens(ids)
+        embeddings = self.embed(tokens)
+        if self.family.uses_prompt_embeddings:
+            branches = [branch for prompt in prompts for branch in self.prompt_embeddings(prompt)]
             for row, branch in enumerate(branches):
-                read[row, : len(branch)] = branch
+                embeddings[row, : len(branch)] = branch
         if self.network.coordinates is not None:
-            state.cache.shift((ids >= self.words).sum(1) - lengths.flatten())
-        features = self.network.prefill(state.cache, read, rows)
-        known = features.unflatten(0, lengths.shape), read.unflatten(0, lengths.shape)
-        return Prefill(tokens, lengths, *known)
+            state.cache.append_rope_offsets((ids >= self.prompt_vocab_size).sum(1) - lengths.flatten())
+        hidden_states = self.network.prefill(state.cache, embeddings, rows)
+        batched = hidden_states.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape)
+        return PrefillOutput(tokens, lengths, *batched)
 
-    def inputs(self, state: State, tokens: Tensor) -> Tensor:
-        read = self.embed(tokens).repeat_interleave(self.branches, 0)
-        if state.begins is None:
-            return read
-        begins = (state.generated == 0).repeat_interleave(self.branches)[:, None]
-        root = torch.where(begins, state.begins.flatten(0, 1), read[:, 0])
-        return torch.cat([root[:, None], read[:, 1:]], 1)
+    def backbone_inputs(self, state: BatchState, tokens: Tensor) -> Tensor:
+        embeddings = self.embed(tokens).repeat_interleave(self.num_branches, 0)
+        if state.root_embeddings is None:
+            return embeddings
+        is_first = (state.num_generated == 0).repeat_interleave(self.num_branches)[:, None]
+        root = torch.where(is_first, state.root_embeddings.flatten(0, 1), embeddings[:, 0])
+        return torch.cat([root[:, None], embeddings[:, 1:]], 1)

@@ -1,6 +1,6 @@
-"""One vocabulary for captions, plans and image codes: specials, then words, then the codebook.
+"""One vocabulary for captions, scene plans and codes: special tokens, then words, then the codebook.
 
-A sequence is `<bos> word … word <boi> plan code … code` (`plan.py`); the unconditional branch of guidance is
+A sequence is `<bos> word … word <boi> plan code … code` (`scene_plan.py`); the unconditional branch of guidance is
 `<bos> <boi> plan code …`.
 """
 
@@ -10,19 +10,21 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
-from polydraft.core.folders.door import read_tokenizer
-from polydraft.modalities.image import plan
-from polydraft.modalities.world.words.captions import synonyms
+from polydraft.core.folders.readers import read_tokenizer
+from polydraft.modalities.image import scene_plan
+from polydraft.modalities.world.words.captions import plural_synonyms
 from polydraft.modalities.world.worlds import World
 
-PAD, BOS, BOI, UNKNOWN = 0, 1, 2, 3
+PAD, BOS, BOI, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<boi>", "<unk>")
 
 
-def build(words: list[str], synonyms: dict[str, str]) -> Tokenizer:
-    """A word-level tokenizer over `words`; ids of codes start at `code_offset(tokenizer)`.
+def build_tokenizer(words: list[str], synonyms: dict[str, str]) -> Tokenizer:
+    """Build a word-level tokenizer over `words`; ids of codes start at `code_offset(tokenizer)`.
 
-    synonyms: words that are read as another word.
+    Args:
+        words (list[str]): in the order of their ids.
+        synonyms (dict[str, str]): words that are read as another word.
     """
     table = {word: index for index, word in enumerate((*SPECIALS, *words))}
     tokenizer = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
@@ -33,21 +35,22 @@ def build(words: list[str], synonyms: dict[str, str]) -> Tokenizer:
     return tokenizer
 
 
-def of_pictures(world: World) -> Tokenizer:
-    """Words of a world's captions, and of the plans of its pictures."""
-    return build([*world.vocabulary(), *plan.words()], synonyms())
+def build_image_tokenizer(world: World) -> Tokenizer:
+    """Build the tokenizer of a world's captions and of its scene plans."""
+    return build_tokenizer([*world.vocabulary(), *scene_plan.plan_vocabulary()], plural_synonyms())
 
 
-def load(folder: Path) -> Tokenizer:
-    made: Tokenizer = read_tokenizer(folder / "tokenizer.json")
-    return made
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Load the tokenizer in a folder."""
+    tokenizer: Tokenizer = read_tokenizer(folder / "tokenizer.json")
+    return tokenizer
 
 
 def code_offset(tokenizer: Tokenizer) -> int:
-    """Id of code 0: the first multiple of 64 after the words (aligned rows multiply faster)."""
+    """Return the id of code 0: the first multiple of 64 after the words, since aligned rows multiply faster."""
     return -(-tokenizer.get_vocab_size() // 64) * 64
 
 
-def prompt_ids(tokenizer: Tokenizer, caption: str) -> list[int]:
-    """`<bos> words <boi>`; an empty caption is the unconditional prompt."""
+def encode_prompt(tokenizer: Tokenizer, caption: str) -> list[int]:
+    """Encode a caption as `<bos> words <boi>`; an empty caption is the unconditional prompt."""
     return [BOS, *tokenizer.encode(caption).ids, BOI]

@@ -1,4 +1,4 @@
-"""What a family of speech models has of its own: how text and speech are written as ids, and how codes sound.
+"""Interface of a family of speech models: how text and speech become token ids, and how codes become audio.
 
 The pipeline knows nothing else about a model. A family is one file in `families/`.
 """
@@ -14,141 +14,137 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from polydraft.core.arguments import shown
+from polydraft.core.checks.arguments import format_value
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.suggestions import did_you_mean
-from polydraft.modalities.loading import ModelCard
+from polydraft.modalities.model_card import ModelCard
 from polydraft.modalities.speech.reference import Recording
 
-FIRST_CHUNK, CHUNK = 0.12, 0.5  # seconds sounded at a time: soon at first, then more
+FIRST_CHUNK, CHUNK = 0.12, 0.5  # seconds of audio decoded at a time: few at first, for low latency
 LONGEST_SENTENCE = 30.0  # seconds
-COMMA = 0.13  # seconds of a pause
+COMMA_PAUSE = 0.13  # seconds of a pause
 LONGEST_NAME = 64  # characters of a voice
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a family is made from. vocab: ids the target knows."""
+class FamilyInputs:
+    """Arguments that every family is built from."""
 
     card: ModelCard
     device: torch.device
-    vocab: int
+    vocab: int  # number of token ids of the target
 
 
 @dataclass(frozen=True)
 class Voice:
-    """Who speaks: a name, or a reference that is imitated, as codes `[T]` and the words said in it.
-
-    note: what is to be told of it, maybe nothing.
-    """
+    """Speaker: a name, or a reference recording that is cloned."""
 
     name: str
-    text: str = ""
-    codes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
-    note: str = ""
+    text: str = ""  # transcript of the reference
+    codes: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)  # [T] of the reference
+    note: str = ""  # for the user; may be empty
 
 
 @dataclass(frozen=True)
 class Script:
-    """What is said of a text, in sentences and parts of long ones, and what cannot be said, as written.
-
-    marks: what stands after each, a comma or nothing where a sentence was cut; none at all where nobody knows.
-    """
+    """Text split into sentences to synthesise; long sentences are split further."""
 
     sentences: list[str]
-    ignored: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # unpronounceable parts, as written
+    marks: tuple[str, ...] = ()  # mark after each sentence, "," or "" where one was cut; empty where unknown
 
 
-class SoundStream(Protocol):
-    """Sound of a growing stream of codes, a pure function of the codes however they arrive."""
+class AudioStream(Protocol):
+    """Audio of a growing stream of codes, a pure function of the codes however they are chunked."""
 
     @property
     def look_ahead(self) -> int:
-        """Codes that must be known after those that sound."""
+        """Return the number of codes that must be known after those that are decoded."""
 
     def push(self, codes: Tensor) -> Tensor:
-        """Sound `[S]` that `codes` `[T]` make certain; may be empty."""
+        """Return the samples `[S]` that `codes` `[T]` complete; may be empty."""
 
     def finish(self) -> Tensor:
-        """The last sound."""
+        """Return the last samples `[S]`."""
 
 
 class SpeechFamily(ABC):
-    """One model's ids and sound.
-
-    rate: codes a second. frame: codes that only sound together. eos: ids that end a sentence. context: positions of a
-    row, prompt and speech together. voices: names; has_open_voices: whether these only suggest, since the model reads
-    any name as text; clones: whether it imitates a reference instead. silent: why there is no sound, empty where there
-    is.
-    """
+    """Token ids and audio codec of one model."""
 
     sample_rate: int
-    rate: float
-    eos: frozenset[int]
-    context: int
-    frame: int = 1
+    rate: float  # codes per second
+    eos: frozenset[int]  # ids that end a sentence
+    context: int  # positions of a sequence, prompt and speech together
+    frame: int = 1  # codes that are decoded together only
     voices: list[str] = []
-    has_open_voices: bool = False
-    clones: bool = False
-    silent: str = ""
+    has_open_voices: bool = False  # the names are suggestions, since the model reads any name as text
+    clones: bool = False  # a reference recording takes the place of a name
+    no_audio_reason: str = ""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FamilyInputs) -> None:
         self.parts = parts
 
     @property
     @abstractmethod
-    def mask(self) -> Tensor:
-        """`[K, V]` bool: ids that may be generated, a row a slot."""
+    def token_mask(self) -> Tensor:
+        """Return the ids that may be generated in every grammar state, `[K, V]` bool."""
 
     @property
     @abstractmethod
-    def vectors(self) -> Tensor:
-        """`[V, D]`: what codes are looked up by; nan for other ids."""
+    def codebook(self) -> Tensor:
+        """Return the codebook embeddings `[V, D]`; NaN for ids that are no codes."""
 
     @cached_property
-    def rigid(self) -> Tensor:
-        """`[V]` bool: ids that are no codes, which lossy rules leave alone."""
-        return self.vectors.isnan().any(-1)
+    def exact_only_mask(self) -> Tensor:
+        """Return the ids that are no codes, `[V]` bool; lossy rules must match them exactly."""
+        return self.codebook.isnan().any(-1)
 
     @abstractmethod
-    def read(self, text: str) -> Script:
-        """Sentences of `text`; raises PromptError where there is nothing to say, or too much."""
+    def split_text(self, text: str) -> Script:
+        """Return the sentences of `text`.
+
+        Raises:
+            PromptError: the text has nothing to synthesise, or too much.
+        """
 
     @abstractmethod
-    def prompt(self, sentence: str, voice: Voice) -> list[int]:
-        """What the model reads before it says `sentence`."""
+    def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:
+        """Return the token ids of the prompt for `sentence`."""
 
     @abstractmethod
-    def most(self, sentence: str) -> int:
-        """Codes that `sentence` may take, whole frames."""
+    def max_codes(self, sentence: str) -> int:
+        """Return the most codes that `sentence` may take, in whole frames."""
 
-    def least(self, sentence: str) -> int:
-        """Codes before `sentence` may end."""
+    def min_codes(self, sentence: str) -> int:
+        """Return the number of codes before `sentence` may end."""
         return 0
 
     @abstractmethod
-    def usual(self, sentence: str) -> int:
-        """About how many it will take."""
+    def expected_codes(self, sentence: str) -> int:
+        """Return an estimate of the number of codes of `sentence`."""
 
     @abstractmethod
-    def codes(self, ids: Tensor) -> Tensor:
-        """Codes of generated ids, without the end."""
+    def extract_codes(self, ids: Tensor) -> Tensor:
+        """Return the codes among generated ids, without the end."""
 
     @abstractmethod
-    def stream(self, voice: Voice, speed: float) -> SoundStream:
-        """Sound of codes that `voice` says; the pitch stays at any speed."""
+    def open_audio_stream(self, voice: Voice, speed: float) -> AudioStream:
+        """Return an audio stream for the codes of `voice`; the pitch does not change with the speed."""
 
-    def comma(self, voice: Voice) -> float:
-        """Seconds that `voice` pauses at a comma where a sentence is cut."""
-        return COMMA
+    def comma_pause(self, voice: Voice) -> float:
+        """Return the pause of `voice` in seconds at a comma where a sentence is cut."""
+        return COMMA_PAUSE
 
-    def span(self, seconds: float) -> int:
-        """Codes of about `seconds`, whole frames, at least one."""
+    def codes_in_seconds(self, seconds: float) -> int:
+        """Return the number of codes in about `seconds`, in whole frames, at least one."""
         return max(1, round(seconds * self.rate / self.frame)) * self.frame
 
-    def voice(self, name: str | None, reference: Recording | None, text: str | None) -> Voice:
-        """The voice asked for; raises InvalidArgument where the model has none such."""
+    def select_voice(self, name: str | None, reference: Recording | None, text: str | None) -> Voice:
+        """Return the requested voice.
+
+        Raises:
+            InvalidArgument: the model has no such voice, or does not clone references.
+        """
         if reference is not None or text is not None:
             known = f"choose a voice of {', '.join(self.voices)}" if self.voices else "leave it out"
             raise InvalidArgument(f"{self.parts.card.name} does not clone voices from a reference; {known}.")
@@ -160,7 +156,7 @@ class SpeechFamily(ABC):
             return Voice(readable_name(name), note=unlisted_voice(name, self.parts.card.name, self.voices))
         known = f"has {', '.join(self.voices)}" if self.voices else "has no voices; leave it out"
         meant = did_you_mean(str(name), self.voices)
-        raise InvalidArgument(f"voice {shown(name)} is unknown{meant}; {self.parts.card.name} {known}.")
+        raise InvalidArgument(f"voice {format_value(name)} is unknown{meant}; {self.parts.card.name} {known}.")
 
 
 def readable_name(name: str) -> str:
@@ -168,7 +164,7 @@ def readable_name(name: str) -> str:
     found = str(name).strip()
     if not found or len(found) > LONGEST_NAME or ":" in found or not found.isprintable():
         raise InvalidArgument(
-            f"voice {shown(found)} is no name; give one on a single line, without a colon, of at most "
+            f"voice {format_value(found)} is no name; give one on a single line, without a colon, of at most "
             f"{LONGEST_NAME} characters."
         )
     return found

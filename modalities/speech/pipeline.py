@@ -11,29 +11,34 @@ The same seed says the same thing the same way with every identical method, stre
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polydraft.core.arguments import optional, to_callback, to_float, to_integer, to_name, to_string
+from polydraft.core.checks.arguments import to_callback, to_float, to_integer, to_optional, to_string
 from polydraft.core.errors import PromptError
-from polydraft.core.folders.stamps import Stamp
-from polydraft.core.law.sampling import Sampling
-from polydraft.core.target import Prompt
-from polydraft.modalities.loading import ModelCard, check_method, device_name, dtype_name, load, stamp
-from polydraft.modalities.pipeline import Pipeline, check_sampling, exclusive, seeds
-from polydraft.modalities.speech.families import family
-from polydraft.modalities.speech.family import Parts, Voice
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.target.causal import PromptInputs
+from polydraft.modalities.loading import cached_pipeline
+from polydraft.modalities.model_card import ModelCard
+from polydraft.modalities.pipeline import Pipeline, check_sampling_params, expand_seeds, synchronized
+from polydraft.modalities.speech.families import build_family
+from polydraft.modalities.speech.family import FamilyInputs, Voice
 from polydraft.modalities.speech.reference import Recording
+from polydraft.modalities.speech.request import (
+    OnStep,
+    SpeechChunk,
+    SpeechGenerationRequest,
+    SpeechRequestInfo,
+    SpeechStream,
+)
 from polydraft.modalities.speech.result import SpeechResult
-from polydraft.modalities.speech.run import OnStep, Said, SpeechChunk, SpeechRun, SpeechStream
 from polydraft.modalities.speech.text.markup import check_text
 
 SLOWEST, FASTEST = 0.25, 4.0
-TOGETHER = 8  # sentences decoded together when nobody waits for the first
+MAX_CONCURRENT_SENTENCES = 8  # sentences decoded together when nobody waits for the first
 
 
 def generate_speech(
@@ -52,24 +57,17 @@ def generate_speech(
     the same. speed: from 0.25 to 4, at the same pitch. model, codec: as for `load`. None means the model's own default;
     temperature 0 is greedy. Raises a PolydraftError that says what to change.
     """
-    check_speaking(
+    check_speech_request(
         text, speed, seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
     )
-    check_method(model, method, "speech", codec)
-    names = to_name("model", model), optional(to_name, "codec", codec), device_name(device), dtype_name(dtype)
-    return _cached_pipeline(*names, stamp(model, codec))(
+    return cached_pipeline("speech", model, method, device, dtype, codec)(
         text, voice=voice, reference=reference, reference_text=reference_text, speculative=speculative, method=method,
         seed=seed, speed=speed, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty, on_step=on_step,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _cached_pipeline(model: str, codec: str | None, device: str, dtype: str, stamp: Stamp) -> SpeechPipeline:
-    return load(model, codec=codec, device=device, dtype=dtype, modality="speech")
-
-
-def check_speaking(text: str, speed: float, seed: int, **sampling: Any) -> int:
+def check_speech_request(text: str, speed: float, seed: int, **sampling: Any) -> int:
     """Return the seed; raise where no model could say what is asked for, which needs no weights to tell.
 
     Raises:
@@ -78,8 +76,8 @@ def check_speaking(text: str, speed: float, seed: int, **sampling: Any) -> int:
     """
     check_text(text)
     to_float("speed", speed, SLOWEST, FASTEST)
-    check_sampling(**sampling)
-    return seeds(seed, 1, "text")[0]
+    check_sampling_params(**sampling)
+    return expand_seeds(seed, 1, "text")[0]
 
 
 class SpeechPipeline(Pipeline):
@@ -87,10 +85,12 @@ class SpeechPipeline(Pipeline):
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.family = family(Parts(card, device, self.target_model.config.vocab_size))
-        self.context = min(self.context, self.family.context)
-        self.eos = self.family.eos
-        self.row = self.family.frame if self.family.frame > 1 else 0  # a frame is to its codes what a row is to tokens
+        self.family = build_family(FamilyInputs(card, device, self.target_model.config.vocab_size))
+        self.context_len = min(self.context_len, self.family.context)
+        self.eos_token_ids = self.family.eos
+        self.row_length = (
+            self.family.frame if self.family.frame > 1 else 0
+        )  # a frame is to its codes what a row is to tokens
 
     @property
     def sample_rate(self) -> int:
@@ -101,37 +101,39 @@ class SpeechPipeline(Pipeline):
         return self.family.voices
 
     @property
-    def mask(self) -> Tensor:
-        return self.family.mask
+    def token_mask(self) -> Tensor:
+        return self.family.token_mask
 
     @property
-    def rigid(self) -> Tensor:  # type: ignore[override]
-        return self.family.rigid
+    def exact_only_mask(self) -> Tensor:  # type: ignore[override]
+        return self.family.exact_only_mask
 
     @property
-    def codes(self) -> Tensor:
-        return self.family.vectors
+    def codebook(self) -> Tensor:
+        return self.family.codebook
 
-    def sample_prompts(self) -> list[Prompt]:
+    def sample_prompts(self) -> list[PromptInputs]:
         return [self.prompt("yes .", Voice(next(iter(self.voices), "")), 0, 0)]
 
-    def prompt(self, sentence: str, voice: Voice, seed: int, place: int, sampling: Sampling | None = None) -> Prompt:
+    def prompt(
+        self, sentence: str, voice: Voice, seed: int, place: int, sampling: SamplingParams | None = None
+    ) -> PromptInputs:
         """A sentence of a script, said by `voice`; place: which one it is; sampling: the model's own unless given."""
-        sampling = self.sampling() if sampling is None else sampling
-        ids, most = self.family.prompt(sentence, voice), self.family.most(sentence)
-        room = (self.context - len(ids)) // self.family.frame * self.family.frame
-        if room < min(most, self.family.usual(sentence)):
+        sampling = self.sampling_params() if sampling is None else sampling
+        ids, most = self.family.encode_prompt(sentence, voice), self.family.max_codes(sentence)
+        room = (self.context_len - len(ids)) // self.family.frame * self.family.frame
+        if room < min(most, self.family.expected_codes(sentence)):
             raise PromptError(
-                f"a sentence and its reference take {len(ids)} of the {self.context} positions of "
+                f"a sentence and its reference take {len(ids)} of the {self.context_len} positions of "
                 f"{self.card.name}, which leaves too few for the speech; give a shorter reference."
             )
-        sampling = replace(sampling, min_tokens=max(sampling.min_tokens, self.family.least(sentence)))
-        return Prompt((tuple(ids),), min(most, room), seed, place, sampling=sampling)
+        sampling = replace(sampling, min_tokens=max(sampling.min_tokens, self.family.min_codes(sentence)))
+        return PromptInputs((tuple(ids),), min(most, room), seed, place, sampling_params=sampling)
 
     def __call__(self, text: str, *, on_step: OnStep | None = None, **options: Any) -> SpeechResult:
-        """As `generate_speech`, without model, codec, device and dtype."""
-        on_step = optional(to_callback, "on_step", on_step)
-        stream = self.stream(text, together=TOGETHER, on_step=on_step, **options)
+        """Synthesise `text`; arguments are those of `generate_speech` without model, codec, device and dtype."""
+        on_step = to_optional(to_callback, "on_step", on_step)
+        stream = self.stream(text, together=MAX_CONCURRENT_SENTENCES, on_step=on_step, **options)
         for _ in stream:
             pass
         return stream.result()
@@ -155,24 +157,35 @@ class SpeechPipeline(Pipeline):
             on_step,
         )  # fmt: skip
 
-    @exclusive
+    @synchronized
     def run(
         self, text: str, *, voice: str | None = None, reference: Recording | None = None,
         reference_text: str | None = None, speculative: bool = True, method: str | None = None, seed: int = 0,
         speed: float = 1.0, temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
-        repetition_penalty: float | None = None, together: int = TOGETHER,
-    ) -> SpeechRun:  # fmt: skip
-        """The same for who drives the loop."""
-        choice = self.chosen(speculative, method)
-        row_seed, speed = check_speaking(text, speed, seed), to_float("speed", speed, SLOWEST, FASTEST)
+        repetition_penalty: float | None = None, together: int = MAX_CONCURRENT_SENTENCES,
+    ) -> SpeechGenerationRequest:  # fmt: skip
+        """Return the request of `stream`, for callers that schedule it themselves."""
+        choice = self.select_method(speculative, method)
+        row_seed, speed = check_speech_request(text, speed, seed), to_float("speed", speed, SLOWEST, FASTEST)
         together = to_integer("together", together, 1)
-        sampling = self.sampling(
+        sampling = self.sampling_params(
             temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
         )
-        script = self.family.read(text)
-        speaker = self.family.voice(optional(to_string, "voice", voice), reference, reference_text)
-        prompts = [self.prompt(said, speaker, row_seed, place, sampling) for place, said in enumerate(script.sentences)]
-        return SpeechRun(self, self.method(choice), prompts, Said(text, script, speaker, row_seed), speed, together)
+        script = self.family.split_text(text)
+        speaker = self.family.select_voice(to_optional(to_string, "voice", voice), reference, reference_text)
+        prompts = [
+            self.prompt(sentence, speaker, row_seed, place, sampling) for place, sentence in enumerate(script.sentences)
+        ]
+        return SpeechGenerationRequest(
+            self, self.method(choice), prompts, SpeechRequestInfo(text, script, speaker, row_seed), speed, together
+        )
 
 
-__all__ = ["SpeechChunk", "SpeechPipeline", "SpeechResult", "SpeechRun", "SpeechStream", "generate_speech"]
+__all__ = [
+    "SpeechChunk",
+    "SpeechGenerationRequest",
+    "SpeechPipeline",
+    "SpeechResult",
+    "SpeechStream",
+    "generate_speech",
+]

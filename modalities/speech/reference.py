@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.system_errors import system_error
 
 Recording: TypeAlias = str | Path | tuple[Any, int]
 
@@ -25,22 +25,24 @@ MAX_VALUES = 2**24  # samples times channels; 30 s of stereo at 192 kHz are 11.5
 RATES = (4_000, 768_000)  # Hz
 
 
-def listen(reference: Recording, rate: int) -> NDArray[np.float32]:
+def load_reference(reference: Recording, rate: int) -> NDArray[np.float32]:
     """Mono sound `[S]` at `rate`; raises InvalidArgument where it is no usable recording of a voice."""
     import soxr
 
-    sound, own = from_file(Path(reference)) if isinstance(reference, str | Path) else from_samples(reference)
-    check_length(len(sound), own)  # a header may say more than there is
+    sound, source_rate = (
+        read_recording(Path(reference)) if isinstance(reference, str | Path) else convert_samples(reference)
+    )
+    check_length(len(sound), source_rate)  # a header may say more than there is
     if not np.isfinite(sound).all():
         raise InvalidArgument("the reference has samples that are no numbers; give a sound recording.")
     mono = sound.mean(1)
     if np.abs(mono).max() < SILENCE:
         raise InvalidArgument("the reference is silent; give a recording in which the voice is heard.")
-    resampled: NDArray[np.float32] = np.asarray(soxr.resample(mono, own, rate), np.float32)
+    resampled: NDArray[np.float32] = np.asarray(soxr.resample(mono, source_rate, rate), np.float32)
     return resampled
 
 
-def from_file(path: Path) -> tuple[NDArray[np.float32], int]:
+def read_recording(path: Path) -> tuple[NDArray[np.float32], int]:
     """Samples `[S, channels]` and their rate."""
     import soundfile
 
@@ -58,8 +60,8 @@ def from_file(path: Path) -> tuple[NDArray[np.float32], int]:
         ) from error
 
 
-def from_samples(reference: Any) -> tuple[NDArray[np.float32], int]:
-    """The same of (samples, rate); whole numbers are read as full scale."""
+def convert_samples(reference: Any) -> tuple[NDArray[np.float32], int]:
+    """Return samples `[S, channels]` and rate of (samples, rate); whole numbers are read as full scale."""
     try:
         samples, rate = reference
         sound, rate = np.asarray(samples), int(rate)

@@ -33,7 +33,7 @@ class Resampler:
         return rest if self.stream is None else np.asarray(self.stream.resample_chunk(rest, last=True))
 
 
-def resampled(audio: NDArray[np.float32], source: int, target: int) -> NDArray[np.float32]:
+def resample(audio: NDArray[np.float32], source: int, target: int) -> NDArray[np.float32]:
     """Return a whole sound at another rate, bit for bit what `Resampler` makes of its pieces."""
     resampler = Resampler(source, target)
     return np.concatenate([resampler.push(audio), resampler.finish()])

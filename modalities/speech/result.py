@@ -1,4 +1,4 @@
-"""What speaking returns: sound, tokens, statistics, and the pass that committed every token."""
+"""Result of speech synthesis: audio, tokens, statistics, and the pass that committed every token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polydraft.core.errors import OutputUnwritable
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.output import whole, writable
+from polydraft.modalities.output import atomic_file, check_writable
 
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", "MPEG_LAYER_III"),
            ".opus": ("OGG", "OPUS"), ".ogg": ("OGG", "VORBIS"), ".pcm": ("RAW", "PCM_16")}  # fmt: skip
@@ -62,21 +62,21 @@ class SpeechResult:
             "title": self.text[:200], "artist": f"polydraft {self.model}, {self.voice}", "software": "polydraft",
             "comment": f"AI-generated speech; method {self.method}, seed {self.seed}",
         }  # fmt: skip
-        return write_sound(self.audio, self.sample_rate, check_output(path), notes)
+        return write_audio(self.audio, self.sample_rate, check_output(path), notes)
 
 
 def check_output(path: str | Path) -> Path:
     """`path` if sound can be written there; raises OutputUnwritable, and touches nothing."""
-    return writable(path, FORMATS, "sound")
+    return check_writable(path, FORMATS, "sound")
 
 
-def write_sound(audio: NDArray[np.float32], sample_rate: int, path: Path, notes: dict[str, Any]) -> Path:
+def write_audio(audio: NDArray[np.float32], sample_rate: int, path: Path, notes: dict[str, Any]) -> Path:
     """Write beside `path` first, then rename: nobody ever hears half a file."""
     import soundfile
 
     kind, subtype = FORMATS[path.suffix.lower()]
     with (
-        whole(path, soundfile.SoundFileError) as file,
+        atomic_file(path, soundfile.SoundFileError) as file,
         soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(kind), kind) as sound,
     ):
         if kind != "RAW":
@@ -86,7 +86,7 @@ def write_sound(audio: NDArray[np.float32], sample_rate: int, path: Path, notes:
     return path
 
 
-def pcm(audio: NDArray[np.float32]) -> bytes:
+def to_pcm16(audio: NDArray[np.float32]) -> bytes:
     """Signed 16-bit little-endian samples."""
     return (audio.clip(-1, 1) * 32767).round().astype("<i2").tobytes()
 

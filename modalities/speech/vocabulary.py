@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from polydraft.core.folders.door import read_tokenizer
+from polydraft.core.folders.readers import read_tokenizer
 
 PAD, START, END = 0, 1, 2
 SPECIALS = ("<|pad|>", "<|speech_start|>", "<|speech_end|>")
@@ -25,7 +25,7 @@ def code_token(code: int) -> str:
     return f"<|speech_{code}|>"
 
 
-def build(voices: list[str], symbols: list[str], codes: int) -> Tokenizer:
+def build_tokenizer(voices: list[str], symbols: list[str], codes: int) -> Tokenizer:
     """A word-level tokenizer; symbols are separated by blanks."""
     names = [*SPECIALS, *map(voice_token, voices), *symbols]
     names += [f"<|unused_{index}|>" for index in range(-len(names) % ALIGNED)]
@@ -35,7 +35,7 @@ def build(voices: list[str], symbols: list[str], codes: int) -> Tokenizer:
     return tokenizer
 
 
-def load(folder: Path) -> Tokenizer:
+def load_tokenizer(folder: Path) -> Tokenizer:
     made: Tokenizer = read_tokenizer(folder / "tokenizer.json")
     return made
 

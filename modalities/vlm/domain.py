@@ -1,6 +1,6 @@
-"""What a small model has seen, and whether an image looks like it: no model knows how far off its answers are.
+"""Check whether images look like those that a small model was trained on; no model knows when it is only guessing.
 
-A manifest says `"domain": "flat"` of a model that was trained on emoji on flat colours alone.
+A manifest says `"domain": "flat"` of a model that was trained on emoji on flat colours only.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-SIDE = 64  # pixels a side that are looked at; noise of a JPEG is averaged out
-CLOSE = 0.1  # RGB distance, of 1 a channel, at which a pixel counts as a colour; no two of the colours are within 0.21
+SIDE = 64  # images are reduced to this many pixels a side, which averages out JPEG noise
+CLOSE = 0.1  # RGB distance (channels 0..1) within which a pixel counts as a colour; the colours are over 0.21 apart
 
-# The share of pixels close to one of the eight colours, of 360 images a world (60 scenes each as drawn, as JPEG of
-# quality 30 and 75, at 96 and 300 pixels and out of proportion): flat scenes 0.61 to 0.97, scenes in settings 0 to
-# 0.52 (median 0.01; none of 200 more as drawn was taken for flat, nor one of 300 flat ones for another). Fourteen
-# photographs and drawings that matplotlib and Gradio bring: 0.19 at most.
+# Share of pixels close to one of the eight colours, measured on 360 images of each world (60 scenes, each as rendered,
+# as JPEG of quality 30 and 75, at 96 and 300 pixels, and stretched): 0.61 to 0.97 for flat scenes, 0 to 0.52 for
+# scenes in settings (median 0.01; none of 200 more rendered ones was taken for flat, and none of 300 flat ones was
+# missed). At most 0.19 for the 14 photographs and drawings that come with matplotlib and Gradio.
 MIN_SHARE = 0.56
 
 NOTES = {
@@ -27,12 +27,12 @@ NOTES = {
 }
 
 
-def notes(name: str, domain: str | None, images: Sequence[Image.Image]) -> tuple[str, ...]:
-    """Return what has to be said about images that a model was not trained for; nothing where all is well.
+def domain_notes(name: str, domain: str | None, images: Sequence[Image.Image]) -> tuple[str, ...]:
+    """Return a note if some of the images are unlike the model's training images, else nothing.
 
     Args:
-        name (str): what the model is called.
-        domain (str | None): what its manifest says that it was trained on; None is everything.
+        name (str): the model's name.
+        domain (str | None): the domain in its manifest; None is any image.
         images (Sequence[Image.Image]): RGB images of one call.
     """
     if domain not in NOTES or all(has_flat_colour(image) for image in images):
@@ -42,7 +42,7 @@ def notes(name: str, domain: str | None, images: Sequence[Image.Image]) -> tuple
 
 
 def has_flat_colour(image: Image.Image) -> bool:
-    """Return whether one of the flat backgrounds of emoji scenes fills most of an image."""
+    """Return whether most of an image has one of the background colours of flat emoji scenes."""
     from polydraft.modalities.world.scene import BACKGROUNDS
 
     small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BOX)

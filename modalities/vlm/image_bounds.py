@@ -1,10 +1,10 @@
-"""How large processors of transformers make an image, told from its width and height before a pixel is made.
+"""Bounds on the sizes that transformers image processors resize an image to, checked before any pixel is made.
 
     check_image(processor.image_processor, (1, 20_000), "LLaVA")   # raises PromptError: resized to 336x6720000
 
-Processors bound what they return, and not what they make on the way there: a shorter edge that is resized to 336 pixels
-makes 2 billion of a line of 20,000, of which a crop then leaves 336x336, and an image that is padded to a square first
-grows by its aspect ratio. Number of pixels in bounds neither, so what comes out of each step is.
+Processors bound their output and not their intermediate images: resizing the shorter edge of a line of 20,000 pixels to
+336 makes 2 billion pixels, of which a crop leaves 336x336, and an image that is padded to a square grows by its aspect
+ratio. A bound on the input's pixels bounds neither, so the result of every step is bounded.
 """
 
 from __future__ import annotations
@@ -16,69 +16,71 @@ from transformers.image_processing_backends import PilBackend
 
 from polydraft.core.errors import PromptError
 
-MAX_PIXELS = 2**25  # of one image in any step; 0.25 GB in Pillow and NumPy together
-THIN = 50  # aspect ratio from which on it may be why a processor takes no image
-SOME = "this model"  # what errors call it where its name is not known
+MAX_PIXELS = 2**25  # of one image after any step; 0.25 GB in Pillow and NumPy together
+THIN_RATIO = 50  # aspect ratio beyond which it may be the reason why a processor fails
+UNNAMED_MODEL = "this model"  # in errors, where the model's name is unknown
 Size = tuple[int, int]  # width and height
 
 
 def check_image(image_processor: Any, size: Size, name: str, alone: bool = True) -> None:
-    """Check that no step of a processor makes more than `MAX_PIXELS` of an image.
+    """Check that no step of a processor makes an image of more than `MAX_PIXELS`.
 
     Args:
-        size: width and height of the image, as its header says them.
-        name: the model's, in errors.
-        alone: whether it is the only image of its conversation, which some processors treat apart.
+        image_processor (Any): the transformers image processor.
+        size (Size): width and height in the image's header.
+        name (str): the model's name, for errors.
+        alone (bool): whether it is the only image of its conversation, which some processors treat differently.
 
     Raises:
-        PromptError: some step would; the message says how large it would get.
+        PromptError: some step would; the message names its size.
     """
-    for made in steps(image_processor, size, alone):
-        check_made(size, made, name)
+    for step_size in intermediate_sizes(image_processor, size, alone):
+        check_step_size(size, step_size, name)
 
 
-def check_made(size: Size, made: Size, name: str) -> None:
-    """Raise PromptError where an image of `size` is made one of more than `MAX_PIXELS`."""
-    if made[0] * made[1] > MAX_PIXELS:
+def check_step_size(size: Size, step_size: Size, name: str) -> None:
+    """Check the size that a step makes of an image of `size`; raise PromptError beyond `MAX_PIXELS`."""
+    if step_size[0] * step_size[1] > MAX_PIXELS:
         raise PromptError(
-            f"a picture of {size[0]}x{size[1]} pixels would be made {made[0]}x{made[1]} for {name}, and at most "
-            f"{MAX_PIXELS:,} pixels are made of one; cut it to a shape nearer to a square, or make it smaller."
+            f"a picture of {size[0]}x{size[1]} pixels would be made {step_size[0]}x{step_size[1]} for {name}, and at "
+            f"most {MAX_PIXELS:,} pixels are made of one; cut it to a shape nearer to a square, or make it smaller."
         )
 
 
-def steps(image_processor: Any, size: Size, alone: bool) -> list[Size]:
-    """Return the sizes that an image takes on its way through a processor, as far as its own size decides them."""
-    found = [size]
+def intermediate_sizes(image_processor: Any, size: Size, alone: bool) -> list[Size]:
+    """Return the sizes of an image after every step of a processor that depends on the image's size."""
+    sizes = [size]
     if pads_to_square(image_processor, alone):
-        found.append((max(size), max(size)))
+        sizes.append((max(size), max(size)))
     if getattr(image_processor, "do_resize", True) and not hasattr(image_processor, "image_grid_pinpoints"):
-        found.append(resized(getattr(image_processor, "size", None), found[-1]))  # and not only square patches of it
-    return found
+        # Processors with grid pinpoints resize to square patches only.
+        sizes.append(resized_size(getattr(image_processor, "size", None), sizes[-1]))
+    return sizes
 
 
 def pads_to_square(image_processor: Any, alone: bool) -> bool:
     """Return whether a processor pads an image to a square before it resizes it."""
-    family = type(image_processor).__name__
-    if family.startswith("LlavaOnevision"):
-        return not alone  # one image is cut into patches instead
-    return family.startswith("LlavaImage") and bool(getattr(image_processor, "do_pad", False))
+    class_name = type(image_processor).__name__
+    if class_name.startswith("LlavaOnevision"):
+        return not alone  # a single image is cut into patches instead
+    return class_name.startswith("LlavaImage") and bool(getattr(image_processor, "do_pad", False))
 
 
-def thinnest(sizes: list[Size]) -> Size | None:
-    """Return the size of the longest image for its width among those `THIN` times as long as wide, None without any."""
-    longest = max(sizes, key=lambda size: max(size) / min(size), default=None)
-    return longest if longest is not None and max(longest) > THIN * min(longest) else None
+def thinnest_size(sizes: list[Size]) -> Size | None:
+    """Return the size with the largest aspect ratio if that exceeds `THIN_RATIO`, else None."""
+    thinnest = max(sizes, key=lambda size: max(size) / min(size), default=None)
+    return thinnest if thinnest is not None and max(thinnest) > THIN_RATIO * min(thinnest) else None
 
 
-def resized(target: Any, size: Size) -> Size:
-    """Return width and height that an image is resized to; `size` where the target does not grow with the image.
+def resized_size(target: Any, size: Size) -> Size:
+    """Return width and height that an image is resized to; `size` where the target is bounded.
 
-    Only a shorter edge that nothing bounds the longer one of does: transformers' other targets are a height and a
+    Only a shortest edge without a longest edge is unbounded. The other targets of transformers are a height and a
     width, a longest edge, or a number of pixels.
 
     Args:
-        target: a processor's `size`.
-        size: width and height before.
+        target (Any): a processor's `size`.
+        size (Size): width and height before.
     """
     edge = target.get("shortest_edge") if target is not None else None
     if not edge or target.get("longest_edge"):
@@ -88,50 +90,53 @@ def resized(target: Any, size: Size) -> Size:
     return (edge, long) if width <= height else (long, edge)
 
 
-def image_positions(processor: Any, sizes: list[Size], options: dict[str, Any]) -> int:
-    """Return how many positions images take, 0 where their processor does not tell it from their sizes.
+def count_image_positions(processor: Any, sizes: list[Size], options: dict[str, Any]) -> int:
+    """Return the number of positions that images take in a prompt, 0 where the processor cannot tell from their sizes.
 
     Args:
-        processor: transformers' processor of the model.
-        sizes: width and height of each image.
-        options: what the image processor is called with besides.
+        processor (Any): the transformers processor.
+        sizes (list[Size]): width and height of every image.
+        options (dict[str, Any]): further arguments of the image processor.
     """
-    count = getattr(processor, "_get_num_multimodal_tokens", None)  # transformers' own, for vLLM; not all have it
+    # A private method of transformers for vLLM, which not every processor has. It may change; then the check is left to
+    # the processed prompt.
+    count = getattr(processor, "_get_num_multimodal_tokens", None)
     if count is None or not sizes:
         return 0
     try:
         return sum(count([(height, width) for width, height in sizes], images_kwargs=options).num_image_tokens or ())
-    except (AttributeError, KeyError, TypeError):  # it may change, and what it says is only known earlier
+    except (AttributeError, KeyError, TypeError):
         return 0
 
 
 class BoundedBackend(PilBackend):
-    """Check every resizing again, of whichever family; stands behind its class in the order of methods."""
+    """Image processor backend that checks the size of every resize; follows the processor's class in the MRO."""
 
     def resize(self, image: np.ndarray, size: Any, *args: Any, **options: Any) -> np.ndarray:
-        before = shape_of(image)
-        check_made(before, (size.width, size.height) if size.height and size.width else resized(size, before), SOME)
-        found: np.ndarray = super().resize(image, size, *args, **options)
-        return found
+        before = array_size(image)
+        after = (size.width, size.height) if size.height and size.width else resized_size(size, before)
+        check_step_size(before, after, UNNAMED_MODEL)
+        resized: np.ndarray = super().resize(image, size, *args, **options)
+        return resized
 
 
 class BoundedPadding:
-    """Check every padding to a square again; stands before the class that pads."""
+    """Mixin that checks the size of every padding to a square; precedes the processor's class in the MRO."""
 
     def pad_to_square(self, image: np.ndarray, *args: Any, **options: Any) -> np.ndarray:
-        before = shape_of(image)
-        check_made(before, (max(before), max(before)), SOME)
-        found: np.ndarray = super().pad_to_square(image, *args, **options)  # type: ignore[misc]
-        return found
+        before = array_size(image)
+        check_step_size(before, (max(before), max(before)), UNNAMED_MODEL)
+        padded: np.ndarray = super().pad_to_square(image, *args, **options)  # type: ignore[misc]
+        return padded
 
 
-def shape_of(image: np.ndarray) -> Size:
+def array_size(image: np.ndarray) -> Size:
     """Return width and height of an array `[C, H, W]`."""
     return image.shape[-1], image.shape[-2]
 
 
-def bounded(image_processor: Any) -> Any:
-    """Return an image processor whose class checks what it makes, a family that no rule above knows included."""
+def with_size_checks(image_processor: Any) -> Any:
+    """Return an image processor that checks the size of every resize and padding, whatever its family."""
     kind = type(image_processor)
     if isinstance(image_processor, PilBackend) and not isinstance(image_processor, BoundedBackend):
         pads = (BoundedPadding,) if hasattr(kind, "pad_to_square") else ()

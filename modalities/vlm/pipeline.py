@@ -1,4 +1,4 @@
-"""Questions about pictures, answered by a vision-language model: what users call.
+"""Public interface of vision-language models: questions about images, and answers.
 
     from polydraft import chat, load
     print(chat("frogs.png", "How many frogs are there?").text)
@@ -11,7 +11,7 @@ The same seed gives the same answer with every identical method, streamed or who
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +20,38 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.core.arguments import optional, to_callback, to_integer, to_name, to_strings
+from polydraft.core.checks.arguments import to_callback, to_integer, to_optional, to_strings
 from polydraft.core.errors import PromptError, UnsupportedModel, WeightsError
-from polydraft.core.folders.door import read_pretrained
-from polydraft.core.folders.faults import first_line
-from polydraft.core.folders.stamps import Stamp
-from polydraft.core.law.sampling import MOST_TOKENS, Sampling
-from polydraft.core.model.network import nearness
-from polydraft.core.target import Prompt
-from polydraft.modalities.generation import LENGTHS, lengths
-from polydraft.modalities.image_io import Picture
-from polydraft.modalities.known import check_known
-from polydraft.modalities.loading import (
-    ModelCard,
-    check_method,
-    device_name,
-    dtype_name,
-    load,
-    pretrained,
-    read_weights,
-    stamp,
-)
-from polydraft.modalities.pipeline import Pipeline, check_sampling, exclusive, given_seeds, seeds
-from polydraft.modalities.vlm.conversation import Conversation, conversations
-from polydraft.modalities.vlm.domain import notes
-from polydraft.modalities.vlm.processor import SAID_IN, load_processor
-from polydraft.modalities.vlm.reading import Reader
-from polydraft.modalities.vlm.recognise import MARKS, NO_SINGLE_PATCH
+from polydraft.core.folders.diagnosis import first_line
+from polydraft.core.folders.readers import read_pretrained
+from polydraft.core.model.decoder import attention_window_fns
+from polydraft.core.sampling.params import MAX_TOKENS, SamplingParams
+from polydraft.core.target.causal import PromptInputs
+from polydraft.modalities.generation_config import LENGTH_FIELDS, length_limits
+from polydraft.modalities.image_io import ImageInput
+from polydraft.modalities.loading import cached_pipeline
+from polydraft.modalities.model_card import ModelCard
+from polydraft.modalities.pipeline import Pipeline, check_sampling_params, expand_seeds, parse_seeds, synchronized
+from polydraft.modalities.prompt_ids import check_embedded_ids
+from polydraft.modalities.vlm.conversation import Conversation, build_conversations
+from polydraft.modalities.vlm.detection import FAMILY_MARKERS, NO_SINGLE_PATCH
+from polydraft.modalities.vlm.domain import domain_notes
+from polydraft.modalities.vlm.encoding import ConversationEncoder
+from polydraft.modalities.vlm.processor import PROCESSOR_FILES, load_processor
+from polydraft.modalities.vlm.request import ChatGenerationRequest, ChatStep, ChatStream, OnStep
 from polydraft.modalities.vlm.result import ChatResult
-from polydraft.modalities.vlm.run import ChatRun, ChatStep, ChatStream, OnStep
-from polydraft.modalities.vlm.target import VisionTarget, image_token_ids, target_of
-from polydraft.modalities.vlm.template import REFUSES
+from polydraft.modalities.vlm.target import VisionTarget, build_vision_target, image_token_ids
+from polydraft.modalities.vlm.template import TEMPLATE_ERRORS
+from polydraft.modalities.weights import load_pretrained, read_weights
 
-UNFIT = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)  # what processors raise
-SIDES = (64, 256)  # of pictures, of which a processor whose settings are right takes one
-USUAL_TOKENS = 256  # of an answer, where neither the caller nor the model says
+# Raised by processors with wrong settings.
+PROCESSOR_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+PROBE_SIDES = (64, 256)  # of sample images; a processor with correct settings accepts at least one
+DEFAULT_MAX_TOKENS = 256  # of an answer, if neither the caller nor the model sets a limit
 
 
 def chat(
-    image: Picture | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
+    image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
     messages: Sequence[Any] | None = None, speculative: bool = True, model: str | Path = "tiny-vlm",
     method: str | None = None, seed: int | Sequence[int] = 0, temperature: float | None = None,
     top_k: int | None = None, top_p: float | None = None, repetition_penalty: float | None = None,
@@ -66,179 +59,216 @@ def chat(
     stop: str | Sequence[str] | None = (),
     device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> ChatResult:  # fmt: skip
-    """Answer `question` (or each of a list) about `image`: a file, a PIL image, several, or None.
+    """Answer questions about images with a vision-language model, which stays loaded for the next call.
 
-    messages: earlier turns, `{"role": …, "content": …}`; image and questions: see `conversation.conversations`.
-    speculative: True uses the model's best identical method, False plain decoding; the answer is the same. seed:
-    question i gets seed + i, or the i-th of a list. None means the model's own default; temperature 0 is greedy.
-    max_new_tokens: where an answer is cut; by default where the model's generation_config.json says (max_new_tokens,
-    or max_length with the question), or at 256, but not before min_new_tokens. min_new_tokens: an answer cannot end
-    before so many tokens; a stop string within them is text. max_pixels: pictures of more are made smaller, so that
-    they take fewer positions; default: as large as the model's own processor lets them be. stop: strings that end an
-    answer, which is left without them. Raises a PolydraftError that says what to change.
+    Args:
+        image (ImageInput | Sequence | None): a file or a PIL image, several, or None. With a list of questions: one
+            image for all, or a list with an entry (an image, several, or None) for every question.
+        question (str | Sequence[str] | None): a question, or a list of questions.
+        messages (Sequence | None): earlier turns, `{"role": …, "content": …}`; see `vlm.conversation`.
+        speculative (bool): True drafts with the model's default method, False is plain decoding. The answer is the
+            same.
+        model (str | Path): an embedded model, a folder or a hub repository, as for `load`.
+        method (str | None): a decoding method; None is the model's default.
+        seed (int | Sequence[int]): question i has seed + i, or the i-th of a list.
+        temperature (float | None): 0 is greedy; None here and below is the model's default.
+        top_k (int | None): number of most likely tokens to sample from.
+        top_p (float | None): probability mass of the most likely tokens to sample from.
+        repetition_penalty (float | None): penalty of tokens that are in the context.
+        max_new_tokens (int | None): the maximum length of an answer. None is the limit in the model's
+            generation_config.json (max_new_tokens, or max_length with the prompt), else 256, but never less than
+            min_new_tokens.
+        min_new_tokens (int): an answer cannot end before; a stop string within these tokens is text.
+        max_pixels (int | None): larger images are shrunk, so that they take fewer positions. None is the limit of the
+            model's processor.
+        stop (str | Sequence[str] | None): strings that end an answer and are left out of its text.
+        device (str | torch.device): "auto" is the best one here.
+        dtype (str | torch.dtype): "auto" is the fastest one here.
+        on_step (OnStep | None): called after every target pass.
+
+    Returns:
+        ChatResult: answers, tokens and statistics.
+
+    Raises:
+        PolydraftError: the request is impossible; the message says what to change.
     """
-    check_asking(
+    check_chat_arguments(
         seed, max_new_tokens, min_new_tokens, stop, temperature=temperature, top_k=top_k, top_p=top_p,
         repetition_penalty=repetition_penalty,
     )  # fmt: skip
-    check_method(model, method, "vlm")
-    names = to_name("model", model), device_name(device), dtype_name(dtype)
-    return _cached_pipeline(*names, stamp(model))(
+    return cached_pipeline("vlm", model, method, device, dtype)(
         image, question, messages=messages, speculative=speculative, method=method, seed=seed,
         temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
         max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens, max_pixels=max_pixels, stop=stop, on_step=on_step,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1)
-def _cached_pipeline(model: str, device: str, dtype: str, stamp: Stamp) -> VLMPipeline:
-    return load(model, device=device, dtype=dtype, modality="vlm")
-
-
-def check_asking(
+def check_chat_arguments(
     seed: int | Sequence[int], max_new_tokens: int | None, min_new_tokens: int, stop: str | Sequence[str] | None,
     **sampling: Any,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Return the strings that end an answer; raise where no model could answer so, which needs no weights to tell.
+    """Check the arguments that are wrong for any model, without its weights, and return the stop strings.
+
+    Args:
+        seed (int | Sequence[int]): a seed, or one for every question.
+        max_new_tokens (int | None): the maximum length of an answer.
+        min_new_tokens (int): the minimum length of an answer.
+        stop (str | Sequence[str] | None): strings that end an answer.
+        sampling (Any): sampling parameters.
 
     Raises:
-        InvalidArgument: for a seed, a length, a stop or a sampling parameter that is not possible.
+        InvalidArgument: one of them is impossible.
     """
-    most = MOST_TOKENS if max_new_tokens is None else min(to_integer("max_new_tokens", max_new_tokens, 1), MOST_TOKENS)
-    to_integer("min_new_tokens", min_new_tokens, 0, most)
+    longest = MAX_TOKENS
+    if max_new_tokens is not None:
+        longest = min(to_integer("max_new_tokens", max_new_tokens, 1), MAX_TOKENS)
+    to_integer("min_new_tokens", min_new_tokens, 0, longest)
     stops = to_strings("stop", stop, "a string, or several, none empty")
-    check_sampling(**sampling)
-    given_seeds(seed)
+    check_sampling_params(**sampling)
+    parse_seeds(seed)
     return stops
 
 
 class VLMPipeline(Pipeline):
-    """A vision-language model with its weights and its processor, ready to answer with any of its methods."""
+    """Vision-language model with its weights and its processor."""
 
-    heeded = LENGTHS
+    followed_fields = LENGTH_FIELDS
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
-        self.lengths = lengths(self.target_model.generation_config)
-        self.context = min(self.context, card.manifest.get("context", self.context))
-        self.words, self.reader = self.processor.tokenizer, Reader(self.processor, card.name, self.context)
-        self.eos = self.ends_of(self.target_model.generation_config.eos_token_id)
-        self.check_mark()
-        if not self.covered:
+        self.lengths = length_limits(self.target_model.generation_config)
+        self.context_len = min(self.context_len, card.manifest.get("context", self.context_len))
+        self.tokenizer = self.processor.tokenizer
+        self.encoder = ConversationEncoder(self.processor, card.name, self.context_len)
+        self.eos_token_ids = self.resolve_eos_token_ids(self.target_model.generation_config.eos_token_id)
+        self.check_image_token()
+        if not self.is_tested_architecture:
             self.target()
 
-    def ends_of(self, said: Any) -> frozenset[int]:
-        """Ids that end an answer, one or several or the tokenizer's own."""
-        said = self.words.eos_token_id if said is None else said
-        ends = [] if said is None else said if isinstance(said, list) else [said]
-        most = self.target_model.config.get_text_config().vocab_size
-        if wrong := [end for end in ends if not isinstance(end, int) or not 0 <= end < most]:
-            raise WeightsError(
-                f"{self.card.name} is said to end with {wrong[0]!r}, and its ids are 0 to {most - 1}; correct "
-                "eos_token_id in its generation_config.json."
-            )
-        return frozenset(ends)
+    def resolve_eos_token_ids(self, configured: Any) -> frozenset[int]:
+        """Return the ids that end an answer.
 
-    def check_mark(self) -> None:
-        """Check that a picture's place in a prompt is where the model puts the picture; raises WeightsError."""
-        mark = getattr(self.target_model.config, "image_token_id", None)
-        if mark is None:
-            return
-        ids = self.ids_of_some_picture()
-        if ids is not None and mark not in ids:
-            written = getattr(self.processor, "image_token", "the mark of a picture")
-            raise WeightsError(
-                f"{self.card.name} puts pictures at id {mark}, which its tokenizer never writes for {written!r}; "
-                "correct image_token_id in its config.json."
-            )
-
-    def ids_of_some_picture(self) -> list[int] | None:
-        """Return the prompt of a question about a picture; None where the model's template takes none.
+        Args:
+            configured (Any): eos_token_id in generation_config.json, one or several; None is the tokenizer's.
 
         Raises:
-            WeightsError: its processor reads no picture, whatever its size.
+            WeightsError: one is outside the vocabulary.
         """
-        for side in SIDES:
-            asked = conversations(Image.new("RGB", (side, side)), "What is this?", None)[0]
+        configured = self.tokenizer.eos_token_id if configured is None else configured
+        ids = [] if configured is None else configured if isinstance(configured, list) else [configured]
+        vocab_size = self.target_model.config.get_text_config().vocab_size
+        if wrong := [id_ for id_ in ids if not isinstance(id_, int) or not 0 <= id_ < vocab_size]:
+            raise WeightsError(
+                f"{self.card.name} is said to end with {wrong[0]!r}, and its ids are 0 to {vocab_size - 1}; "
+                "correct eos_token_id in its generation_config.json."
+            )
+        return frozenset(ids)
+
+    def check_image_token(self) -> None:
+        """Check that the tokenizer writes the image token of the model's configuration.
+
+        Raises:
+            WeightsError: it writes another one.
+        """
+        image_token_id = getattr(self.target_model.config, "image_token_id", None)
+        if image_token_id is None:
+            return
+        ids = self.encode_sample_image()
+        if ids is not None and image_token_id not in ids:
+            token = getattr(self.processor, "image_token", "the mark of a picture")
+            raise WeightsError(
+                f"{self.card.name} puts pictures at id {image_token_id}, which its tokenizer never writes for "
+                f"{token!r}; correct image_token_id in its config.json."
+            )
+
+    def encode_sample_image(self) -> list[int] | None:
+        """Return the token ids of a question about an image; None if the chat template takes no such question.
+
+        Raises:
+            WeightsError: the processor fails on images of every size.
+        """
+        for side in PROBE_SIDES:
+            conversation = build_conversations(Image.new("RGB", (side, side)), "What is this?", None)[0]
             try:
-                self.reader.template.write(asked.messages)
-            except REFUSES:
-                return None  # every question about a picture would be told the same
+                self.encoder.template.render(conversation.messages)
+            except TEMPLATE_ERRORS:
+                return None  # every question about an image gets this error
             try:
-                return self.reader.read(asked)[0]
+                return self.encoder.encode(conversation)[0]
             except PromptError as error:
                 refused = error
-        if not isinstance(refused.__cause__, UNFIT):
+        if not isinstance(refused.__cause__, PROCESSOR_ERRORS):
             return None
         raise WeightsError(
             f"the processor of {self.card.name} cannot read any picture ({first_line(refused.__cause__)}); a field of "
-            f"{' or '.join(SAID_IN)} is wrong or missing, download them again."
+            f"{' or '.join(PROCESSOR_FILES)} is wrong or missing, download them again."
         ) from refused
 
-    def read_target(self, folder: Path) -> PreTrainedModel:
-        """The model, and before its weights are read the processor, which may want a package that is not installed."""
+    def load_target_model(self, folder: Path) -> PreTrainedModel:
+        """Load the model, after its processor, which may need a package that is not installed."""
         from transformers import AutoConfig, AutoModelForImageTextToText
 
         config = read_pretrained("configuration", AutoConfig, folder)
         if config.is_encoder_decoder:
             raise UnsupportedModel(
                 f"{self.card.name} has an encoder beside its decoder, and polydraft drafts for decoders alone; use one "
-                f"of {', '.join(MARKS)}."
+                f"of {', '.join(FAMILY_MARKERS)}."
             )
-        nearness(config.get_text_config())  # refuses layers that cannot take anything back
+        attention_window_fns(config.get_text_config())  # refuses layers whose state cannot be rolled back
         self.processor = read_weights("processor", folder, lambda: load_processor(folder, config.model_type))
-        return pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype, self.card.device_map)
+        return load_pretrained(AutoModelForImageTextToText, folder, self.device, self.dtype, self.card.device_map)
 
     @property
-    def covered(self) -> bool:
-        return self.target_model.config.model_type in MARKS and super().covered
+    def is_tested_architecture(self) -> bool:
+        return self.target_model.config.model_type in FAMILY_MARKERS and super().is_tested_architecture
 
-    def proofs(self) -> list[Prompt]:
-        """About pictures of several shapes, one and two of them."""
-        shown = [Image.linear_gradient("L").resize(size).convert("RGB") for size in ((96, 64), (64, 128))]
+    def conformance_prompts(self) -> list[PromptInputs]:
+        """Return prompts with one and with two images of several shapes."""
+        images = [Image.linear_gradient("L").resize(size).convert("RGB") for size in ((96, 64), (64, 128))]
         try:
-            return self.prompts(conversations([shown[0], shown], ["What is this?", "And these?"], None), [0, 1], 1)
+            conversations = build_conversations([images[0], images], ["What is this?", "And these?"], None)
+            return self.build_prompts(conversations, [0, 1], 1)
         except PromptError as error:
             raise UnsupportedModel(
                 f"{self.card.name} is of a family that no test covers, and {error!s:.200}"
             ) from error
 
-    def adapted(self, guided: bool) -> VisionTarget:
-        return target_of(self.target_model, guided=guided, context=self.context)
+    def build_target(self, guided: bool) -> VisionTarget:
+        return build_vision_target(self.target_model, guided=guided, context=self.context_len)
 
     @property
-    def codes(self) -> Tensor | None:
-        return None  # words are not near each other
+    def codebook(self) -> Tensor | None:
+        return None  # text tokens have no codebook
 
     @cached_property
-    def placeholders(self) -> list[int]:
-        """Ids that stand for pictures (and moving ones)."""
+    def placeholder_ids(self) -> list[int]:
+        """Return the ids of image and video tokens in prompts."""
         processor, config = self.processor, self.target_model.config
-        listed = (getattr(processor, name, None) or [] for name in ("image_token_ids", "video_token_ids"))
-        found = image_token_ids(config).union(*listed) - {None}
-        return sorted(token for token in found if token < config.get_text_config().vocab_size)
+        lists = (getattr(processor, name, None) or [] for name in ("image_token_ids", "video_token_ids"))
+        ids = image_token_ids(config).union(*lists) - {None}
+        return sorted(token for token in ids if token < config.get_text_config().vocab_size)
 
     @cached_property
-    def unread(self) -> Tensor:  # type: ignore[override]
-        vocab = self.target_model.config.get_text_config().vocab_size
-        unread = torch.zeros(vocab, dtype=torch.bool, device=self.device)
-        unread[self.placeholders] = True
-        return unread
+    def image_placeholder_mask(self) -> Tensor:  # type: ignore[override]
+        vocab_size = self.target_model.config.get_text_config().vocab_size
+        mask = torch.zeros(vocab_size, dtype=torch.bool, device=self.device)
+        mask[self.placeholder_ids] = True
+        return mask
 
     @cached_property
-    def mask(self) -> Tensor:
-        """`[1, V]` bool: everything but placeholders, which no answer may hold."""
-        return ~self.unread[None]
+    def token_mask(self) -> Tensor:
+        """Return the `[1, V]` bool mask of allowed ids: all but image and video tokens."""
+        return ~self.image_placeholder_mask[None]
 
-    def sample_prompts(self) -> list[Prompt]:
-        return self.prompts(conversations(Image.new("RGB", (64, 64)), "What is this?", None), [0], 256)
+    def sample_prompts(self) -> list[PromptInputs]:
+        return self.build_prompts(build_conversations(Image.new("RGB", (64, 64)), "What is this?", None), [0], 256)
 
     def __call__(
-        self, image: Picture | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
+        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
         on_step: OnStep | None = None, **options: Any,
     ) -> ChatResult:  # fmt: skip
-        """As `chat`, without model, device and dtype."""
-        on_step = optional(to_callback, "on_step", on_step)
+        """Answer questions, with the arguments of `chat` except model, device and dtype."""
+        on_step = to_optional(to_callback, "on_step", on_step)
         stream = self.stream(image, question, **options)
         for step in stream:
             if on_step is not None:
@@ -246,13 +276,16 @@ class VLMPipeline(Pipeline):
         return stream.result()
 
     def stream(
-        self, image: Picture | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
+        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
         min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
     ) -> ChatStream:  # fmt: skip
-        """An iterator of steps with the text they add; leave it at any time, `result()` is what was said so far."""
+        """Return an iterator over steps with the text that they add, with the arguments of `chat`.
+
+        It may be left at any time; its `result()` is what has been generated so far.
+        """
         return ChatStream(
             self.run(
                 image, question, messages=messages, speculative=speculative, method=method, seed=seed,
@@ -261,69 +294,88 @@ class VLMPipeline(Pipeline):
             )
         )  # fmt: skip
 
-    @exclusive
+    @synchronized
     def run(
-        self, image: Picture | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
+        self, image: ImageInput | Sequence[Any] | None = None, question: str | Sequence[str] | None = None, *,
         messages: Sequence[Any] | None = None, speculative: bool = True, method: str | None = None,
         seed: int | Sequence[int] = 0, temperature: float | None = None, top_k: int | None = None,
         top_p: float | None = None, repetition_penalty: float | None = None, max_new_tokens: int | None = None,
         min_new_tokens: int = 0, max_pixels: int | None = None, stop: str | Sequence[str] | None = (),
-    ) -> ChatRun:  # fmt: skip
-        """The same for who drives the loop."""
-        choice = self.chosen(speculative, method)
-        stops = check_asking(seed, max_new_tokens, min_new_tokens, stop)
-        sampling = self.sampling(
+    ) -> ChatGenerationRequest:  # fmt: skip
+        """Return the request for a caller that schedules it, with the arguments of `chat`."""
+        spec = self.select_method(speculative, method)
+        stops = check_chat_arguments(seed, max_new_tokens, min_new_tokens, stop)
+        sampling = self.sampling_params(
             temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty,
             min_tokens=min_new_tokens,
         )  # fmt: skip
-        asked = conversations(image, question, messages)
-        row_seeds = seeds(seed, len(asked), "question")
-        most = None if max_new_tokens is None else to_integer("max_new_tokens", max_new_tokens, 1)
-        prompts = self.prompts(asked, row_seeds, most, sampling, max_pixels)
-        images = [picture for each in asked for picture in each.pictures]
-        told = notes(self.card.name, self.card.manifest.get("domain"), images)
-        return ChatRun(self, self.method(choice), prompts, stops, told)
+        conversations = build_conversations(image, question, messages)
+        seeds = expand_seeds(seed, len(conversations), "question")
+        max_new_tokens = to_optional(to_integer, "max_new_tokens", max_new_tokens, 1)
+        prompts = self.build_prompts(conversations, seeds, max_new_tokens, sampling, max_pixels)
+        images = [image for conversation in conversations for image in conversation.images]
+        notes = domain_notes(self.card.name, self.card.manifest.get("domain"), images)
+        return ChatGenerationRequest(self, self.method(spec), prompts, stops, notes)
 
-    def prompts(
-        self, asked: list[Conversation], row_seeds: list[int], most: int | None, sampling: Sampling | None = None,
+    def build_prompts(
+        self, conversations: list[Conversation], seeds: list[int], max_new_tokens: int | None,
+        sampling: SamplingParams | None = None, max_pixels: int | None = None,
+    ) -> list[PromptInputs]:  # fmt: skip
+        """Build the prompts of conversations, one seed each; None is the model's default of a parameter."""
+        sampling = self.sampling_params() if sampling is None else sampling
+        return [
+            self.build_prompt(conversation, seed, max_new_tokens, sampling, max_pixels)
+            for conversation, seed in zip(conversations, seeds, strict=True)
+        ]
+
+    def build_prompt(
+        self, conversation: Conversation, seed: int, max_new_tokens: int | None, sampling: SamplingParams,
         max_pixels: int | None = None,
-    ) -> list[Prompt]:  # fmt: skip
-        """most, sampling: the model's own unless given; max_pixels: as for `chat`."""
-        sampling = self.sampling() if sampling is None else sampling
-        return [self.prompt(row, seed, most, sampling, max_pixels) for row, seed in zip(asked, row_seeds, strict=True)]
+    ) -> PromptInputs:  # fmt: skip
+        """Build the prompt of a conversation.
 
-    def prompt(
-        self, asked: Conversation, seed: int, most: int | None, sampling: Sampling, max_pixels: int | None = None
-    ) -> Prompt:
-        """A conversation as the model reads it, with room for an answer."""
-        ids, inputs = self.reader.read(asked, max_pixels)
-        marks = image_token_ids(self.target_model.config)
-        check_known((token for token in ids if token not in marks), self.mask.shape[1], self.words, self.card.name)
+        Args:
+            conversation (Conversation): messages and images.
+            seed (int): the seed of the answer.
+            max_new_tokens (int | None): the maximum length of the answer; None is the model's default.
+            sampling (SamplingParams): sampling parameters.
+            max_pixels (int | None): larger images are shrunk.
+
+        Raises:
+            PromptError: the model does not support the conversation, or has no positions left for an answer.
+        """
+        ids, inputs = self.encoder.encode(conversation, max_pixels)
+        image_ids = image_token_ids(self.target_model.config)
+        text_ids = (token for token in ids if token not in image_ids)
+        check_embedded_ids(text_ids, self.token_mask.shape[1], self.tokenizer, self.card.name)
         self.check_patches(ids)
-        if ids[-1] in self.placeholders:  # the answer would start from a token instead of a picture
+        if ids[-1] in self.placeholder_ids:  # the answer would continue an image token's embedding
             raise PromptError("the prompt ends with a picture; let the question come after it.")
-        room = self.context - len(ids)
-        if room < 1:
-            pictured = sum(token in self.placeholders for token in ids)
+        num_free = self.context_len - len(ids)
+        if num_free < 1:
+            num_image_tokens = sum(token in self.placeholder_ids for token in ids)
             raise PromptError(
-                f"the question takes {len(ids)} positions, {pictured} of them for pictures, and {self.card.name} "
-                f"holds {self.context} with the answer; give max_pixels, fewer or smaller pictures, or less text."
+                f"the question takes {len(ids)} positions, {num_image_tokens} of them for pictures, and "
+                f"{self.card.name} holds {self.context_len} with the answer; give max_pixels, fewer or smaller "
+                "pictures, or less text."
             )
-        most = max(self.usual_length(len(ids)), sampling.min_tokens) if most is None else most
-        return Prompt((tuple(ids),), min(most, room), seed, inputs=inputs, sampling=sampling)
+        if max_new_tokens is None:
+            max_new_tokens = max(self.default_max_new_tokens(len(ids)), sampling.min_tokens)
+        max_new_tokens = min(max_new_tokens, num_free)
+        return PromptInputs((tuple(ids),), max_new_tokens, seed, model_kwargs=inputs, sampling_params=sampling)
 
-    def usual_length(self, prompt_length: int) -> int:
-        """Return how many tokens an answer may have where nobody says; raise PromptError where none may follow."""
-        usual = self.lengths.budget(prompt_length, USUAL_TOKENS)
-        if usual < 1:
+    def default_max_new_tokens(self, prompt_length: int) -> int:
+        """Return the model's default for max_new_tokens; raise PromptError where it leaves no token for an answer."""
+        default = self.lengths.budget(prompt_length, DEFAULT_MAX_TOKENS)
+        if default < 1:
             raise PromptError(
                 f"the question takes {prompt_length} positions and max_length={self.lengths.max_length} in "
                 f"generation_config.json of {self.card.name} counts it; give max_new_tokens."
             )
-        return usual
+        return default
 
     def check_patches(self, ids: list[int]) -> None:
-        """Raise PromptError where the images of a prompt are too small for the model's own forward."""
+        """Check that a prompt's images are large enough for the model; raise PromptError if they are not."""
         config = self.target_model.config
         if config.model_type in NO_SINGLE_PATCH and ids.count(config.image_token_id) == 1:
             side = config.vision_config.patch_size * config.spatial_merge_size
@@ -333,4 +385,4 @@ class VLMPipeline(Pipeline):
             )
 
 
-__all__ = ["ChatResult", "ChatRun", "ChatStep", "ChatStream", "VLMPipeline", "chat"]
+__all__ = ["ChatGenerationRequest", "ChatResult", "ChatStep", "ChatStream", "VLMPipeline", "chat"]

@@ -1,4 +1,4 @@
-"""What a chat returns: answers, tokens and statistics."""
+"""Result of a chat: answers, tokens and statistics."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from polydraft.core.stats import DecodeStats
 
 @dataclass(frozen=True)
 class ChatResult:
-    """Answers of one call, one a question; `text`, `tokens`, `passes`, `runs` and `finish_reason` are the first's.
+    """Answers of one call, one for every question.
 
-    all_tokens: `[T]` int64 of every row, its end included; all_passes: `[T]` int64, which target pass (from 1) had
-    each of them; all_runs: what each pass added to the text. finish_reasons: "eos"; "stop" at a string that was to end
-    the answer, which is in the tokens and not in the text; "length" where an answer was cut; "cancelled"; "impossible"
-    where nothing may follow, or the model's outputs are not finite. Neither tokens nor statistics hold anything behind
-    the token that completes a stop string, and the reason is "stop" even where that token was the last one allowed.
+    `text`, `tokens`, `passes`, `runs` and `finish_reason` are those of the first question. Neither tokens nor
+    statistics include anything after the token that completes a stop string.
     """
 
     texts: list[str]
-    all_tokens: list[Tensor]
-    all_passes: list[Tensor]
-    all_runs: list[list[str]]
-    stats: DecodeStats
+    all_tokens: list[Tensor]  # [T] int64 of every row, with the end-of-sequence token
+    all_passes: list[Tensor]  # [T] int64 of every row; the target pass (from 1) that committed each token
+    all_runs: list[list[str]]  # of every row, the text that each pass added
+    stats: DecodeStats  # over all rows
     row_stats: list[DecodeStats]
+    # "eos"; "stop" at a stop string, which is in the tokens and not in the text, even if its last token was the last
+    # one allowed; "length" at the maximum number of tokens; "cancelled"; "impossible" if no token is allowed or the
+    # model's outputs are not finite.
     finish_reasons: list[str]
     seeds: list[int]
     model: str
     method: str
-    notes: tuple[str, ...] = ()  # what has to be known about the pictures to take the answers rightly
+    notes: tuple[str, ...] = ()  # notes on the reliability of the answers, such as images unlike the training images
 
     @property
     def text(self) -> str:
@@ -42,7 +42,7 @@ class ChatResult:
 
     @property
     def decoded(self) -> list[list[int]]:
-        """All tokens of each row."""
+        """Return the tokens of every row as lists."""
         return [tokens.tolist() for tokens in self.all_tokens]
 
     @property

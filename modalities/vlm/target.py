@@ -1,8 +1,9 @@
-"""Any transformers vision-language model as a target, unforked.
+"""Target adapters over the unmodified vision-language models of transformers.
 
-Pictures are encoded once, and the model's own forward reads every prompt: where they are spliced in, which blocks see
-both ways and what enters deeper layers is the model's business. Its keys and values are copied into our cache, rows are
-joined there, and what follows is text: the decoder scores drafts as any other.
+Images are encoded once, and the model's own forward pass prefills every prompt: models differ in where they place image
+features, in bidirectional attention among them, and in layers that they feed features to. The keys and values are
+copied into the KV cache of the batch. All later tokens are text, so drafts are scored by the decoder as for any other
+target.
 """
 
 from __future__ import annotations
@@ -17,126 +18,149 @@ from torch.nn.functional import pad
 from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import PolydraftError, WeightsError
-from polydraft.core.folders.faults import first_line
-from polydraft.core.model.cache import SlotCache, over
-from polydraft.core.state import State
-from polydraft.core.system_errors import system_error
-from polydraft.core.target import CausalTarget, Prefill, Prompt
+from polydraft.core.folders.diagnosis import first_line
+from polydraft.core.model.cache import KVCache, cache_kwarg
+from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
+from polydraft.core.target.state import BatchState
 
 FAILURES = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError)
-PER_TOKEN = ("token_type_ids", "mm_token_type_ids")  # inputs of the text; all others are of the pictures
+PER_TOKEN_INPUTS = ("token_type_ids", "mm_token_type_ids")  # all other inputs belong to the images
 
 
 def image_token_ids(config: Any) -> set[int]:
-    """Return ids that stand for pictures and moving ones, which a model's own forward need not look up."""
-    named = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
-    return {token for token in named if token is not None}
+    """Return the ids of image and video tokens, for which a model need not have embeddings."""
+    ids = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
+    return {token for token in ids if token is not None}
 
 
 class VisionTarget(CausalTarget):
-    """Adapter over a transformers `…ForConditionalGeneration`; `Prompt.inputs` are its processor's, ids excepted.
+    """Target adapter over a `…ForConditionalGeneration` of transformers.
 
-    shifts: whether rotary coordinates are not slots.
+    `PromptInputs.model_kwargs` are the outputs of its processor, without the token ids.
     """
 
-    shifts = False
+    has_rope_offsets = False  # whether rotary positions differ from KV slots
 
-    def unknown_id(self, ids: Iterable[int]) -> int | None:
-        marks = image_token_ids(self.model.config)
-        return super().unknown_id(token for token in ids if token not in marks)
+    def find_unknown_id(self, ids: Iterable[int]) -> int | None:
+        image_ids = image_token_ids(self.model.config)
+        return super().find_unknown_id(token for token in ids if token not in image_ids)
 
-    def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
+    def run_prefill(
+        self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
+    ) -> PrefillOutput:
         cache = state.cache
-        cache.reach(ids.shape[1])
-        features = torch.zeros(*ids.shape, self.config.hidden_size, dtype=self.model.dtype, device=self.device)
-        embeddings, shifts = torch.zeros_like(features), torch.zeros(len(ids), dtype=torch.long, device=self.device)
-        encoded: list[tuple[Mapping[str, Tensor], Any]] = []
+        cache.ensure_capacity(ids.shape[1])
+        hidden_states = torch.zeros(*ids.shape, self.config.hidden_size, dtype=self.model.dtype, device=self.device)
+        embeddings = torch.zeros_like(hidden_states)
+        rope_offsets = torch.zeros(len(ids), dtype=torch.long, device=self.device)
+        encoded: list[tuple[Mapping[str, Tensor], Any]] = []  # images and their encoder outputs
         for row, length in enumerate(lengths.flatten().tolist()):
-            own, read = ids[row, :length], self.inputs_of(prompts[row // self.branches], row % self.branches)
-            pictures = {name: value for name, value in read.items() if name not in PER_TOKEN}
-            text: dict[str, Any] = {  # what follows a processor's prompt is text
-                name: pad(value, (0, length - value.shape[1])) for name, value in read.items() if name in PER_TOKEN
-            }
-            if pictures:
-                text["mm_encoder_outputs"] = {"image": self.encoded(pictures, encoded)}
-            text |= self.coordinates(own[None], pictures, shifts[row : row + 1])
-            features[row, :length], embeddings[row, :length] = self.read_row(own, text, rows.start + row, cache)
-        if self.shifts:
-            cache.shift(shifts)
-        return Prefill(ids, lengths, features.unflatten(0, lengths.shape), embeddings.unflatten(0, lengths.shape))
+            row_ids = ids[row, :length]
+            inputs = self.branch_inputs(prompts[row // self.num_branches], row % self.num_branches)
+            images = {name: value for name, value in inputs.items() if name not in PER_TOKEN_INPUTS}
+            kwargs: dict[str, Any] = {  # tokens after the processor's prompt are text, which is type 0
+                name: pad(inputs[name], (0, length - inputs[name].shape[1]))
+                for name in PER_TOKEN_INPUTS if name in inputs
+            }  # fmt: skip
+            if images:
+                kwargs["mm_encoder_outputs"] = {"image": self.encode_images(images, encoded)}
+            kwargs |= self.rope_position_ids(row_ids[None], images, rope_offsets[row : row + 1])
+            outputs = self.prefill_row(row_ids, kwargs, rows.start + row, cache)
+            hidden_states[row, :length], embeddings[row, :length] = outputs
+        if self.has_rope_offsets:
+            cache.append_rope_offsets(rope_offsets)
+        shape = lengths.shape
+        return PrefillOutput(ids, lengths, hidden_states.unflatten(0, shape), embeddings.unflatten(0, shape))
 
-    def inputs_of(self, prompt: Prompt, branch: int) -> dict[str, Tensor]:
-        """What one branch is read with; one that shows nothing, as an unconditional one may, without the pictures."""
-        given = {name: self.at_home(value) for name, value in prompt.inputs.items()}
-        if not branch or not given:
-            return given
-        ids = torch.tensor([prompt.branches[branch]], device=self.device)
-        places = (ids == self.model.config.image_token_id).long()
-        if not places.any():
-            given = {name: value for name, value in given.items() if name in PER_TOKEN}
-        return given | {name: places for name in PER_TOKEN if name in given}
+    def branch_inputs(self, prompt: PromptInputs, branch: int) -> dict[str, Tensor]:
+        """Return the forward inputs of one guidance branch; images are left out of a branch without image tokens."""
+        inputs = {name: self.to_model(value) for name, value in prompt.model_kwargs.items()}
+        if not branch or not inputs:
+            return inputs
+        ids = torch.tensor([prompt.branch_token_ids[branch]], device=self.device)
+        is_image = (ids == self.model.config.image_token_id).long()
+        if not is_image.any():
+            inputs = {name: value for name, value in inputs.items() if name in PER_TOKEN_INPUTS}
+        return inputs | {name: is_image for name in PER_TOKEN_INPUTS if name in inputs}
 
-    def own_logits(self, prompt: Prompt, path: list[int]) -> Tensor:
-        ids = torch.tensor([[*prompt.branches[0], *path]], device=self.device)
-        own = self.inputs_of(prompt, 0)
-        own |= {name: pad(own[name], (0, len(path))) for name in PER_TOKEN if name in own}
-        return self.model(input_ids=ids, **own, use_cache=False).logits[0, -len(path) - 1 :]
+    def reference_logits(self, prompt: PromptInputs, path: list[int]) -> Tensor:
+        ids = torch.tensor([[*prompt.branch_token_ids[0], *path]], device=self.device)
+        inputs = self.branch_inputs(prompt, 0)
+        inputs |= {name: pad(inputs[name], (0, len(path))) for name in PER_TOKEN_INPUTS if name in inputs}
+        return self.model(input_ids=ids, **inputs, use_cache=False).logits[0, -len(path) - 1 :]
 
-    def read_row(self, ids: Tensor, inputs: dict[str, Any], row: int, cache: SlotCache) -> tuple[Tensor, Tensor]:
-        """Features and embeddings `[L, D]` of one prompt, ids `[L]`; its keys and values go to `row` of the cache."""
-        heard: dict[str, Any] = {}
+    def prefill_row(self, ids: Tensor, inputs: dict[str, Any], row: int, cache: KVCache) -> tuple[Tensor, Tensor]:
+        """Prefill one prompt with the model's own forward pass.
+
+        Args:
+            ids (Tensor): `[L]` token ids.
+            inputs (dict[str, Any]): further arguments of the forward pass.
+            row (int): the row of the KV cache that receives keys and values.
+            cache (KVCache): the KV cache of the batch.
+
+        Returns:
+            tuple[Tensor, Tensor]: hidden states and input embeddings, `[L, D]` each.
+        """
+        captured: dict[str, Any] = {}
         hook = self.network.backbone.register_forward_pre_hook(
-            lambda module, args, named: heard.update(named), with_kwargs=True
+            lambda module, args, kwargs: captured.update(kwargs), with_kwargs=True
         )
-        own = DynamicCache()  # without a configuration it forgets nothing, layers that slide included
+        row_cache = DynamicCache()  # without a configuration it keeps all positions of sliding-window layers
         try:
             model = self.model.base_model
-            with agreeing():
-                output = model(input_ids=ids[None], **over(own, model), use_cache=True, **inputs)
+            with processor_errors():
+                output = model(input_ids=ids[None], **cache_kwarg(row_cache, model), use_cache=True, **inputs)
         finally:
             hook.remove()
-        cache.adopt(row, own)
-        return output.last_hidden_state[0], heard["inputs_embeds"][0]
+        cache.copy_from(row, row_cache)
+        return output.last_hidden_state[0], captured["inputs_embeds"][0]
 
-    def encoded(self, pictures: dict[str, Tensor], known: list[tuple[Mapping[str, Tensor], Any]]) -> Any:
-        """What the vision tower makes of `pictures`; rows that ask about the same ones share it through `known`."""
-        for others, output in known:
-            if pictures.keys() == others.keys() and all(torch.equal(pictures[name], others[name]) for name in others):
+    def encode_images(self, images: dict[str, Tensor], encoded: list[tuple[Mapping[str, Tensor], Any]]) -> Any:
+        """Run the vision encoder; rows with equal images share its output through `encoded`."""
+        for others, output in encoded:
+            if images.keys() == others.keys() and all(torch.equal(images[name], others[name]) for name in others):
                 return output
-        with agreeing():
-            known.append((pictures, self.model.base_model.get_image_features(**pictures, return_dict=True)))
-        return known[-1][1]
+        with processor_errors():
+            encoded.append((images, self.model.base_model.get_image_features(**images, return_dict=True)))
+        return encoded[-1][1]
 
-    def at_home(self, value: Tensor) -> Tensor:
-        """On the model's device, and of its type if it is pixels."""
+    def to_model(self, value: Tensor) -> Tensor:
+        """Move an input to the model's device, and pixels to its dtype."""
         return value.to(self.device, self.model.dtype if value.is_floating_point() else None)
 
-    def coordinates(self, ids: Tensor, pictures: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
-        """Rotary coordinates of ids `[1, L]` where they are not their slots; the answer's are `shift` `[1]` off."""
+    def rope_position_ids(self, ids: Tensor, images: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
+        """Return the rotary positions of a prompt, empty where they are its KV slots.
+
+        Args:
+            ids (Tensor): `[1, L]` token ids.
+            images (dict[str, Tensor]): the processor's outputs for the images.
+            shift (Tensor): `[1]`, set to the rotary offset of the tokens after the prompt.
+        """
         return {}
 
 
-class GridTarget(VisionTarget):
-    """M-RoPE: pictures take rows and columns of rotary coordinates, text goes on behind the larger of the two."""
+class MRoPETarget(VisionTarget):
+    """Target with M-RoPE: image tokens have row and column positions, and text continues after the larger of them."""
 
-    shifts = True
+    has_rope_offsets = True
 
-    def coordinates(self, ids: Tensor, pictures: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
+    def rope_position_ids(self, ids: Tensor, images: dict[str, Tensor], shift: Tensor) -> dict[str, Tensor]:
         types = (ids == self.model.config.image_token_id).int()
-        positions, ahead = self.model.base_model.get_rope_index(
-            ids, mm_token_type_ids=types, image_grid_thw=pictures.get("image_grid_thw")
+        positions, deltas = self.model.base_model.get_rope_index(
+            ids, mm_token_type_ids=types, image_grid_thw=images.get("image_grid_thw")
         )
-        shift += ahead[0]
+        shift += deltas[0]
         return {"position_ids": positions}
 
 
 @contextmanager
-def agreeing() -> Iterator[None]:
-    """Say so where a model refuses what its own processor prepared.
+def processor_errors() -> Iterator[None]:
+    """Convert the errors of a forward pass into one that blames the processor's configuration.
 
     Raises:
-        WeightsError: pictures are of another size, or their positions are not as many as the model makes of them.
+        WeightsError: the size or the number of positions of images is not what the model expects.
     """
     try:
         yield
@@ -149,7 +173,7 @@ def agreeing() -> Iterator[None]:
         ) from error
 
 
-def target_of(model: PreTrainedModel, **options: Any) -> VisionTarget:
-    """The adapter that fits `model`; options as for `CausalTarget`."""
-    kind = GridTarget if hasattr(model.base_model, "get_rope_index") else VisionTarget
-    return kind(model, **options)
+def build_vision_target(model: PreTrainedModel, **options: Any) -> VisionTarget:
+    """Build the target adapter that fits a model, with the options of `CausalTarget`."""
+    target_class = MRoPETarget if hasattr(model.base_model, "get_rope_index") else VisionTarget
+    return target_class(model, **options)

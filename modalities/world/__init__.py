@@ -1,1 +1,1 @@
-"""The emoji world: rendered scenes and captions whose truth is known."""
+"""Emoji dataset: rendered scenes, and captions, questions and answers about them that can be verified."""

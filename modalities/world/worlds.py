@@ -1,11 +1,10 @@
-"""The emoji worlds: which grounds scenes stand on, how captions say it, and how pictures are judged.
+"""Variants of the emoji dataset, which differ in their backgrounds.
 
     world = WORLDS["settings"]
-    composition = world.composition(rng, held_out=True)
-    world.fidelity(picture, composition).ok
+    composition = world.random_composition(rng, held_out=True)
 
-`flat` is eight flat colours; `settings` has the settings beside them, and `textured` has settings alone. A model knows
-the words of one of them and says which in its manifest.
+`flat` has eight flat colours, `textured` has settings only, and `settings` has both. A model knows the words of one
+variant, which its manifest names.
 """
 
 from __future__ import annotations
@@ -13,66 +12,49 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from polydraft.modalities.world.judging import matcher, sightings
-from polydraft.modalities.world.judging.grounds import Grounds
-from polydraft.modalities.world.judging.matcher import Verdict
 from polydraft.modalities.world.painting.settings import SETTINGS
-from polydraft.modalities.world.scene import BACKGROUNDS, Composition, Scene, random_composition
+from polydraft.modalities.world.scene import BACKGROUNDS, Composition, random_composition
 from polydraft.modalities.world.words import captions, parsing
-from polydraft.modalities.world.words.parsing import Parsed
-from polydraft.modalities.world.words.prompts import Understood, understand
+from polydraft.modalities.world.words.parsing import ParsedCaption
+from polydraft.modalities.world.words.prompts import RewrittenPrompt, rewrite_prompt
 
 
 @dataclass(frozen=True)
 class World:
-    """A name, and the colours and settings that there are."""
+    """Variant of the emoji dataset."""
 
     name: str
-    backgrounds: tuple[str, ...]
+    backgrounds: tuple[str, ...]  # colours and settings
 
     @property
     def settings(self) -> tuple[str, ...]:
+        """Return the backgrounds that are settings."""
         return tuple(name for name in self.backgrounds if name in SETTINGS)
 
-    def composition(self, rng: np.random.Generator, held_out: bool = False) -> Composition:
-        """A composition of this world, from the training part or from the held-out one."""
+    def random_composition(self, rng: np.random.Generator, held_out: bool = False) -> Composition:
+        """Sample a composition from the training part or from the held-out part."""
         return random_composition(rng, held_out, self.backgrounds)
 
     def vocabulary(self) -> list[str]:
-        """Every word of its captions, in a fixed order that begins with the flat world's."""
-        return captions.vocabulary(self.settings)
+        """Return every word of its captions in a fixed order, which begins with the words of the flat variant."""
+        return captions.caption_vocabulary(self.settings)
 
-    def wordings(self) -> dict[str, list[str]]:
-        """What can be drawn, by category, in the words of a prompt."""
-        return captions.wordings(self.settings)
+    def prompt_choices(self) -> dict[str, list[str]]:
+        """Return what prompts may ask for, by category, in the words of a prompt."""
+        return captions.prompt_choices(self.settings)
 
     def normalise(self, caption: str) -> tuple[list[str], list[str]]:
-        """Words that are known, in the grammar's spelling, and those that are not."""
-        return parsing.normalise(caption, self.settings)
+        """Return the words that are known, in the spelling of the grammar, and the words that are not."""
+        return parsing.normalise_caption(caption, self.settings)
 
-    def understand(self, prompt: str) -> Understood:
-        """Return the caption that is drawn of a prompt, and what of it is not drawn."""
-        return understand(prompt, self.backgrounds)
+    def rewrite_prompt(self, prompt: str) -> RewrittenPrompt:
+        """Rewrite a free prompt as a caption of the grammar."""
+        return rewrite_prompt(prompt, self.backgrounds)
 
-    def parse(self, caption: str) -> Parsed:
-        """What a freely written caption asks for."""
-        return parsing.parse(caption, self.settings)
-
-    def find(self, picture: NDArray[np.uint8]) -> tuple[Scene, bool]:
-        """The scene in a `[128, 128, 3]` uint8 picture, and whether there is nothing else, and all of it whole."""
-        ground = Grounds(self.backgrounds).name(picture) if self.settings else None
-        if ground is None or ground in BACKGROUNDS:
-            scene = matcher.find(picture)
-            return scene, matcher.is_clean(picture, scene)
-        things = sightings.find(picture, ground)
-        return sightings.scene_of(ground, things), sightings.is_clean(picture, ground, things)
-
-    def fidelity(self, picture: NDArray[np.uint8], composition: Composition) -> Verdict:
-        """Whether a picture shows `composition`, all of it and nothing else."""
-        scene, clean = self.find(picture)
-        return matcher.judge(scene, composition, clean)
+    def parse(self, caption: str) -> ParsedCaption:
+        """Parse a freely written caption."""
+        return parsing.parse_caption(caption, self.settings)
 
 
 FLAT = World("flat", tuple(BACKGROUNDS))

@@ -1,6 +1,6 @@
 """`python -m polydraft`: the command, for where its script is not on the path."""
 
-from polydraft.apps.cli import main
+from polydraft.apps.cli.main import main
 
 if __name__ == "__main__":
     main()

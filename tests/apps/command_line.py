@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "src")}

@@ -16,7 +16,7 @@ import polydraft
 from polydraft.core.errors import PromptError
 from polydraft.core.stats import DecodeStats
 
-from ..embedded import picture_tokens
+from ..embedded import image_token_count
 from .command_line import assert_refused, run
 
 FROGS = {"id": "frogs", "modality": "image", "prompt": "two frogs on a blue background", "seed": 7, "method": "jacobi"}
@@ -75,7 +75,7 @@ def test_a_picture_and_an_answer_are_made_and_not_made_again(tmp_path: Path, cha
     assert (out / "say-1.txt").read_text() == "Two frogs; What is it?\n"
     frogs, say = lines(out)
     assert frogs["output"] == "frogs.png" and frogs["finish_reason"] == "length"
-    assert frogs["stats"]["tokens"] == picture_tokens()
+    assert frogs["stats"]["tokens"] == image_token_count()
     assert say["arguments"] == {"image": "frogs.png", "question": "What is it?"} and say["seconds"] >= 0
     (out / "frogs.png").unlink()
     again = run("batch", "run", path, "--out", out)
@@ -122,7 +122,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_line_is_named_and_nothing_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polydraft.modalities.image.pipeline.load", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("polydraft.modalities.loading.load", lambda *_, **__: pytest.fail("a model was loaded"))
     job, word = BAD[name]
     done = run("batch", "run", write(tmp_path, FROGS, job), "--out", tmp_path / "out")
     assert_refused(done, word)
@@ -138,13 +138,13 @@ def test_files_without_jobs_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [{"question": "Hello!"}, {"messages": [{"role": "user", "content": "Hello!"}]}])
 def test_read_job_question_without_picture_is_taken(asked: dict[str, Any]) -> None:
-    from polydraft.apps.jobs import read_job
+    from polydraft.apps.batch.jobs import read_job
 
     assert read_job(json.dumps({"id": "a", "modality": "vlm"} | asked)).arguments == asked
 
 
 def test_the_modality_may_follow_from_the_model(tmp_path: Path) -> None:
-    from polydraft.apps.jobs import read_jobs
+    from polydraft.apps.batch.jobs import read_jobs
 
     path = write(tmp_path, {"id": 3, "model": "tiny-image", "prompt": "a cat"})
     (job,) = read_jobs(path)

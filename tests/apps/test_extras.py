@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from polydraft.core.extras import EXTRAS
+from polydraft.core.checks.extras import EXTRAS
 
 from .command_line import ENVIRONMENT, ROOT
 
@@ -49,7 +49,7 @@ def test_nothing_usual_needs_an_extra_and_commands_name_the_one_that_they_lack(t
         "print(chat(image, 'What is this?').text)\n"
         "try:\n    load('tiny-latent')\n"
         "except polydraft.MissingPackage as error:\n    print(error)\n"
-        "from polydraft.apps.cli import app\n"
+        "from polydraft.apps.cli.main import app\n"
         f"for line in {list(COMMANDS)}:\n"
         "    try:\n        app(line.split(' '))\n"
         "    except SystemExit as end:\n        assert end.code == 2, (line, end.code)\n"
@@ -69,7 +69,7 @@ def test_nothing_usual_needs_an_extra_and_commands_name_the_one_that_they_lack(t
 
 @pytest.mark.parametrize("package", ["diffusers", "matplotlib"])
 def test_doctor_finds_a_machine_without_extras_fit(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polydraft.apps.commands import doctor
+    from polydraft.apps.cli import doctor
 
     def version(name: str) -> str:
         raise doctor.metadata.PackageNotFoundError(name)

@@ -13,9 +13,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from polydraft.apps.cli import app
-from polydraft.apps.commands.shared import completion, terminal
-from polydraft.apps.commands.shared.application import Application, examples
+from polydraft.apps.cli.main import app
+from polydraft.apps.terminal import completion, terminal
+from polydraft.apps.terminal.application import Application, examples
 from polydraft.core.methods.kinds import REGISTRIES
 
 from .. import shell
@@ -157,7 +157,7 @@ def test_completion_knows_every_method() -> None:
 
 def test_completion_loads_no_torch() -> None:
     program = (
-        "import sys\nfrom polydraft.apps.cli import app\n"
+        "import sys\nfrom polydraft.apps.cli.main import app\n"
         "try:\n    app(prog_name='polydraft')\nexcept SystemExit:\n    assert 'torch' not in sys.modules\n"
     )
     line = "polydraft image cat --method ja"

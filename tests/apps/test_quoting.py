@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from polydraft.apps.commands.shared.application import Application
-from polydraft.apps.commands.shared.quoting import check_prompts, check_question, check_text
+from polydraft.apps.terminal.application import Application
+from polydraft.apps.terminal.quoting import check_prompts, check_question, check_text
 from polydraft.core.errors import InvalidArgument
 
 from .. import shell

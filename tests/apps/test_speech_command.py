@@ -17,8 +17,8 @@ import soundfile
 from PIL import Image
 
 from polydraft import generate_speech
-from polydraft.apps.cli import STOPPED
-from polydraft.apps.commands.shared import outcome
+from polydraft.apps.cli.main import STOPPED
+from polydraft.apps.terminal import outcome
 
 from ..covering import first
 from .command_line import ENVIRONMENT, ROOT, assert_refused, run

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from polydraft.apps.commands.shared.streams import ForgivingFile
+from polydraft.apps.terminal.streams import ForgivingFile
 
 from .command_line import ENVIRONMENT
 
 NOTES = """
 import logging, os, sys
-from polydraft.apps.commands.shared import streams
-from polydraft.apps.commands.shared.terminal import note, progress
+from polydraft.apps.terminal import streams
+from polydraft.apps.terminal.terminal import note, progress
 streams.protect(); streams.protect_results()
 if sys.argv[1:] == ["server"]: streams.never_wait()
 logging.basicConfig()
@@ -57,7 +57,7 @@ def test_stalled_reader_does_not_stop_a_server(tmp_path: Path) -> None:
 
 def test_closed_streams_leave_no_number_to_a_socket() -> None:
     code = (
-        "from polydraft.apps.commands.shared import streams; streams.protect(); import os, socket, sys; "
+        "from polydraft.apps.terminal import streams; streams.protect(); import os, socket, sys; "
         "sys.exit(0 if socket.socket().fileno() > 2 else 1)"
     )
     command = ["sh", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, code]

@@ -13,14 +13,15 @@ import pytest
 import torch
 from PIL import Image
 
-from polydraft.apps import jobs
+from polydraft.apps.batch import jobs
+from polydraft.apps.data import records
 from polydraft.apps.ray import wire
 from polydraft.apps.server.api import envelope
 from polydraft.apps.server.engine import group
-from polydraft.apps.train.own import rows
 from polydraft.core.errors import OutOfMemory, PolydraftError, SystemRefusal
-from polydraft.core.model import proof
-from polydraft.modalities import checkpoints, hub, image_io, loading
+from polydraft.core.folders import json_files
+from polydraft.core.target import conformance
+from polydraft.modalities import checkpoints, hub, image_io, loading, model_card, weights
 from polydraft.modalities.speech import reference
 
 from .command_line import run
@@ -31,13 +32,13 @@ NO_MEMORY = RuntimeError(
 )
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "weights": lambda folder: loading.read_weights("weights", folder, (folder / "a.json").read_text),
-    "settings": lambda folder: hub.said(folder / "a.json"),
-    "checkpoint": lambda folder: checkpoints.tensors(folder / "a.pth", "model", "its makers"),
-    "recording": lambda folder: reference.from_file(folder / "a.wav"),
+    "weights": lambda folder: weights.read_weights("weights", folder, (folder / "a.json").read_text),
+    "settings": lambda folder: json_files.read_json(folder / "a.json"),
+    "checkpoint": lambda folder: checkpoints.load_tensors(folder / "a.pth", "model", "its makers"),
+    "recording": lambda folder: reference.read_recording(folder / "a.wav"),
     "image": lambda folder: image_io.open_image(folder / "a.png", "the picture"),
     "jobs": lambda folder: jobs.read_jobs(folder / "a.json"),
-    "own data": lambda folder: rows.text_of(folder / "a.json"),
+    "own data": lambda folder: records.text_of(folder / "a.json"),
 }
 
 
@@ -83,31 +84,33 @@ def failing(error: Exception) -> Callable[..., Any]:
 )
 def test_weights_without_memory_are_not_called_damaged(error: Exception, tmp_path: Path) -> None:
     with pytest.raises(OutOfMemory) as caught:
-        loading.read_weights("weights", tmp_path, failing(error))
+        weights.read_weights("weights", tmp_path, failing(error))
     assert "damaged" not in str(caught.value) and "out of memory" in str(caught.value)
 
 
 def test_proof_without_memory_does_not_refuse_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "distances", failing(NO_MEMORY))
+    monkeypatch.setattr(conformance, "distances_to_model", failing(NO_MEMORY))
     with pytest.raises(OutOfMemory):
-        proof.check(loading.load("tiny-vlm").target())
+        conformance.check_logits_match_model(loading.load("tiny-vlm").target())
 
 
 def test_image_without_memory_is_not_called_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     image = Image.new("L", (8, 8))
     monkeypatch.setattr(image, "convert", failing(MemoryError()))
     with pytest.raises(OutOfMemory):
-        image_io.upright_rgb(image, "the picture")
+        image_io.to_upright_rgb(image, "the picture")
 
 
 def test_hub_on_a_full_disk_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr("huggingface_hub.snapshot_download", failing(full))
     with pytest.raises(SystemRefusal, match="No space left"):
-        hub.fetch("org/name", hub.FILES)
+        hub.fetch("org/name", hub.FILE_PATTERNS)
 
 
-@pytest.mark.parametrize("tell", [group.told, lambda error: wire.error_of(*wire.failure(error))], ids=["here", "ray"])
+@pytest.mark.parametrize(
+    "tell", [group.to_client_error, lambda error: wire.error_of(*wire.failure(error))], ids=["here", "ray"]
+)
 def test_server_without_memory_answers_503(tell: Callable[[Exception], PolydraftError]) -> None:
     status, body, _ = envelope.described(tell(NO_MEMORY))
     assert status == 503 and body["error"]["code"] == "out_of_memory" and "memory" in body["error"]["message"]
@@ -115,7 +118,7 @@ def test_server_without_memory_answers_503(tell: Callable[[Exception], Polydraft
 
 def test_job_without_memory_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "function_of", lambda modality: failing(MemoryError()))
-    record = jobs.do(jobs.Job("a", "image", {"prompt": "a cat"}), tmp_path)
+    record = jobs.do(jobs.BatchJob("a", "image", {"prompt": "a cat"}), tmp_path)
     assert record["error"]["type"] == "MemoryError"
 
 
@@ -127,12 +130,12 @@ def test_job_without_memory_fails_alone(tmp_path: Path, monkeypatch: pytest.Monk
 def test_command_line_tells_a_lack_in_one_sentence(
     error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "models", failing(error))
+    monkeypatch.setattr(model_card, "embedded_models", failing(error))
     done = run("models")
     assert done.exit_code == 1 and done.stdout == ""
     assert done.stderr.startswith("error: ") and reason in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_fault_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "models", failing(RuntimeError("size mismatch")))
+    monkeypatch.setattr(model_card, "embedded_models", failing(RuntimeError("size mismatch")))
     assert isinstance(run("models").exception, RuntimeError)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polydraft.apps.commands.shared.wav_stream import sized_wav
+from polydraft.apps.cli.wav_stream import sized_wav
 from polydraft.modalities.speech.result import UNKNOWN_SIZE, wav_header
 
 SAMPLES = bytes(range(200))

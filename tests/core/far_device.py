@@ -5,7 +5,7 @@ without an accelerator.
         move(model)                    # its parameters and buffers now claim DEVICE
         ...                            # run anything; results equal the CPU's
         reads                          # every time the host had to wait for the device
-        made, launch = Recorder().record(work)     # what `work` asks for, to be done as often as `launch` is called
+        made, launch = Recorder().capture(work)     # what `work` asks for, to be done as often as `launch` is called
 
 An operation that mixes a far tensor with a CPU one raises, as CUDA does (scalars and indices may mix). `reads` lists
 what makes the host wait: values that are read (`item`, `bool`, `tolist`, copies to the CPU), and operations whose
@@ -30,8 +30,8 @@ from torch.autograd.grad_mode import inference_mode, no_grad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from polydraft.core.drafters.tree.plans import template
-from polydraft.core.law.noise import token_keys
+from polydraft.core.drafters.tree.shapes import tree_template
+from polydraft.core.sampling.noise import token_keys
 
 DEVICE, HOST = torch.device("meta"), torch.device("cpu")
 MOVES = ("aten::_to_copy", "aten::copy_", "aten::to.")
@@ -90,7 +90,7 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
     name, tensors, devices = func.name(), [], []
 
     def near(value: Any) -> Any:
-        """What `func` is given instead; notes tensors and devices."""
+        """Replace an argument of `func`, and note tensors and devices."""
         if isinstance(value, Tensor):
             tensors.append(value)
             return value.held if isinstance(value, Far) else value
@@ -99,7 +99,7 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
             return HOST
         return value
 
-    given, named = within(near, args), {key: within(near, value) for key, value in kwargs.items()}
+    given, named = map_nested(near, args), {key: map_nested(near, value) for key, value in kwargs.items()}
     far = [value for value in tensors if isinstance(value, Far)]
     asked = devices[-1] if devices else None
     if name == "aten::to.other":
@@ -137,13 +137,13 @@ def dispatched(func: Any, args: tuple, kwargs: dict) -> Any:
                 return known
         return Far(value) if to == DEVICE else value
 
-    return within(claimed, out)
+    return map_nested(claimed, out)
 
 
-def within(change: Callable[[Any], Any], value: Any) -> Any:
-    """`change` of `value`, or of what a list or tuple holds: operations know no other nesting, and trees cost more."""
+def map_nested(change: Callable[[Any], Any], value: Any) -> Any:
+    """Apply `change` to `value`, or to the items of a list or tuple; operations use no other nesting."""
     if isinstance(value, list | tuple):
-        return type(value)([within(change, each) for each in value])
+        return type(value)([map_nested(change, each) for each in value])
     return change(value)
 
 
@@ -153,11 +153,11 @@ class Recorder:
 
     open: Recorder | None = None
 
-    def watched(self, work: Callable[[], Any]) -> tuple[Any, bool]:
+    def run_and_watch(self, work: Callable[[], Any]) -> tuple[Any, bool]:
         before = len(READS) + len(UPLOADS)
         return work(), len(READS) + len(UPLOADS) > before
 
-    def record(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+    def capture(self, work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         self.asked: list[tuple[Any, Any, Any, Any]] = []
         self.undo: dict[int, tuple[Any, Any]] = {}
         before, Recorder.open = len(READS) + len(UPLOADS), self
@@ -184,7 +184,7 @@ class Recorder:
 
 
 def play(asked: list[tuple[Any, Any, Any, Any]]) -> None:
-    """Do what was recorded, in the memory that it was recorded over."""
+    """Run what was captured, in the memory that it was captured over."""
     for func, args, kwargs, out in asked:
         found = func(*args, **kwargs)
         for old, new in zip(tree_flatten(out)[0], tree_flatten(found)[0], strict=True):
@@ -193,7 +193,7 @@ def play(asked: list[tuple[Any, Any, Any, Any]]) -> None:
 
 
 def move(*modules: nn.Module) -> None:
-    """Parameters and buffers of `modules` go to DEVICE."""
+    """Move parameters and buffers of `modules` to DEVICE."""
     for part in itertools.chain(*(module.modules() for module in modules)):
         for name, value in part._parameters.items():
             if value is not None and not isinstance(value, Far):
@@ -204,7 +204,7 @@ def move(*modules: nn.Module) -> None:
 
 
 def index(place: Any) -> Any:
-    """Lists as indices would become tensors below the dispatcher."""
+    """Convert list indices, which would become tensors below the dispatcher."""
     if isinstance(place, tuple):
         return tuple(map(index, place))
     return made(place, dtype=None if place else torch.long) if isinstance(place, list) else place
@@ -214,7 +214,7 @@ made = torch.tensor
 
 
 def tensor(data: Any, *, device: Any = None, **others: Any) -> Tensor:
-    """`torch.tensor` builds below the dispatcher."""
+    """Replace `torch.tensor`, which builds below the dispatcher."""
     whole = made(data, **others)
     if device is None or torch.device(device) != DEVICE:
         return whole
@@ -224,7 +224,7 @@ def tensor(data: Any, *, device: Any = None, **others: Any) -> Tensor:
 
 @contextmanager
 def far_device() -> Iterator[list[str]]:
-    """While it is open DEVICE can be used; what is yielded lists the reads."""
+    """Enable DEVICE while the context is open; yield the list of reads."""
     READS.clear()
     UPLOADS.clear()
     with ExitStack() as replaced:
@@ -239,5 +239,5 @@ def far_device() -> Iterator[list[str]]:
         try:
             yield READS
         finally:
-            for cached in (token_keys, template):  # what they hold is on DEVICE
+            for cached in (token_keys, tree_template):  # what they hold is on DEVICE
                 cached.cache_clear()

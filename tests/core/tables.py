@@ -1,4 +1,4 @@
-"""A target and a drafter that are tables: laws of (number of tokens, the last one), small enough to enumerate."""
+"""Table-based target and drafters, whose distributions depend on position and last token; small enough to enumerate."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.core.decode import Method, decode, start
+from polydraft.core.batched_state import RowRemoval
+from polydraft.core.decode import Method, decode, start_batch
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import Stateless
+from polydraft.core.drafters.base import StatelessDrafter
 from polydraft.core.drafters.heads.medusa import MultiTokenDrafter
 from polydraft.core.drafters.network.base import NetworkDrafter
-from polydraft.core.drafters.network.reading import NetworkReader
-from polydraft.core.drafters.tree.plans import Plan, Rank
-from polydraft.core.law.noise import Noise
-from polydraft.core.law.sampling import Law, Sampler, Sampling, Settings
-from polydraft.core.rows import Departure
-from polydraft.core.state import State
-from polydraft.core.target import Prefill, Prompt, Scores
+from polydraft.core.drafters.network.state import DrafterNetwork
+from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
+from polydraft.core.sampling.noise import Noise
+from polydraft.core.sampling.params import SamplingParams, SamplingTensors
+from polydraft.core.sampling.sampler import Sampler, TokenDistribution
+from polydraft.core.target.causal import PrefillOutput, PromptInputs, TargetOutput
+from polydraft.core.target.state import BatchState
 
 from ..covering import EVERY
 
@@ -30,29 +31,29 @@ FIRST = 2  # the prompt's last token; prompts are as long as it takes to have on
 
 
 class NoCache:
-    def leave(self, leaving: Departure) -> None:
+    def remove_rows(self, removal: RowRemoval) -> None:
         return None
 
-    def join(self, rows: int) -> slice:
+    def add_rows(self, rows: int) -> slice:
         return slice(0, rows)
 
-    def reach(self, slots: int) -> None:
+    def ensure_capacity(self, slots: int) -> None:
         return None
 
 
-def noise(rows: int, vocab: int, *, on_tape: bool = False, greedy: bool = False) -> Noise:
-    """Of rows with seeds 0, 1, …"""
+def noise(rows: int, vocab: int, *, uses_shared_noise: bool = False, greedy: bool = False) -> Noise:
+    """Create the noise of rows with seeds 0, 1, …"""
     zeros = torch.zeros(rows, dtype=torch.long)
     quiet = torch.full((rows,), greedy)
-    return Noise(torch.arange(rows), zeros, zeros, quiet, [float(not greedy)] * rows, vocab, on_tape)
+    return Noise(torch.arange(rows), zeros, zeros, quiet, [float(not greedy)] * rows, vocab, uses_shared_noise)
 
 
-def law_of(scores: Tensor, greedy: bool = False) -> Law:
-    return Law(scores, torch.full((len(scores),), greedy))
+def distribution_of(scores: Tensor, greedy: bool = False) -> TokenDistribution:
+    return TokenDistribution(scores, torch.full((len(scores),), greedy))
 
 
-def laws(seed: int, sharpness: float = 1.5) -> Tensor:
-    """Log laws `[t, last token, V]`."""
+def random_table(seed: int, sharpness: float = 1.5) -> Tensor:
+    """Return random log probabilities `[t, last token, V]`."""
     generator = torch.Generator().manual_seed(seed)
     return (sharpness * torch.randn(LENGTH + 12, VOCAB, VOCAB, generator=generator)).log_softmax(-1)
 
@@ -60,114 +61,114 @@ def laws(seed: int, sharpness: float = 1.5) -> Tensor:
 @dataclass
 class TableTarget:
     table: Tensor
-    vocab: int = VOCAB
-    branches: int = 1
-    context: int = 64
+    vocab_size: int = VOCAB
+    num_branches: int = 1
+    context_len: int = 64
 
     model = SimpleNamespace(dtype=torch.float32)
     device = torch.device("cpu")
 
-    def empty(self) -> State:
+    def empty_state(self) -> BatchState:
         none = torch.zeros(0, dtype=torch.long)
-        return State(
-            none[:, None].expand(-1, 16), none, none, none, none[:, None], Settings.of([], "cpu"), [],
+        return BatchState(
+            none[:, None].expand(-1, 16), none, none, none, none[:, None], SamplingTensors.from_params([], "cpu"), [],
             NoCache(),  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def prefill(self, state: State, prompts: list[Prompt]) -> Prefill:
+    def prefill(self, state: BatchState, prompts: list[PromptInputs]) -> PrefillOutput:
         rows = len(prompts)
         two = torch.full((rows,), 2)
-        settings = Settings.of([prompt.sampling for prompt in prompts], "cpu")
-        budget = torch.tensor([prompt.budget for prompt in prompts])
+        settings = SamplingTensors.from_params([prompt.sampling_params for prompt in prompts], "cpu")
+        budget = torch.tensor([prompt.max_new_tokens for prompt in prompts])
         ids = torch.full((rows, 16), FIRST)
-        state.extend(State(ids, two, two * 0, budget, two[:, None], settings, [2] * rows, state.cache))
-        return Prefill(ids[:, :2], two[:, None], torch.zeros(rows, 1, 2, 2))
+        state.append_rows(BatchState(ids, two, two * 0, budget, two[:, None], settings, [2] * rows, state.cache))
+        return PrefillOutput(ids[:, :2], two[:, None], torch.zeros(rows, 1, 2, 2))
 
-    def score(self, state: State, draft: Draft) -> Scores:
-        t = state.generated[:, None] + draft.depth
-        ids = torch.cat([state.roots(), draft.tokens], 1)
-        return Scores(self.table[t, ids], torch.zeros(len(ids), 1, ids.shape[1], 2))
+    def score(self, state: BatchState, draft: Draft) -> TargetOutput:
+        t = state.num_generated[:, None] + draft.depth
+        ids = torch.cat([state.root_tokens(), draft.tokens], 1)
+        return TargetOutput(self.table[t, ids], torch.zeros(len(ids), 1, ids.shape[1], 2))
 
-    def commit(self, state: State, draft: Draft, verdict: Any) -> None:
-        state.append(verdict.tokens, verdict.counts)
+    def commit(self, state: BatchState, draft: Draft, result: Any) -> None:
+        state.append(result.tokens, result.num_committed)
 
-    def combine(self, logits: Tensor, settings: Settings, t: Tensor) -> Tensor:
+    def apply_guidance(self, logits: Tensor, settings: SamplingTensors, t: Tensor) -> Tensor:
         return logits[:, 0]
 
 
 @dataclass(frozen=True)
-class Deeper:
-    """Positions `[B, 1]` of the newest level of a tree."""
+class TableFrontier:
+    """Newest level of a tree; positions `[B, 1]`."""
 
     positions: Tensor
 
-    def below(self, above: Tensor) -> Deeper:
-        return Deeper(self.positions + 1)
+    def next_level(self, parent_index: Tensor) -> TableFrontier:
+        return TableFrontier(self.positions + 1)
 
 
-class TableNetwork:
-    """Features are (token, position)."""
+class TableDecoder:
+    """Decoder whose hidden states are (token, position)."""
 
     coordinates = None
-    context = 64
+    context_len = 64
 
-    def frontier(self, cache: NoCache, cached: Tensor, nodes: int) -> Deeper:
-        return Deeper(cached - 1)
+    def tree_frontier(self, cache: NoCache, cached: Tensor, nodes: int) -> TableFrontier:
+        return TableFrontier(cached - 1)
 
-    def level_pass(self, cache: NoCache, inputs: Tensor, level: Deeper) -> Tensor:
+    def forward_level(self, cache: NoCache, inputs: Tensor, level: TableFrontier) -> Tensor:
         return torch.stack([inputs, level.positions.expand_as(inputs)], -1)
 
-    def cache(self, branches: int) -> NoCache:
+    def create_cache(self, branches: int) -> NoCache:
         return NoCache()
 
     def prefill(self, cache: NoCache, inputs: Tensor, rows: slice) -> None:
         return None
 
-    def tree_pass(self, cache: NoCache, inputs: Tensor, lineage: Tensor, depth: Tensor, cached: Tensor) -> Tensor:
+    def forward_tree(self, cache: NoCache, inputs: Tensor, lineage: Tensor, depth: Tensor, cached: Tensor) -> Tensor:
         return torch.stack([inputs, cached + depth[:, -inputs.shape[1] :]], -1)
 
 
-class TableReader(NetworkReader):
-    def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
+class TableDrafterNetwork(DrafterNetwork):
+    def embed_inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         return tokens
 
-    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
-        return seen.ids, seen.lengths - 1
+    def prompt_inputs(self, seen: PrefillOutput) -> tuple[Tensor, Tensor]:
+        return seen.ids, seen.branch_lens - 1
 
 
 class TableDrafter(NetworkDrafter):
-    def __init__(self, table: Tensor, target: TableTarget, plan: Plan, rank: Rank) -> None:
-        super().__init__(TableReader(TableNetwork(), target), target, plan, rank)  # type: ignore[arg-type]
+    def __init__(self, table: Tensor, target: TableTarget, plan: TreeShape, rank: CandidateRanking) -> None:
+        super().__init__(TableDrafterNetwork(TableDecoder(), target), target, plan, rank)  # type: ignore[arg-type]
         self.table = table
 
     def head(self, features: Tensor) -> Tensor:
         return self.table[features[..., 1] - 1, features[..., 0]]
 
 
-class TableAhead(MultiTokenDrafter):
-    """Says level d by the table's row of token 0, whatever stands before it."""
+class TableHeadsDrafter(MultiTokenDrafter):
+    """Drafter that predicts level d from the table's row of token 0, whatever comes before."""
 
-    def __init__(self, table: Tensor, target: TableTarget, plan: Plan, rank: Rank) -> None:
+    def __init__(self, table: Tensor, target: TableTarget, plan: TreeShape, rank: CandidateRanking) -> None:
         super().__init__(SimpleNamespace(eval=lambda: None), target, plan, rank)  # type: ignore[arg-type]
         self.table = table
 
-    def remember(self, cache: Any, seen: Prefill) -> tuple[Any, Tensor]:
-        return NoCache(), seen.lengths - 1
+    def prefill(self, cache: Any, seen: PrefillOutput) -> tuple[Any, Tensor]:
+        return NoCache(), seen.branch_lens - 1
 
-    def read(self, state: State, own: Any, tokens: Tensor, features: Tensor) -> Tensor:
-        return self.table[: self.plan.depth, 0].expand(len(tokens), -1, -1)
+    def forward_committed(self, state: BatchState, drafter_state: Any, tokens: Tensor, features: Tensor) -> Tensor:
+        return self.table[: self.tree_shape.depth, 0].expand(len(tokens), -1, -1)
 
 
 @dataclass
-class Replacing(Stateless):
-    """`width` children drawn with replacement at each of two levels, the second under the first child."""
+class ReplacementDrafter(StatelessDrafter):
+    """Drafter of `width` children drawn with replacement at each of two levels, the second below the first child."""
 
     table: Tensor
     width: int = 2
 
-    def draft(self, state: State, own: Any, sampler: Sampler, noise: Noise) -> Draft:
-        t = state.generated
-        first = self.table[t, state.roots()[:, 0]]
+    def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
+        t = state.num_generated
+        first = self.table[t, state.root_tokens()[:, 0]]
         above = self.draw(first, noise)
         second = self.table[t + 1, above[:, 0]]
         tokens = torch.cat([above, self.draw(second, noise)], 1)
@@ -176,28 +177,30 @@ class Replacing(Stateless):
         q = torch.stack([first, second] + [blank] * (2 * self.width - 1), 1)
         return Draft(tokens, parents, torch.ones_like(tokens, dtype=torch.bool), 2, q=q)
 
-    def draw(self, law: Tensor, noise: Any) -> Tensor:
-        return (law[:, None] + noise.gumbel(self.width)).argmax(-1)
+    def draw(self, log_probs: Tensor, noise: Any) -> Tensor:
+        return (log_probs[:, None] + noise.fresh_gumbel(self.width)).argmax(-1)
 
 
-def enumerated(table: Tensor) -> Tensor:
-    """Probability of each of V^T sequences."""
-    law = []
+def sequence_probs(table: Tensor) -> Tensor:
+    """Return the probability of each of V^T sequences."""
+    probs = []
     for sequence in itertools.product(range(VOCAB), repeat=LENGTH):
         last, chance = FIRST, 0.0
         for t, token in enumerate(sequence):
             chance += table[t, last, token].item()
             last = token
-        law.append(chance)
-    return torch.tensor(law, dtype=torch.double).exp()
+        probs.append(chance)
+    return torch.tensor(probs, dtype=torch.double).exp()
 
 
-def drawn(
-    target: TableTarget, drafter: Any, verifier: Any, sampling: Sampling | None = None, runs: int = RUNS
+def sequence_frequencies(
+    target: TableTarget, drafter: Any, verifier: Any, sampling: SamplingParams | None = None, runs: int = RUNS
 ) -> Tensor:
-    """Frequencies of all sequences over `runs` seeds."""
-    method, sampling = Method("tested", target, drafter, verifier), sampling or Sampling()  # type: ignore[arg-type]
-    batch = start(method, [Prompt(((FIRST, FIRST),), LENGTH, seed, sampling=sampling) for seed in range(runs)])
+    """Return the frequencies of all sequences over `runs` seeds."""
+    method, sampling = Method("tested", target, drafter, verifier), sampling or SamplingParams()  # type: ignore[arg-type]
+    batch = start_batch(
+        method, [PromptInputs(((FIRST, FIRST),), LENGTH, seed, sampling_params=sampling) for seed in range(runs)]
+    )
     for _ in decode(method, batch):
         pass
     weights = VOCAB ** torch.arange(LENGTH - 1, -1, -1)
@@ -205,14 +208,16 @@ def drawn(
     return torch.bincount(ids, minlength=VOCAB**LENGTH).double() / runs
 
 
-def distance(p: Tensor, q: Tensor) -> float:
-    """Total variation."""
+def total_variation(p: Tensor, q: Tensor) -> float:
+    """Return the total variation distance."""
     return float((p - q).abs().sum() / 2)
 
 
-def floor(law: Tensor, runs: int = RUNS) -> float:
-    """What total variation of `runs` true draws from `law` stays under: its mean and four deviations (McDiarmid)."""
+def sampling_error(probs: Tensor, runs: int = RUNS) -> float:
+    """Return an upper bound for the total variation of `runs` true samples: mean and four deviations (McDiarmid)."""
     generator = torch.Generator().manual_seed(1)
-    counts = [torch.multinomial(law, runs, True, generator=generator).bincount(minlength=len(law)) for _ in range(32)]
-    spread = torch.tensor([distance(count.double() / runs, law) for count in counts])
+    counts = [
+        torch.multinomial(probs, runs, True, generator=generator).bincount(minlength=len(probs)) for _ in range(32)
+    ]
+    spread = torch.tensor([total_variation(count.double() / runs, probs) for count in counts])
     return float(spread.mean() + 4 * spread.std())

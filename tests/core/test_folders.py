@@ -1,4 +1,4 @@
-"""The door through which folders are read: what a failure says, what it leaves, and that there is no other door."""
+"""Loading of model folders: error messages, what they never hide, and that nothing else reads model files."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from safetensors.torch import save_file
 from torch import nn
 
 from polydraft.core.errors import MissingPackage, OutOfMemory, WeightsError
-from polydraft.core.folders.door import read_model, read_pipeline, read_tokenizer, reading
-from polydraft.core.folders.fields import Range, check_fields, settings_of
+from polydraft.core.folders.fields import NumberRange, check_fields, parse_settings
 from polydraft.core.folders.json_files import read_json, read_settings
+from polydraft.core.folders.readers import convert_load_errors, read_model, read_pipeline, read_tokenizer
 from polydraft.core.folders.sizes import check_layers, check_memory, check_tensors
-from polydraft.core.folders.stamps import stamp_of
-from polydraft.core.folders.weight_files import read_tensors, shapes
+from polydraft.core.folders.stamps import stamp_folders
+from polydraft.core.folders.weight_files import read_tensors, tensor_shapes
 
 ROOT = Path(__file__).parents[2]
 
 
 def sentence(run: Callable[[], Any]) -> str:
-    """Return what a WeightsError says, which is one sentence."""
+    """Return the message of the WeightsError that `run` raises, which must be one sentence."""
     with pytest.raises(WeightsError) as caught:
         run()
     text = str(caught.value)
@@ -47,7 +47,7 @@ JSON = {
 def test_read_json_unreadable_file_says_why(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    assert JSON[content] in (told := sentence(lambda: read_json(file))) and str(file) in told
+    assert JSON[content] in (message := sentence(lambda: read_json(file))) and str(file) in message
 
 
 def test_read_json_absent_file_is_empty(tmp_path: Path) -> None:
@@ -69,16 +69,16 @@ WEIGHTS = {b"": "header too small", b"GGUF" + bytes(64): "damaged", b"\xff" * 8 
 
 
 @pytest.mark.parametrize("content", WEIGHTS, ids=WEIGHTS.values())
-@pytest.mark.parametrize("read", [read_tensors, shapes])
+@pytest.mark.parametrize("read", [read_tensors, tensor_shapes])
 def test_read_tensors_damaged_file_says_so(tmp_path: Path, content: bytes, read: Callable[[Path], Any]) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(content)
-    assert WEIGHTS[content] in (told := sentence(lambda: read(file))) and str(file) in told
+    assert WEIGHTS[content] in (message := sentence(lambda: read(file))) and str(file) in message
 
 
 def test_read_tensors_missing_file_is_not_called_damaged(tmp_path: Path) -> None:
-    told = sentence(lambda: read_tensors(tmp_path / "model.safetensors"))
-    assert "has no model.safetensors" in told and "damaged" not in told
+    message = sentence(lambda: read_tensors(tmp_path / "model.safetensors"))
+    assert "has no model.safetensors" in message and "damaged" not in message
 
 
 RAISED = {
@@ -98,41 +98,41 @@ RAISED = {
 
 
 @pytest.mark.parametrize("what", RAISED)
-def test_reading_any_exception_becomes_one_sentence(tmp_path: Path, what: str) -> None:
+def test_convert_load_errors_any_exception_becomes_one_sentence(tmp_path: Path, what: str) -> None:
     error, says = RAISED[what]
 
     def run() -> None:
-        with reading("codec", tmp_path):
+        with convert_load_errors("codec", tmp_path):
             raise error
 
-    told = sentence(run)
-    assert says in told and str(tmp_path) in told and "damaged" not in told
+    message = sentence(run)
+    assert says in message and str(tmp_path) in message and "damaged" not in message
 
 
-def test_reading_damaged_file_is_named_whatever_was_raised(tmp_path: Path) -> None:
+def test_convert_load_errors_names_the_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text("{")
 
     def run() -> None:
-        with reading("tokenizer", tmp_path):
+        with convert_load_errors("tokenizer", tmp_path):
             raise AttributeError("'NoneType' object has no attribute 'get'")
 
     assert "tokenizer_config.json cannot be read as JSON" in sentence(run)
 
 
-def test_reading_own_mistakes_and_lacks_keep_their_names(tmp_path: Path) -> None:
+def test_convert_load_errors_keeps_bugs_and_system_errors(tmp_path: Path) -> None:
     for error, kind in (
         (NameError("name 'x' is not defined"), NameError), (MemoryError(), OutOfMemory),
         (KeyboardInterrupt(), KeyboardInterrupt), (ModuleNotFoundError("no tiktoken"), MissingPackage),
         (ImportError("requires the sentencepiece library"), MissingPackage),
     ):  # fmt: skip
-        with pytest.raises(kind), reading("codec", tmp_path):
+        with pytest.raises(kind), convert_load_errors("codec", tmp_path):
             raise error
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What a network of this test is made with."""
+class NetworkSettings:
+    """Settings of a network, for `parse_settings`."""
 
     width: int
     levels: tuple[float, ...] = (1.0,)
@@ -155,50 +155,50 @@ class Shape:
         ({}, "has no width"),
     ],
 )
-def test_settings_of_wrong_field_is_named(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
-    assert says in sentence(lambda: settings_of(Shape, fields, tmp_path / "config.json"))
+def test_parse_settings_wrong_field_is_named(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
+    assert says in sentence(lambda: parse_settings(NetworkSettings, fields, tmp_path / "config.json"))
 
 
-def test_settings_of_right_fields_makes_it(tmp_path: Path) -> None:
-    assert settings_of(Shape, {"width": 8, "levels": [2, 1.5]}, tmp_path) == Shape(8, [2, 1.5])  # type: ignore[arg-type]
-    check_fields({"top_p": 1, "other": None}, {"top_p": Range(float, 0, 1)}, tmp_path)
+def test_parse_settings_right_fields_return_dataclass(tmp_path: Path) -> None:
+    assert parse_settings(NetworkSettings, {"width": 8, "levels": [2, 1.5]}, tmp_path) == NetworkSettings(8, [2, 1.5])  # type: ignore[arg-type]
+    check_fields({"top_p": 1, "other": None}, {"top_p": NumberRange(float, 0, 1)}, tmp_path)
 
 
-def stored(folder: Path, config: dict[str, Any], **tensors: torch.Tensor) -> Path:
-    """A folder with a configuration and weights."""
+def write_model(folder: Path, config: dict[str, Any], **tensors: torch.Tensor) -> Path:
+    """Write configuration and weights to a folder and return it."""
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
 def test_check_layers_more_than_tensors_is_refused(tmp_path: Path) -> None:
-    folder = stored(tmp_path, {"text_config": {"num_hidden_layers": 10**12}}, weight=torch.zeros(2))
+    folder = write_model(tmp_path, {"text_config": {"num_hidden_layers": 10**12}}, weight=torch.zeros(2))
     assert "num_hidden_layers=1000000000000" in sentence(lambda: check_layers(folder))
-    check_layers(stored(tmp_path, {"n_layer": 12, "vocab_size": 10**9}, weight=torch.zeros(2)))
+    check_layers(write_model(tmp_path, {"n_layer": 12, "vocab_size": 10**9}, weight=torch.zeros(2)))
 
 
-def test_read_pipeline_part_of_too_many_layers_is_refused(tmp_path: Path) -> None:
+def test_read_pipeline_component_with_many_layers_is_refused(tmp_path: Path) -> None:
     part = tmp_path / "transformer"
     part.mkdir()
-    stored(part, {"num_layers": 10**9}, weight=torch.zeros(2))
+    write_model(part, {"num_layers": 10**9}, weight=torch.zeros(2))
     assert "num_layers=1000000000" in sentence(lambda: read_pipeline("pipeline", None, tmp_path))
 
 
 def test_check_memory_model_larger_than_files_is_refused(tmp_path: Path) -> None:
-    folder = stored(tmp_path, {}, weight=torch.zeros(2))
+    folder = write_model(tmp_path, {}, weight=torch.zeros(2))
     assert "1,000,001,000,000 numbers" in sentence(lambda: check_memory(lambda: nn.Linear(10**6, 10**6), folder))
     check_memory(lambda: nn.Linear(2, 2), folder)
 
 
-def test_read_model_takes_no_memory_that_files_do_not_hold(tmp_path: Path) -> None:
+def test_read_model_larger_than_files_is_refused(tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     sizes = {"hidden_size": 4096, "vocab_size": 2**30, "num_hidden_layers": 1, "num_attention_heads": 1}
-    folder = stored(tmp_path, {"model_type": "llama"} | sizes, weight=torch.zeros(2))
+    folder = write_model(tmp_path, {"model_type": "llama"} | sizes, weight=torch.zeros(2))
     assert "describes a model of" in sentence(lambda: read_model("weights", AutoModelForCausalLM, folder))
 
 
-def test_check_tensors_misfit_names_tensor_and_shapes(tmp_path: Path) -> None:
+def test_check_tensors_mismatch_names_tensor_and_shapes(tmp_path: Path) -> None:
     def make() -> nn.Module:
         return nn.Linear(2, 3)
 
@@ -216,41 +216,41 @@ def test_read_tokenizer_of_another_form_is_refused(tmp_path: Path) -> None:
     assert "tokenizer.json" in sentence(lambda: read_tokenizer(tmp_path / "tokenizer.json"))
 
 
-def test_stamp_changes_with_any_file_of_a_model(tmp_path: Path) -> None:
-    folder = stored(tmp_path, {}, weight=torch.zeros(2))
+def test_stamp_folders_changes_with_any_model_file(tmp_path: Path) -> None:
+    folder = write_model(tmp_path, {}, weight=torch.zeros(2))
     (folder / "drafter" / "head").mkdir(parents=True)
     (folder / "drafter" / "head" / "model.safetensors").write_bytes(b"abc")
-    seen = {stamp_of(folder)}
-    assert stamp_of(folder) in seen
+    seen = {stamp_folders(folder)}
+    assert stamp_folders(folder) in seen
     for file in ("model.safetensors", "config.json", "drafter/head/model.safetensors"):
         before = (folder / file).stat()
         (folder / file).write_bytes((folder / file).read_bytes()[::-1])
-        os.utime(folder / file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a copy that keeps times
-        seen.add(stamp_of(folder))
+        os.utime(folder / file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as a copy that preserves times
+        seen.add(stamp_folders(folder))
     (folder / "chat_template.jinja").write_text("")
-    seen.add(stamp_of(folder))
+    seen.add(stamp_folders(folder))
     (folder / "model.safetensors").unlink()
-    seen.add(stamp_of(folder))
+    seen.add(stamp_folders(folder))
     assert len(seen) == 6
-    assert stamp_of(tmp_path / "drafter") == ()  # no model's folder
+    assert stamp_folders(tmp_path / "drafter") == ()  # no model's folder
 
 
 READERS = {"from_pretrained", "safe_open", "load_file", "hf_hub_download"}
 QUALIFIED = {"torch.load", "np.load", "numpy.load", "pickle.load", "Tokenizer.from_file", "json.load", "json.loads"}
-DOOR = "core/folders/"
-ELSEWHERE = {  # what reads no folder of a model
+READER_PACKAGE = "core/folders/"
+ALLOWED_ELSEWHERE = {  # calls that read no model folder
     "modalities/checkpoints.py": {"torch.load"},  # pickles of tensors alone, for `polydraft convert`
-    "core/training/distill.py": {"json.loads"},  # of a run's own metadata
-    "modalities/image/recipe.py": {"json.loads"},  # what a picture says it was drawn from
-    "apps/train/image/tokenizer.py": {"torch.load"},  # tensors alone, of a run's own
-    "apps/train/image/textured.py": {"np.load"},
-    "apps/train/speech/codes.py": {"np.load"},
-    "apps/train/speech/corpus/data.py": {"np.load"},
+    "core/distillation/distill.py": {"json.loads"},  # of a run's own metadata
+    "modalities/image/recipe.py": {"json.loads"},  # metadata of a generated image
+    "apps/lab/recipes/image/tokenizer.py": {"torch.load"},  # tensors alone, of a run's own
+    "apps/lab/recipes/image/textured.py": {"np.load"},
+    "apps/lab/recipes/speech/codes.py": {"np.load"},
+    "apps/lab/recipes/speech/corpus/data.py": {"np.load"},
 }
 
 
 def readers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield line and name of calls that read a file of a model."""
+    """Yield line and name of calls that read a model file."""
     for part in ast.walk(tree):
         if isinstance(part, ast.Call):
             name = ast.unparse(part.func)
@@ -258,19 +258,19 @@ def readers(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield part.lineno, name
 
 
-def other_doors(path: str, text: str) -> list[str]:
-    """Return calls in a module that read a folder and do not go through the door; settings of apps are their own."""
-    allowed = ELSEWHERE.get(path, set()) | ({"json.load", "json.loads"} if path.startswith("apps/") else set())
-    found = readers(ast.parse(text)) if not path.startswith(DOOR) else ()
+def direct_reads(path: str, text: str) -> list[str]:
+    """Return calls in a module that read model files without `core.folders`; apps may read their own JSON."""
+    allowed = ALLOWED_ELSEWHERE.get(path, set()) | ({"json.load", "json.loads"} if path.startswith("apps/") else set())
+    found = readers(ast.parse(text)) if not path.startswith(READER_PACKAGE) else ()
     return [f"{path}:{line} {name}" for line, name in found if name not in allowed]
 
 
-def test_every_reader_of_folders_goes_through_the_door() -> None:
+def test_only_core_folders_reads_model_files() -> None:
     files = [path for part in ("core", "modalities", "apps") for path in sorted((ROOT / part).rglob("*.py"))]
-    found = [call for path in files for call in other_doors(path.relative_to(ROOT).as_posix(), path.read_text())]
-    assert found == [], "use polydraft.core.folders, so that what is wrong with a folder is one sentence"
+    found = [call for path in files for call in direct_reads(path.relative_to(ROOT).as_posix(), path.read_text())]
+    assert found == [], "use polydraft.core.folders, so that errors say in one sentence what is wrong with a folder"
 
 
 @pytest.mark.parametrize("call", ["Model.from_pretrained(x)", "safe_open(x, 'pt')", "json.loads(x)", "torch.load(x)"])
-def test_reader_beside_the_door_is_found(call: str) -> None:
-    assert other_doors("modalities/new.py", f"made = {call}") == [f"modalities/new.py:1 {call.partition('(')[0]}"]
+def test_direct_reads_detects_call(call: str) -> None:
+    assert direct_reads("modalities/new.py", f"made = {call}") == [f"modalities/new.py:1 {call.partition('(')[0]}"]

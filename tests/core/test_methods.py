@@ -1,4 +1,4 @@
-"""Methods by name, their parameters, and what a wrong one is told."""
+"""Methods by name, their parameters, and errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polydraft.core.drafters.network.lm import IndependentLM
+from polydraft.core.drafters.network.draft_model import DraftModel
 from polydraft.core.errors import InvalidArgument, UnknownMethod, UnsupportedMethod
-from polydraft.core.methods.fit import ByRows, best_nodes, expected, pass_seconds
-from polydraft.core.methods.method import MethodContext
-from polydraft.core.methods.registry import build, choices, parse
-from polydraft.core.stats import DecodeStats, Stopwatch
+from polydraft.core.methods.registry import build, methods, parse
+from polydraft.core.methods.spec import MethodContext
+from polydraft.core.methods.tuning import (
+    BatchAwareDraftSize,
+    best_draft_size,
+    expected_tau_by_nodes,
+    median_pass_seconds,
+)
+from polydraft.core.stats import DecodeStats, PhaseTimer
 
 from .conftest import NETWORKS
 
 
-def test_parameters_are_read_and_kept_in_the_name():
-    choice = parse(" jacobi( window=12 , init=above ) ")
-    assert choice.given == {"window": 12, "init": "above"} and choice.name == "jacobi(window=12,init=above)"
-    assert parse("ar").name == "ar" and parse(choice.name) == choice
+def test_method_names_keep_their_parameters():
+    method = parse(" jacobi( window=12 , init=above ) ")
+    assert method.drafter_params == {"window": 12, "init": "above"} and method.name == "jacobi(window=12,init=above)"
+    assert parse("ar").name == "ar" and parse(method.name) == method
 
 
 @pytest.mark.parametrize(
@@ -38,72 +43,76 @@ def test_parameters_are_read_and_kept_in_the_name():
         ("", UnknownMethod, "polydraft methods"),
     ],
 )
-def test_a_wrong_name_gets_a_sentence_with_the_way_out(text, error, says):
+def test_unknown_method_name_error_suggests_alternatives(text, error, says):
     with pytest.raises(error, match=says):
         parse(text)
 
 
-def test_given_parameters_beat_fitted_ones_which_beat_defaults(lab):
+def test_parameter_precedence_is_given_tuned_default(lab):
     everything = torch.ones(61, dtype=torch.bool)
-    context = MethodContext("m", lab().target(), everything, row=4, fitted=lambda method: {"window": 5})
+    context = MethodContext("m", lab().target(), everything, row_length=4, tuned_params=lambda method: {"window": 5})
     assert build(parse("jacobi"), context)[0].window == 5
     assert build(parse("jacobi(window=7)"), context)[0].window == 7
     assert build(parse("jacobi"), MethodContext("m", lab().target(), everything))[0].window == 16
 
 
-def test_rows_that_share_a_pass_draft_less_where_results_do_not_show_it(lab):
-    """Columns are free up to 10 and cost a millisecond each from there on."""
+def test_draft_size_shrinks_with_batch_where_identical(lab):
+    """Check a cost model where positions are free up to 10 and cost a millisecond each from there on."""
     committed = {nodes: 1 + nodes**0.7 for nodes in range(1, 9)}
     seconds = {0: 0.01, 10: 0.01, 20: 0.02}
-    sized = ByRows(committed, lambda: {0: 0.01, 10: 0.01}, lambda: seconds)
+    sized = BatchAwareDraftSize(committed, lambda: {0: 0.01, 10: 0.01}, lambda: seconds)
     sizes = [sized(rows) for rows in (1, 2, 4, 8, 64)]
     assert sizes == [8, 5, 2, 1, 1]
     made = lab()
     context = MethodContext(
-        "m", made.target(), torch.ones(61, dtype=torch.bool), fitted=lambda method: {
+        "m", made.target(), torch.ones(61, dtype=torch.bool), tuned_params=lambda method: {
             "window": sized, "nodes": sized, "shares": [[0.5, 0.2]] * 3
-        }, drafters={"heads": lambda: made.heads},
+        }, drafter_loaders={"heads": lambda: made.heads},
     )  # fmt: skip
     assert build(parse("jacobi"), context)[0].window == 8
     assert build(parse("jacobi+typical"), context)[0].window == 16  # the default: its result would depend on other rows
-    plan = build(parse("vadusa"), context)[0].plan
-    assert (plan.nodes, plan.among(1).nodes, plan.among(64).nodes) == (8, 8, sizes[-1])
-    plan = build(parse("vadusa+typical"), context)[0].plan
-    assert plan.nodes == plan.among(64).nodes == 16  # the default, whatever the machine
-    assert build(parse("vadusa(nodes=5)"), context)[0].plan.among(64).nodes == 5
+    plan = build(parse("vadusa"), context)[0].tree_shape
+    assert (plan.max_nodes, plan.for_batch(1).max_nodes, plan.for_batch(64).max_nodes) == (8, 8, sizes[-1])
+    plan = build(parse("vadusa+typical"), context)[0].tree_shape
+    assert plan.max_nodes == plan.for_batch(64).max_nodes == 16  # the default, whatever the machine
+    assert build(parse("vadusa(nodes=5)"), context)[0].tree_shape.for_batch(64).max_nodes == 5
 
 
-def test_tokens_a_pass_are_one_and_the_chances_of_all_nodes():
+def test_tokens_per_pass_sum_node_probabilities():
     # 0: .5, 00: .45, 1: .4, 10: .36
-    assert expected([[0.5, 0.4], [0.9, 0.0]], 2, 4) == pytest.approx({1: 1.5, 2: 1.95, 3: 2.35, 4: 2.71})
+    assert expected_tau_by_nodes([[0.5, 0.4], [0.9, 0.0]], 2, 4) == pytest.approx({1: 1.5, 2: 1.95, 3: 2.35, 4: 2.71})
 
 
-def test_a_fit_does_not_make_a_tree_of_what_is_judged_as_a_chain(lab):
-    """`width` is fitted to the walk on the tape; a ratio test of chains keeps its chain, and the rest of the fit."""
+def test_tuned_width_does_not_apply_to_chains(lab):
+    """Check that a `width` tuned for shared noise does not apply to a ratio test of chains; other parameters do."""
     made = lab()
-    everything, loaders = torch.ones(61, dtype=torch.bool), {"lm": lambda: IndependentLM(made.student)}
+    everything, loaders = torch.ones(61, dtype=torch.bool), {"lm": lambda: DraftModel(made.student)}
     fit = {"depth": 2, "width": 4, "total": 8}
-    context = MethodContext("m", made.target(), everything, drafters=loaders, fitted=lambda method: dict(fit))
-    plans = {name: build(parse(name), context)[0].plan for name in ("draft", "draft+sps", "draft(width=2)", "block")}
+    context = MethodContext(
+        "m", made.target(), everything, drafter_loaders=loaders, tuned_params=lambda method: dict(fit)
+    )
+    plans = {
+        name: build(parse(name), context)[0].tree_shape for name in ("draft", "draft+sps", "draft(width=2)", "block")
+    }
     assert [(plan.depth, plan.width) for plan in plans.values()] == [(2, 4), (2, 1), (2, 2), (2, 1)]
 
 
-def test_a_method_without_its_drafter_says_which_can_be_used(lab):
+def test_method_without_drafter_error_lists_usable_methods(lab):
     with pytest.raises(UnsupportedMethod, match="use one of ar, pld, jacobi, sjd"):
         build(parse("draft"), MethodContext("m", lab().target(), torch.ones(61, dtype=torch.bool)))
 
 
 @pytest.mark.parametrize("name", ["medusa", "vadusa"])
-def test_heads_say_what_is_published_and_what_is_ours(name):
-    """The published rule is named by a method that can be asked for, and it is not the one that judges here."""
-    choice = parse(name)
-    published = re.search(rf"published: .* judged as ({name}\+\w+); ours: ", choice.drafter.ours)
-    assert published is not None and choice.guarantee == "identical" and parse(published[1]).guarantee == "lossy"
+def test_medusa_entry_names_published_rule(name):
+    """Check that the entry names the method of the published rule, which is not the default verifier."""
+    method = parse(name)
+    published = re.search(rf"published: .* verified as ({name}\+\w+); ours: ", method.drafter.deviation)
+    assert published is not None and method.guarantee == "identical" and parse(published[1]).guarantee == "lossy"
 
 
-def test_every_method_states_its_guarantee_and_a_paper():
-    assert {choice.guarantee for choice in choices()} == {"identical", "exact", "lossy"}
-    assert all(choice.judge.paper and (choice.drafter.paper or choice.drafter.name == "ar") for choice in choices())
+def test_every_method_has_guarantee_and_paper():
+    assert {method.guarantee for method in methods()} == {"identical", "exact", "lossy"}
+    assert all(method.verifier.paper and (method.drafter.paper or method.drafter.name == "ar") for method in methods())
 
 
 @pytest.mark.parametrize(
@@ -121,9 +130,9 @@ def test_every_method_states_its_guarantee_and_a_paper():
         ("eagle2+gsd(size=9)", "eagle2+gsd(size=9)", "lossy"),
     ],
 )
-def test_a_drafter_and_a_rule_make_a_method(text, name, guarantee):
-    choice = parse(text)
-    assert choice.name == name and choice.guarantee == guarantee and parse(choice.name) == choice
+def test_parse_joins_drafter_and_rule(text, name, guarantee):
+    method = parse(text)
+    assert method.name == name and method.guarantee == guarantee and parse(method.name) == method
 
 
 @pytest.mark.parametrize(
@@ -137,61 +146,59 @@ def test_a_drafter_and_a_rule_make_a_method(text, name, guarantee):
         ("eagle2-published+ensemble", "target-only"),
     ],
 )
-def test_pairs_that_would_be_wrong_are_refused_with_what_to_use(text, says):
+def test_invalid_drafter_verifier_pairs_are_refused(text, says):
     with pytest.raises(UnsupportedMethod, match=says):
         parse(text)
 
 
-def test_every_method_builds_and_keeps_its_guarantee(lab):
+def test_every_method_builds_with_its_guarantee(lab):
     made = lab()
     codes = torch.full((61, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(51, 4), dim=-1)
     kinds = [network.kind for network in NETWORKS]
-    loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {
-        "lm": lambda: IndependentLM(made.student)
-    }
-    origins = torch.tensor([-1, -1, 0, 1])
+    loaders = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds} | {"lm": lambda: DraftModel(made.student)}
+    preview_index = torch.tensor([-1, -1, 0, 1])
     context = MethodContext(
-        "m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders, origins=origins
+        "m", made.target(), torch.ones(61, dtype=torch.bool), 4, codes, None, loaders, preview_index=preview_index
     )
-    for choice in choices():
-        if "k" in choice.judge.parameters and choice.judge.needs:
+    for method in methods():
+        if "k" in method.verifier.parameters and method.verifier.requirement:
             with pytest.raises(InvalidArgument, match="51 codes"):
-                build(replace(choice, judge_given={"k": 51}), context)
-            choice = replace(choice, judge_given={"k": 5})
-        drafter, verifier = build(choice, context)
-        assert verifier.guarantee == choice.guarantee
-        assert not hasattr(drafter, "plan") or drafter.plan.nodes <= 48
+                build(replace(method, verifier_params={"k": 51}), context)
+            method = replace(method, verifier_params={"k": 5})
+        drafter, verifier = build(method, context)
+        assert verifier.guarantee == method.guarantee
+        assert not hasattr(drafter, "tree_shape") or drafter.tree_shape.max_nodes <= 48
 
 
-def test_the_window_balances_tokens_against_time():
+def test_window_size_balances_tokens_and_time():
     committed = {4: 2.0, 8: 3.0, 16: 3.5}
-    assert best_nodes(committed, {4: 1.0, 8: 1.1, 16: 1.2}) == 16
-    assert best_nodes(committed, {4: 1.0, 8: 1.2, 16: 2.0}) == 8
-    assert best_nodes(committed, {4: 1.0, 8: 2.0, 16: 4.0}) == 4
+    assert best_draft_size(committed, {4: 1.0, 8: 1.1, 16: 1.2}) == 16
+    assert best_draft_size(committed, {4: 1.0, 8: 1.2, 16: 2.0}) == 8
+    assert best_draft_size(committed, {4: 1.0, 8: 2.0, 16: 4.0}) == 4
     alike = {size: tau / committed[16] for size, tau in committed.items()}
-    assert best_nodes(committed, alike) == 4  # equal rates: the shorter window
+    assert best_draft_size(committed, alike) == 4  # equal rates: the shorter window
 
 
-def test_a_pass_is_timed_for_every_size(lab):
+def test_median_pass_seconds_covers_every_size(lab):
     made = lab()
-    seconds = pass_seconds(made.target(), made.prompts[:1], [1, 5], repeats=2)
+    seconds = median_pass_seconds(made.target(), made.prompts[:1], [1, 5], repeats=2)
     assert set(seconds) == {1, 5} and min(seconds.values()) > 0
 
 
-def test_statistics_add_up():
+def test_decode_stats_sums_are_consistent():
     stats = [DecodeStats("m", "identical"), DecodeStats("m", "identical")]
-    stats[0].count(drafted=4, accepted=2, tokens=3, drafter_passes=1)
-    stats[0].count(drafted=4, accepted=0, tokens=1, drafter_passes=1)
-    stats[1].count(drafted=4, accepted=4, tokens=5, drafter_passes=1)
+    stats[0].record_pass(drafted=4, accepted=2, tokens=3, drafter_passes=1)
+    stats[0].record_pass(drafted=4, accepted=0, tokens=1, drafter_passes=1)
+    stats[1].record_pass(drafted=4, accepted=4, tokens=5, drafter_passes=1)
     assert stats[0].mean_accepted_length == 2 and stats[0].acceptance_rate == 0.25
     assert stats[0].accepted_per_position == [0.5, 0.5]
-    total = DecodeStats.total(stats)
+    total = DecodeStats.sum_rows(stats)
     assert (total.tokens, total.target_passes, total.mean_accepted_length) == (9, 3, 3)
     assert total.accepted_per_position == [2 / 3, 2 / 3, 1 / 3, 1 / 3]
-    watch = Stopwatch()
+    watch = PhaseTimer()
     for phase in ("prefill", "draft", "score", "verify", "rest", "idle"):
-        watch.lap(phase)
-    total.time(watch)
+        watch.end_phase(phase)
+    total.set_times(watch)
     split = total.draft_seconds + total.score_seconds + total.verify_seconds
     assert total.decode_seconds == pytest.approx(split + watch.seconds["rest"])

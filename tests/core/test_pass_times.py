@@ -1,4 +1,4 @@
-"""What passes take is measured, kept while it is true, and measured again where it is not; clocks are made up."""
+"""Latency of passes is measured, kept while it holds, and measured again otherwise; clocks are simulated."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from polydraft.core.methods.fit import CHECKED, MOST_ROUNDS, PassTimes, Timing, time_passes
+from polydraft.core.methods.tuning import MAX_REPEATS, NUM_CHECKED_PASSES, PassTimes, Timing, time_passes
 
 NODES = (0, 4)
 
 
 def clock_of(seconds: Iterator[float]) -> Callable[[], float]:
-    """A clock between whose readings, two and two, lie `seconds`."""
+    """Return a clock between whose readings, in pairs, lie `seconds`."""
     now = 0.0
     waits = itertools.chain.from_iterable((0.0, step) for step in seconds)
 
@@ -30,26 +30,26 @@ def test_time_passes_keeps_the_fastest_repeat(lab, slow: set[int]) -> None:
     made = lab()
     taken = ((1 + index % 2) * (2.5 if index in slow else 1.0) for index in itertools.count())  # the sizes take turns
     timing = time_passes(made.target(), made.prompts[:1], NODES, clock_of(taken))
-    assert timing == Timing({0: 1.0, 4: 2.0}, steady=True)
+    assert timing == Timing({0: 1.0, 4: 2.0}, is_stable=True)
 
 
-def test_time_passes_under_load_is_unsteady_and_ends(lab) -> None:
+def test_time_passes_under_load_terminates_unstable(lab) -> None:
     made, passes = lab(), []
     taken = (passes.append(step) or 2.0**-step for step in itertools.count())  # every pass faster than the last
     timing = time_passes(made.target(), made.prompts[:1], NODES, clock_of(taken))
-    assert not timing.steady and len(passes) <= 2 * MOST_ROUNDS * len(NODES)
+    assert not timing.is_stable and len(passes) <= 2 * MAX_REPEATS * len(NODES)
 
 
 def test_timing_needs_agreement_at_every_size() -> None:
-    assert Timing.of_repeats({0: [1.0, 5.0, 1.2], 4: [2.0, 2.1]}).steady
-    assert not Timing.of_repeats({0: [1.0, 1.0], 4: [2.0, 2.9]}).steady
-    assert not Timing({0: 1.0}, True).joined(Timing({64: 9.0}, False)).steady
+    assert Timing.of_repeats({0: [1.0, 5.0, 1.2], 4: [2.0, 2.1]}).is_stable
+    assert not Timing.of_repeats({0: [1.0, 1.0], 4: [2.0, 2.9]}).is_stable
+    assert not Timing({0: 1.0}, True).merge(Timing({64: 9.0}, False)).is_stable
 
 
-def times_of(measured: list[tuple[int, ...]], patience: int = CHECKED) -> PassTimes:
+def times_of(measured: list[tuple[int, ...]], patience: int = NUM_CHECKED_PASSES) -> PassTimes:
     def measure(nodes: Sequence[int]) -> Timing:
         measured.append(tuple(nodes))
-        return Timing({count: 1.0 + 0.1 * count for count in nodes}, steady=True)
+        return Timing({count: 1.0 + 0.1 * count for count in nodes}, is_stable=True)
 
     return PassTimes(measure, (0, 8), (64,), patience)
 
@@ -58,26 +58,26 @@ def test_pass_times_measure_once_when_asked() -> None:
     measured: list[tuple[int, ...]] = []
     times = times_of(measured)
     times.observe(4, 99.0)  # nobody has asked: there is nothing to contradict
-    assert not times.measured and not measured and times.steady and not times.contradicted
-    assert times.near() == times.near() == {0: 1.0, 8: 1.8}
-    assert times.far()[64] == pytest.approx(7.4) and times.far().keys() >= {0, 8, 64}
-    assert measured == [(0, 8), (64,)] and times.measured
+    assert not times.has_measurement and not measured and times.is_stable and not times.is_outdated
+    assert times.single_row_latency() == times.single_row_latency() == {0: 1.0, 8: 1.8}
+    assert times.batch_latency()[64] == pytest.approx(7.4) and times.batch_latency().keys() >= {0, 8, 64}
+    assert measured == [(0, 8), (64,)] and times.has_measurement
 
 
 @pytest.mark.parametrize("factor", [0.3, 4.0])
-def test_pass_times_are_contradicted_by_passes_that_last(factor: float) -> None:
+def test_pass_times_become_outdated_after_contradicting_passes(factor: float) -> None:
     times = times_of([], patience=10)
-    times.near()
-    for _ in range(CHECKED + 8):
+    times.single_row_latency()
+    for _ in range(NUM_CHECKED_PASSES + 8):
         times.observe(4, 1.4 * factor)
-    assert not times.contradicted  # patience is not over yet
+    assert not times.is_outdated  # patience is not over yet
     times.observe(4, 1.4 * factor)
-    assert times.contradicted
+    assert times.is_outdated
 
 
 def test_pass_times_survive_single_slow_passes() -> None:
     times = times_of([], patience=10)
-    times.near()
+    times.single_row_latency()
     for index in range(1000):
         times.observe(8, 1.8 * (50.0 if index % 3 == 0 else 1.2))
-    assert not times.contradicted
+    assert not times.is_outdated

@@ -1,4 +1,4 @@
-"""Room and its ends: the shortest prompts, the widest drafts, blocks that fill up, and what is refused unread."""
+"""Capacity limits: the shortest prompts, the widest drafts, blocks that fill up, and prompts that are refused."""
 
 from __future__ import annotations
 
@@ -9,49 +9,50 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from polydraft.core.drafters.jacobi.window import Initial, JacobiDrafter
+from polydraft.core.drafters.jacobi.window import JacobiDrafter, WindowInitializer
+from polydraft.core.drafters.network.draft_model import LMDrafter
 from polydraft.core.drafters.network.eagle import EagleDrafter
-from polydraft.core.drafters.network.kangaroo import EarlyExitDrafter
-from polydraft.core.drafters.network.lm import LMDrafter
+from polydraft.core.drafters.network.early_exit import EarlyExitDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.drafters.tree.plans import Dynamic, Rank, Static
+from polydraft.core.drafters.tree.shapes import CandidateRanking, DynamicTree, StaticTree
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.model.cache import SlotLayer
-from polydraft.core.target import CausalTarget
+from polydraft.core.model.cache import KVCacheLayer
+from polydraft.core.target.causal import CausalTarget
 
 from ..covering import every_pair
-from .conftest import DTYPES, KINDS, VOCAB, Lab, chosen
+from .conftest import DTYPES, KINDS, VOCAB, Lab, with_sampling
 
 NAMED = Lab(**{field.name: [] if field.name == "prompts" else None for field in fields(Lab)})
-DRAFTERS, JUDGED = list(NAMED.drafters([])), list(NAMED.judged())
-BIG = {"deep": Dynamic(12, 16), "wide": Dynamic(10, 5, 60), "fixed": Static(8, 63)}
+DRAFTERS, VERIFIER_NAMES = list(NAMED.drafters([])), list(NAMED.verified_drafters())
+BIG = {"deep": DynamicTree(12, 16), "wide": DynamicTree(10, 5, 60), "fixed": StaticTree(8, 63)}
 
 
-def named(made, name):
-    """The method of a drafter, or of a drafter with its judge; an oracle has little to say."""
+def method_named(made, name):
+    """Return the method of a drafter, or of a drafter with its verifier; oracles get an empty recording."""
     recorded = [torch.zeros(30, dtype=torch.long)] * len(made.prompts)
-    drafter, verifier = made.judged().get(name, (made.drafters(recorded).get(name), None))
+    drafter, verifier = made.verified_drafters().get(name, (made.drafters(recorded).get(name), None))
     return made.method(drafter, False, verifier)
 
 
 @pytest.mark.parametrize(("dtype", "guidance"), every_pair(DTYPES, (1.0, 2.5)))
-def test_prompts_of_one_token(lab, run, dtype, guidance):
-    """Alone and beside longer ones: there is nothing to prefill, and no feature before the root."""
+def test_single_token_prompts_equal_plain_decoding(lab, run, dtype, guidance):
+    """Check them alone and with longer ones: there is nothing to prefill, and no hidden state before the root."""
     made, guided = lab(DTYPES[dtype]), guidance != 1
-    prompts = [replace(made.prompts[0], branches=((7,), (1,)), budget=8), replace(made.prompts[2], budget=9),
-               replace(made.prompts[1], branches=((9,), (1, 6)), budget=5)]  # fmt: skip
-    prompts = chosen(prompts, guidance=guidance)
+    prompts = [replace(made.prompts[0], branch_token_ids=((7,), (1,)), max_new_tokens=8),
+               replace(made.prompts[2], max_new_tokens=9),
+               replace(made.prompts[1], branch_token_ids=((9,), (1, 6)), max_new_tokens=5)]  # fmt: skip
+    prompts = with_sampling(prompts, guidance=guidance)
     for rows in (prompts[:1], prompts):
         plain = run(made.method(None, guided), rows)
         for name, drafter in made.drafters(plain.outputs).items():
             assert run(made.method(drafter, guided), rows).same(plain), name
-    for name, (drafter, verifier) in made.judged().items():
+    for name, (drafter, verifier) in made.verified_drafters().items():
         outcome = run(made.method(drafter, guided, verifier), prompts)
         assert [len(output) for output in outcome.outputs] == [8, 9, 5], name
 
 
 class Untouched:
-    """Raises where a model is called."""
+    """Context that raises where a model is called."""
 
     def __init__(self, monkeypatch, *models) -> None:
         def called(*args, **kwargs):
@@ -61,17 +62,17 @@ class Untouched:
             monkeypatch.setattr(model, "forward", called)
 
 
-@pytest.mark.parametrize("name", ["plain", *DRAFTERS, *JUDGED])
-def test_what_cannot_be_decoded_is_refused_before_anything_is_computed(lab, run, monkeypatch, name):
-    """One sentence, whoever drafts; nothing of the other rows is lost or computed."""
+@pytest.mark.parametrize("name", ["plain", *DRAFTERS, *VERIFIER_NAMES])
+def test_invalid_prompts_are_refused_before_computing(lab, run, monkeypatch, name):
+    """Check for one error with any drafter, and that the other rows are neither lost nor computed."""
     made = lab()
-    method = named(made, name)
+    method = method_named(made, name)
     Untouched(monkeypatch, made.model, made.model.model, made.student.model, *made.networks)
-    longest = method.target.context
+    longest = method.target.context_len
     bad = {
-        "has no tokens": replace(made.prompts[0], branches=((),)),
+        "has no tokens": replace(made.prompts[0], branch_token_ids=((),)),
         f"need {longest + 1} positions but this target holds {longest}": replace(
-            made.prompts[0], budget=longest + 1 - len(made.prompts[0].branches[0])
+            made.prompts[0], max_new_tokens=longest + 1 - len(made.prompts[0].branch_token_ids[0])
         ),
     }
     for says, prompt in bad.items():
@@ -80,12 +81,12 @@ def test_what_cannot_be_decoded_is_refused_before_anything_is_computed(lab, run,
         assert re.fullmatch(r"[^.]+\.", str(caught.value)), "one sentence"
 
 
-def test_a_context_of_ones_own_is_kept_to_the_last_position(lab, run):
-    """The widest trees fill it to its end; drafts need no room of their own."""
+def test_custom_context_len_is_usable_to_end(lab, run):
+    """Check that the widest trees fill the context to its end; drafts need no extra capacity."""
     made = lab()
     plain = run(made.method(), made.prompts)
     wide = OracleDrafter(dict(enumerate(plain.outputs)), VOCAB, reach=5, width=4)
-    longest = max(len(prompt.branches[0]) + prompt.budget for prompt in made.prompts)
+    longest = max(len(prompt.branch_token_ids[0]) + prompt.max_new_tokens for prompt in made.prompts)
     exact, short = (
         replace(made.method(wide), target=CausalTarget(made.model, context=room)) for room in (longest, longest - 1)
     )
@@ -96,9 +97,9 @@ def test_a_context_of_ones_own_is_kept_to_the_last_position(lab, run):
 
 @pytest.mark.parametrize("plan", BIG)
 @pytest.mark.parametrize("kind", ["lm", "eagle", "kangaroo"])
-def test_large_trees(lab, run, plan, kind):
-    made, rank = lab(torch.bfloat16), Rank()
-    prompts = [replace(prompt, budget=8) for prompt in made.prompts[:3]]
+def test_large_trees_equal_plain_decoding(lab, run, plan, kind):
+    made, rank = lab(torch.bfloat16), CandidateRanking()
+    prompts = [replace(prompt, max_new_tokens=8) for prompt in made.prompts[:3]]
     plain = run(made.method(), prompts)
     drafter = {
         "lm": lambda target: LMDrafter(made.student, target, BIG[plan], rank),
@@ -108,19 +109,19 @@ def test_large_trees(lab, run, plan, kind):
     assert run(made.method(drafter), prompts).same(plain)
 
 
-def test_a_window_of_64(lab, run):
+def test_window_of_64_equals_plain_decoding(lab, run):
     made = lab(torch.bfloat16)
     plain = run(made.method(), made.prompts)
-    drafter = JacobiDrafter(64, Initial("left", torch.ones(VOCAB, dtype=torch.bool), 4))
+    drafter = JacobiDrafter(64, WindowInitializer("left", torch.ones(VOCAB, dtype=torch.bool), 4))
     assert run(made.method(drafter), made.prompts).same(plain)
 
 
 @pytest.mark.parametrize(("kind", "edge"), every_pair(KINDS, (512, 1024)), indirect=["kind"])
-def test_rows_that_grow_into_another_block_stay_what_they_are_alone(lab, run, kind, edge):
-    """One row crosses the edge during the run; the others see a wider view from then on, and the same bits."""
+def test_rows_growing_into_next_block_keep_output(lab, run, kind, edge):
+    """Check a row that crosses a block boundary: the others get a wider view from then on, and the same bits."""
     made = lab(kind)
     long = tuple(1 + (7 * place) % 60 for place in range(edge - 9))
-    prompts = [replace(made.prompts[0], branches=(long, (1,)), budget=24), *made.prompts[1:3]]
+    prompts = [replace(made.prompts[0], branch_token_ids=(long, (1,)), max_new_tokens=24), *made.prompts[1:3]]
     alone = [run(made.method(), [prompt]).outputs[0] for prompt in prompts]
     plain = run(made.method(), prompts)
     assert all(map(torch.equal, plain.outputs, alone))
@@ -131,17 +132,20 @@ def test_rows_that_grow_into_another_block_stay_what_they_are_alone(lab, run, ki
 
 
 @pytest.mark.parametrize(("rows", "most"), [(1, 1), (24, 5)], ids=["few rows, whole blocks", "many rows, an eighth"])
-def test_how_often_a_cache_is_copied_to_grow(lab, run, monkeypatch, rows, most):
-    """Many rows keep no slots that they may never use; a short row does not pay for the same again and again."""
-    grown, grow = [], SlotLayer.grow
+def test_kv_cache_reallocations_are_bounded(lab, run, monkeypatch, rows, most):
+    """Check that many rows keep no unused slots, and that a short row is not copied again and again."""
+    grown, grow = [], KVCacheLayer.reallocate
 
-    def counted(layer):
-        grown.append(layer.cache.slots)
+    def count_copies(layer):
+        grown.append(layer.cache.num_slots)
         grow(layer)
 
-    monkeypatch.setattr(SlotLayer, "grow", counted)
+    monkeypatch.setattr(KVCacheLayer, "reallocate", count_copies)
     made = lab()
-    prompts = [replace(made.prompts[0], branches=((7,) * 40, (1,)), budget=60, seed=seed) for seed in range(rows)]
+    prompts = [
+        replace(made.prompts[0], branch_token_ids=((7,) * 40, (1,)), max_new_tokens=60, seed=seed)
+        for seed in range(rows)
+    ]
     run(made.method(), prompts)
     assert len(set(grown)) <= most
     assert max(grown, default=512) == 512 if rows == 1 else max(grown) <= 112
@@ -149,11 +153,11 @@ def test_how_often_a_cache_is_copied_to_grow(lab, run, monkeypatch, rows, most):
 
 @pytest.fixture
 def uncollected():
-    """Tensors that only the garbage collector would free, since the test began; it does not run meanwhile."""
+    """Count the tensors since the test began that only the garbage collector would free; it is off meanwhile."""
     gc.collect()
     gc.disable()
 
-    def found() -> list[torch.Tensor]:
+    def collect() -> list[torch.Tensor]:
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         gc.set_debug(0)
@@ -161,15 +165,15 @@ def uncollected():
         gc.garbage.clear()
         return kept
 
-    yield found
+    yield collect
     gc.enable()
 
 
-@pytest.mark.parametrize("name", ["plain", *DRAFTERS, *JUDGED])
-def test_a_run_gives_its_memory_back_when_it_is_let_go(lab, run, uncollected, name):
-    """Keys and values of a large model are gigabytes: none may wait in a circle for the garbage collector."""
+@pytest.mark.parametrize("name", ["plain", *DRAFTERS, *VERIFIER_NAMES])
+def test_finished_run_frees_its_memory(lab, run, uncollected, name):
+    """Check that KV caches, gigabytes in a large model, are in no reference cycle."""
     made = lab()
-    method = named(made, name)
+    method = method_named(made, name)
     uncollected()
     assert run(method, made.prompts[:2]).outputs
     assert not uncollected()

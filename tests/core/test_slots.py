@@ -1,4 +1,4 @@
-"""Slot-typed streams: seven slots a frame, each with ids of its own, and no method ever steps outside."""
+"""Slot-typed streams: seven slots per frame, each with ids of its own, which no method may leave."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from polydraft.core.decode import Method
-from polydraft.core.drafters.network.lm import IndependentLM
-from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling
-from polydraft.core.methods.method import MethodContext
-from polydraft.core.methods.registry import build, choices
+from polydraft.core.drafters.network.draft_model import DraftModel
+from polydraft.core.methods.registry import build, methods
+from polydraft.core.methods.spec import MethodContext
+from polydraft.core.sampling.params import RepetitionAware, SamplingParams
+from polydraft.core.sampling.sampler import Sampler
 
-from .conftest import NETWORKS, VOCAB, chosen
+from .conftest import NETWORKS, VOCAB, with_sampling
 
 SLOTS = 7
-EVERY = {choice.name: choice for choice in choices()}
+EVERY = {choice.name: choice for choice in methods()}
 
 
 @some.composite
@@ -33,21 +34,21 @@ def slot_tables(draw) -> torch.Tensor:
 @pytest.mark.parametrize("name", EVERY)
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(slot_tables(), some.sampled_from([0.0, 1.0]), some.booleans(), some.integers(0, 10**6))
-def test_no_method_emits_an_id_of_another_slot(lab, run, name, table, temperature, again, seed):
+def test_methods_emit_only_ids_of_their_slot(lab, run, name, table, temperature, again, seed):
     made = lab(seed=seed)
     codes = torch.full((VOCAB, 4), torch.nan)
     codes[10:] = torch.nn.functional.normalize(torch.randn(VOCAB - 10, 4), dim=-1)
     kinds = [network.kind for network in NETWORKS]
     networks = {kind: lambda kind=kind: getattr(made, kind) for kind in kinds}
     context = MethodContext(
-        "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: IndependentLM(made.student)},
-        origins=torch.arange(-3, 9),
+        "m", made.target(), table.any(0), 4, codes, None, networks | {"lm": lambda: DraftModel(made.student)},
+        preview_index=torch.arange(-3, 9),
     )  # fmt: skip
     choice = EVERY[name]
-    given = {"k": 5} if "k" in choice.judge.parameters else {}
-    drafter, verifier = build(replace(choice, judge_given=given), context)
-    sampling = Sampling(temperature=temperature, top_k=6, repetition_aware=RepetitionAware() if again else None)
+    given = {"k": 5} if "k" in choice.verifier.parameters else {}
+    drafter, verifier = build(replace(choice, verifier_params=given), context)
+    sampling = SamplingParams(temperature=temperature, top_k=6, repetition_aware=RepetitionAware() if again else None)
     method = Method(name, context.target, drafter, verifier, Sampler(table))
-    for output in run(method, chosen(made.prompts[-2:], sampling)).outputs:
+    for output in run(method, with_sampling(made.prompts[-2:], sampling)).outputs:
         slots = torch.arange(len(output)) % SLOTS
         assert table[slots, output].all()

@@ -1,4 +1,4 @@
-"""Folders with one thing wrong in them, made by rule from folders that load: the same mutations on every run.
+"""Mutations of folders that load: copies with one fault each, the same in every run.
 
     for name, mutate in mutations(folder, seed=0):
         mutate(copy)
@@ -51,7 +51,7 @@ def _apply(file: Path, change: Callable[[Path], None], folder: Path) -> None:
 
 
 def json_mutations(file: Path, rng: random.Random, count: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """Yield what can be wrong with a JSON file, and with `count` of its fields."""
+    """Yield mutations of a JSON file, and of `count` of its fields."""
     text = file.read_text()
     yield "missing", Path.unlink
     yield "empty", partial(_write, b"")
@@ -83,7 +83,7 @@ def json_mutations(file: Path, rng: random.Random, count: int) -> Iterator[tuple
 
 
 def field_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return where every field of a JSON value stands; of lists the first element alone."""
+    """Return the path of every field of a JSON value; of lists, the first element only."""
     found = [path] if path else []
     if isinstance(value, dict):
         for name, inside in list(value.items())[:60]:
@@ -106,7 +106,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 def weight_mutations(file: Path, rng: random.Random, count: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """Yield what can be wrong with a file of safetensors."""
+    """Yield mutations of a safetensors file."""
     yield "missing", Path.unlink
     yield "empty", partial(_write, b"")
     yield "cut short", lambda path: path.write_bytes(path.read_bytes()[:-7]) and None
@@ -177,7 +177,7 @@ def _scalar(weights: dict[str, Any], name: str) -> None:
 
 
 def _link_outside(folder: Path) -> None:
-    """Put the weights elsewhere and links to them into the folder."""
+    """Move the weights elsewhere and link to them from the folder."""
     for file in sorted(folder.rglob("*.safetensors")):
         outside = folder.parent / f"outside-{folder.name}-{file.name}"
         os.replace(file, outside)
@@ -191,7 +191,7 @@ def _pickles_alone(folder: Path) -> None:
 
 
 def _write_index(name: Any, folder: Path) -> None:
-    """Let an index beside the first weights say that the first tensor is in the file `name`."""
+    """Write an index that names the file `name` for the first tensor."""
     from safetensors import safe_open
 
     file = sorted(folder.rglob("*.safetensors"))[0]

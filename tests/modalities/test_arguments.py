@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,20 @@ import torch
 from PIL import Image
 
 import polydraft
-from polydraft.apps import jobs
-from polydraft.core.arguments import shown
+from polydraft.apps.batch import jobs
+from polydraft.core.checks.arguments import format_value
 from polydraft.core.errors import InvalidArgument, PolydraftError, PromptError, UnknownMethod
-from polydraft.core.law.history import History
-from polydraft.core.law.sampling import RepetitionAware, Sampler, Sampling, Settings
 from polydraft.core.methods.kinds import REGISTRIES, parse
-from polydraft.modalities.image.run import ImageStream
-from polydraft.modalities.loading import PIPELINES, card, check, load
-from polydraft.modalities.run import Stream
-from polydraft.modalities.speech.run import SpeechStream
-from polydraft.modalities.vlm.run import ChatStream
+from polydraft.core.sampling.context import GenerationContext
+from polydraft.core.sampling.params import RepetitionAware, SamplingParams, SamplingTensors
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.modalities import loading
+from polydraft.modalities.image.request import ImageStream
+from polydraft.modalities.loading import check_model, load
+from polydraft.modalities.model_card import load_card
+from polydraft.modalities.request import GenerationStream
+from polydraft.modalities.speech.request import SpeechStream
+from polydraft.modalities.vlm.request import ChatStream
 
 ODD: list[Any] = [
     None, True, -1, 3, 10**30, 10**5000, 2.5, float("nan"), float("inf"), -float("inf"), 1e300, 5e-324, "", "x",
@@ -56,10 +58,10 @@ PUBLIC: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = 
     "images": (lambda **asked: pipe("tiny-image").run(**asked), IMAGE, ("iterations", "partial_images")),
     "sentences": (lambda **asked: pipe("tiny-speech").run(**asked), SPEECH, ("together",)),
     "check": (
-        check, {"name": "tiny-image"},
+        check_model, {"name": "tiny-image"},
         ("name", "codec", "drafter", "device", "dtype", "device_map", "modality"),
     ),
-    "Sampling": (Sampling, {}, (*SAMPLED[1:4], "min_p", "repetition_penalty", "min_tokens", "guidance_scale")),
+    "Sampling": (SamplingParams, {}, (*SAMPLED[1:4], "min_p", "repetition_penalty", "min_tokens", "guidance_scale")),
     "RepetitionAware": (RepetitionAware, {}, ("window", "tau")),
     "methods": (lambda method: parse(method), {}, ("method",)),
 }  # fmt: skip
@@ -71,22 +73,19 @@ def pipe(name: str) -> Any:
 
 
 @pytest.fixture
-def undecoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Everything up to the first pass, of models that are loaded once."""
+def without_decoding(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run public functions up to the first target pass, with models that are loaded only once."""
 
     def loaded(name: str, **options: Any) -> Any:
-        return pipe(check(name, **options).name)
+        return pipe(check_model(name, **options).name)
 
-    modules = [import_module(module) for module, _ in PIPELINES.values()]
-    for module in modules:
-        monkeypatch.setattr(module, "load", loaded)
-        module._cached_pipeline.cache_clear()
-    monkeypatch.setattr(Stream, "steps", lambda self: iter(()))
+    monkeypatch.setattr(loading, "load", loaded)
+    loading.clear_cached_pipelines()
+    monkeypatch.setattr(GenerationStream, "steps", lambda self: iter(()))
     for stream in (ImageStream, SpeechStream, ChatStream):
         monkeypatch.setattr(stream, "result", lambda self: None)
     yield
-    for module in modules:
-        module._cached_pipeline.cache_clear()
+    loading.clear_cached_pipelines()
 
 
 def check_sentence(error: PolydraftError) -> None:
@@ -95,7 +94,7 @@ def check_sentence(error: PolydraftError) -> None:
 
 
 @pytest.mark.parametrize("function", PUBLIC)
-def test_argument_of_odd_value_works_or_is_one_sentence(function: str, undecoded: None) -> None:
+def test_odd_argument_value_works_or_raises_polydraft_error(function: str, without_decoding: None) -> None:
     call, usual, names = PUBLIC[function]
     refused, raw = 0, []
     for name in names:
@@ -105,21 +104,21 @@ def test_argument_of_odd_value_works_or_is_one_sentence(function: str, undecoded
             except PolydraftError as error:
                 check_sentence(error)
                 refused += 1
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is what this looks for
-                raw.append(f"{name}={shown(value)}: {type(error).__name__}: {error!s:.80}")
+            except Exception as error:  # noqa: BLE001  # raw exceptions are what this test looks for
+                raw.append(f"{name}={format_value(value)}: {type(error).__name__}: {error!s:.80}")
     assert not raw and refused > len(ODD) / 4
 
 
 def parameters() -> Iterator[str]:
-    """Every parameter of every method with odd values."""
+    """Yield every parameter of every method with odd values."""
     for registry in REGISTRIES:
-        for part in (*registry.drafters.values(), *registry.judges.values()):
+        for part in (*registry.drafters.values(), *registry.verifiers.values()):
             for name in part.parameters:
                 for value in ("", "x", "-1", "1e400", "nan", "9" * 400, "10**30", "1,1", "0x10", "３"):
                     yield f"{part.name}({name}={value})"
 
 
-def test_parameter_of_odd_value_works_or_is_one_sentence() -> None:
+def test_odd_method_parameter_works_or_raises_polydraft_error() -> None:
     refused = 0
     for method in parameters():
         try:
@@ -131,11 +130,11 @@ def test_parameter_of_odd_value_works_or_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("method", ["jacobi" + " " * 100_000 + "+", "(" * 100_000, "a+" * 100_000, 3, b"ar", ["ar"]])
-def test_method_that_is_no_name_is_refused_at_once(method: Any) -> None:
+def test_malformed_method_name_is_refused(method: Any) -> None:
     with pytest.raises(UnknownMethod, match="method=.* is not possible; it must be a string such as"):
         parse(method)
     with pytest.raises(UnknownMethod, match="is not possible"):
-        card("tiny-latent").checked(method)
+        load_card("tiny-latent").check_method(method)
 
 
 NUMPY: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
@@ -153,22 +152,22 @@ NUMPY: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("model", "usual", "odd", "plain"), NUMPY, ids=range(len(NUMPY)))
-def test_numbers_of_other_libraries_ask_for_the_same(
+def test_numpy_and_torch_numbers_equal_python_numbers(
     model: str, usual: dict[str, Any], odd: dict[str, Any], plain: dict[str, Any]
 ) -> None:
-    asked, wanted = pipe(model).run(**usual | odd), pipe(model).run(**usual | plain)
-    for one, other in zip(asked.prompts, wanted.prompts, strict=True):
-        assert (one.branches, one.seed, one.budget, one.sampling) == (
-            other.branches, other.seed, other.budget, other.sampling,
+    actual, expected = pipe(model).run(**usual | odd), pipe(model).run(**usual | plain)
+    for one, other in zip(actual.prompts, expected.prompts, strict=True):
+        assert (one.branch_token_ids, one.seed, one.max_new_tokens, one.sampling_params) == (
+            other.branch_token_ids, other.seed, other.max_new_tokens, other.sampling_params,
         )  # fmt: skip
-        assert type(one.seed) is int and type(one.budget) is int
-    assert getattr(asked, "stops", None) == getattr(wanted, "stops", None)
+        assert type(one.seed) is int and type(one.max_new_tokens) is int
+    assert getattr(actual, "stops", None) == getattr(expected, "stops", None)
 
 
-def test_folder_may_be_a_path_and_dtype_and_device_torchs(tmp_path: Path) -> None:
+def test_load_accepts_path_and_torch_dtype_and_device(tmp_path: Path) -> None:
     found = load(Path("tiny-vlm"), dtype=torch.float32, device=torch.device("cpu"))
     assert found.card.name == "tiny-vlm" and found.dtype is torch.float32
-    assert card(found.card.path).path == card(str(found.card.path)).path
+    assert load_card(found.card.path).path == load_card(str(found.card.path)).path
     for wrong, options in ((3, {}), ("tiny-vlm", {"dtype": torch.int8}), ("tiny-vlm", {"device": 0})):
         with pytest.raises(PolydraftError) as refused:
             load(wrong, **options)  # type: ignore[arg-type]
@@ -189,19 +188,21 @@ EXTREMES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("extreme", "like"), EXTREMES, ids=[str(extreme) for extreme, _ in EXTREMES])
-def test_extreme_sampling_is_a_law_still(extreme: dict[str, Any], like: dict[str, Any]) -> None:
+def test_extreme_sampling_params_give_valid_distribution(extreme: dict[str, Any], like: dict[str, Any]) -> None:
     mask = torch.ones(1, 9, dtype=torch.bool)
     mask[0, 8] = False
     logits = torch.linspace(-40, 50, 9)[None, None]
     one = torch.ones(1, 1, dtype=torch.long)
-    history = History(one, one[0], 2 * one[None], one - 1, one, one[0])
-    laws = [Sampler(mask)(logits, Settings.of([Sampling(**asked)], "cpu"), history).p for asked in (extreme, like)]
-    assert laws[0].isfinite().all() and torch.equal(*laws) and laws[0][0, 0, 8] == 0
+    history = GenerationContext(one, one[0], 2 * one[None], one - 1, one, one[0])
+    tensors = [SamplingTensors.from_params([SamplingParams(**params)], "cpu") for params in (extreme, like)]
+    probs = [Sampler(mask)(logits, each, history).probs for each in tensors]
+    assert probs[0].isfinite().all() and torch.equal(*probs) and probs[0][0, 0, 8] == 0
 
 
-def test_smallest_token_count_of_any_size_fits_tensors() -> None:
-    settings = Settings.of([Sampling(min_tokens=10**30, guidance_scale=1e300, temperature=0)], "cpu")
-    assert settings.min_tokens.item() == 2**31 - 1 and settings.guidance_scale.isfinite().all()
+def test_huge_min_tokens_fits_tensors() -> None:
+    params = SamplingParams(min_tokens=10**30, guidance_scale=1e300, temperature=0)
+    tensors = SamplingTensors.from_params([params], "cpu")
+    assert tensors.min_tokens.item() == 2**31 - 1 and tensors.guidance_scale.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -218,19 +219,19 @@ def test_smallest_token_count_of_any_size_fits_tensors() -> None:
         ("on_step", 3, "on_step=3 is not possible; it must be a function"),
     ],
 )
-def test_refusal_names_the_argument_and_what_is_allowed(argument: str, value: Any, words: str) -> None:
+def test_argument_error_names_argument_and_allowed_values(argument: str, value: Any, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         pipe("tiny-image")("a cat", **{argument: value})
 
 
-def test_prompt_of_another_type_is_no_empty_prompt() -> None:
+def test_prompt_of_wrong_type_is_refused() -> None:
     with pytest.raises(PromptError, match="the prompt is a int; give a string"):
         pipe("tiny-image").run([3])
     with pytest.raises(InvalidArgument, match="prompt=b'a cat' is not possible; it must be a string"):
         pipe("tiny-image").run(b"a cat")
 
 
-def test_job_with_a_wrong_type_fails_with_a_typed_error(tmp_path: Path) -> None:
+def test_job_with_wrong_argument_type_records_typed_error(tmp_path: Path) -> None:
     for arguments in ({"text": 3}, {"text": "Yes.", "seed": "x"}, {"text": "Yes.", "voice": [1]}):
-        record = jobs.do(jobs.Job("a", "speech", arguments), tmp_path)
+        record = jobs.do(jobs.BatchJob("a", "speech", arguments), tmp_path)
         assert record["error"]["type"] in ("PromptError", "InvalidArgument"), record

@@ -1,4 +1,4 @@
-"""A prompt that cannot go on ends alone: results say which, and a call of which nothing is left raises."""
+"""Prompts that fail: the others are not affected, results name the failed ones, and a call without results raises."""
 
 from __future__ import annotations
 
@@ -9,55 +9,54 @@ import pytest
 import torch
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.target import CausalTarget
+from polydraft.core.target.causal import CausalTarget
 from polydraft.modalities.loading import load
 
 WHY = "nothing may follow token 0 .* not finite"
-PICTURE = "a cat on a blue background"
+PROMPT = "a cat on a blue background"
 
 
 @pytest.fixture
-def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], bool]], None]:
-    """What the target makes of some prompts is NaN from now on."""
+def break_prompts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], bool]], None]:
+    """Return a function that makes the target's outputs NaN for chosen prompts."""
 
-    def broken(chosen: Callable[[Any], bool]) -> None:
-        honest = CausalTarget.prefill
+    def break_chosen(is_chosen: Callable[[Any], bool]) -> None:
+        original = CausalTarget.prefill
 
         def prefill(target: CausalTarget, state: Any, prompts: Any) -> Any:
-            seen = honest(target, state, prompts)
-            state.is_finite[-len(prompts) :] = torch.tensor([[not chosen(prompt)] for prompt in prompts])
-            return seen
+            output = original(target, state, prompts)
+            state.is_finite[-len(prompts) :] = torch.tensor([[not is_chosen(prompt)] for prompt in prompts])
+            return output
 
         monkeypatch.setattr(CausalTarget, "prefill", prefill)
 
-    return broken
+    return break_chosen
 
 
-def test_failed_picture_leaves_the_others_as_they_are(breaking):
+def test_failed_image_leaves_other_images_unchanged(break_prompts):
     pipe = load("tiny-image", device="cpu")
-    whole = pipe(PICTURE, seed=4)
-    breaking(lambda prompt: prompt.seed == 5)
-    found = pipe(PICTURE, n=2, seed=4)
-    assert found.finish_reasons == ["length", "impossible"] and found.finish_reason == "impossible"
-    assert torch.equal(found.tokens[:1], whole.tokens) and (found.tokens[1] == -1).all()
+    expected = pipe(PROMPT, seed=4)
+    break_prompts(lambda prompt: prompt.seed == 5)
+    result = pipe(PROMPT, n=2, seed=4)
+    assert result.finish_reasons == ["length", "impossible"] and result.finish_reason == "impossible"
+    assert torch.equal(result.tokens[:1], expected.tokens) and (result.tokens[1] == -1).all()
     with pytest.raises(InvalidArgument, match=WHY):
-        pipe(PICTURE, seed=5)
+        pipe(PROMPT, seed=5)
 
 
-def test_failed_answer_leaves_the_others_as_they_are(breaking):
+def test_failed_answer_leaves_other_answers_unchanged(break_prompts):
     pipe, questions = load("tiny-vlm", device="cpu"), ["What is this?", "Why?", "Who?"]
-    whole = pipe(None, questions, seed=4, max_new_tokens=8)
-    breaking(lambda prompt: prompt.seed == 4)
-    found = pipe(None, questions, seed=4, max_new_tokens=8)
-    assert found.finish_reasons == ["impossible", *whole.finish_reasons[1:]] and found.texts[0] == ""
-    assert found.texts[1:] == whole.texts[1:]
+    expected = pipe(None, questions, seed=4, max_new_tokens=8)
+    break_prompts(lambda prompt: prompt.seed == 4)
+    result = pipe(None, questions, seed=4, max_new_tokens=8)
+    assert result.finish_reasons == ["impossible", *expected.finish_reasons[1:]] and result.texts[0] == ""
+    assert result.texts[1:] == expected.texts[1:]
     with pytest.raises(InvalidArgument, match=WHY):
         list(pipe.stream(None, questions[0], seed=4))
 
 
-def test_failed_sentence_fails_its_text(breaking):
-    """A text with a gap is not what was asked for."""
+def test_failed_sentence_fails_whole_text(break_prompts):
     pipe = load("tiny-speech", device="cpu")
-    breaking(lambda prompt: prompt.segment == 1)
+    break_prompts(lambda prompt: prompt.segment == 1)
     with pytest.raises(InvalidArgument, match=WHY):
         pipe("One is enough. Two are more.", seed=1)

@@ -1,20 +1,20 @@
-"""What the public functions keep loaded is read again once any file of its folder has changed."""
+"""Pipelines that public functions keep loaded are loaded again once any file of their folder has changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import polydraft
+from polydraft.modalities import loading
 
-CALLS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "chat": ("vlm", lambda model: polydraft.chat(None, "Why?", model=model)),
-    "generate_image": ("image", lambda model: polydraft.generate_image("a cat", model=model)),
-    "generate_speech": ("speech", lambda model: polydraft.generate_speech("Yes.", model=model)),
+CALLS: dict[str, Callable[[str], Any]] = {
+    "chat": lambda model: polydraft.chat(None, "Why?", model=model),
+    "generate_image": lambda model: polydraft.generate_image("a cat", model=model),
+    "generate_speech": lambda model: polydraft.generate_speech("Yes.", model=model),
 }
 FILES = [
     "model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja", "codec/model.safetensors",
@@ -27,34 +27,32 @@ def test_changed_folder_is_loaded_again(tmp_path: Path, monkeypatch: pytest.Monk
     for file in FILES:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("{}")
-    modality, call = CALLS[function]
-    module = import_module(f"polydraft.modalities.{modality}.pipeline")
+    call = CALLS[function]
     loads: list[str] = []
-    monkeypatch.setattr(module, "load", lambda name, **_: loads.append(name) or (lambda *_, **__: len(loads)))
-    module._cached_pipeline.cache_clear()
+    monkeypatch.setattr(loading, "load", lambda name, **_: loads.append(name) or (lambda *_, **__: len(loads)))
+    loading.clear_cached_pipelines()
     try:
         assert call(str(tmp_path)) == call(str(tmp_path)) == 1
         for count, file in enumerate(FILES, 2):
             (tmp_path / file).write_text('{"a": 1}')
             assert call(str(tmp_path)) == call(str(tmp_path)) == count, file
     finally:
-        module._cached_pipeline.cache_clear()
+        loading.clear_cached_pipelines()
 
 
 def test_changed_codec_elsewhere_is_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("polydraft.modalities.speech.pipeline")
     for part in ("model", "codec"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "config.json").write_text("{}")
     loads: list[str] = []
-    monkeypatch.setattr(module, "load", lambda name, **_: loads.append(name) or (lambda *_, **__: len(loads)))
-    module._cached_pipeline.cache_clear()
+    monkeypatch.setattr(loading, "load", lambda name, **_: loads.append(name) or (lambda *_, **__: len(loads)))
+    loading.clear_cached_pipelines()
     try:
         for count, text in enumerate(("{}", '{"a": 1}'), 1):
             (tmp_path / "codec" / "config.json").write_text(text)
             for _ in range(2):
                 model, codec = (str(tmp_path / part) for part in ("model", "codec"))
-                said: Any = polydraft.generate_speech("Yes.", model=model, codec=codec)
-                assert said == count
+                num_loads: Any = polydraft.generate_speech("Yes.", model=model, codec=codec)
+                assert num_loads == count
     finally:
-        module._cached_pipeline.cache_clear()
+        loading.clear_cached_pipelines()

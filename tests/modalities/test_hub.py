@@ -1,4 +1,4 @@
-"""What is fetched of a repository when: descriptions to describe and to refuse, weights once all else is right."""
+"""Order of downloads: JSON to describe and to refuse, weights after all checks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import polydraft
-from polydraft.modalities import loading
-from polydraft.modalities.hub import DESCRIPTIONS, FILES
-from polydraft.modalities.loading import card, load
+from polydraft.modalities import model_card
+from polydraft.modalities.hub import DESCRIPTION_PATTERNS, FILE_PATTERNS
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
 
 from ..apps.command_line import assert_refused, run
 
@@ -20,7 +21,7 @@ NAME = "somebody/SmolVLM-test"
 
 @pytest.fixture
 def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """A hub with one vision-language model and one drafter, and everything that was fetched of it."""
+    """Fake a hub with a vision-language model and drafters; return the calls that fetch files."""
     calls: list[tuple[str, list[str]]] = []
     for name, kind in ((NAME, "smolvlm"), ("somebody/drafter", "polydraft-hydra"), ("somebody/bert", "polydraft-x")):
         (tmp_path / "hub" / name).mkdir(parents=True)
@@ -33,15 +34,15 @@ def fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    loading._card.cache_clear()
+    model_card._load_card.cache_clear()
     return calls
 
 
 def test_describing_a_repository_fetches_no_weights(fetched: list[tuple[str, list[str]]]) -> None:
     done = run("models", NAME)
     assert done.exit_code == 0 and "SmolVLM" in done.stdout, done.stderr
-    assert fetched == [(NAME, DESCRIPTIONS)]
-    assert not any("safetensors" in pattern for pattern in DESCRIPTIONS)
+    assert fetched == [(NAME, DESCRIPTION_PATTERNS)]
+    assert not any("safetensors" in pattern for pattern in DESCRIPTION_PATTERNS)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +61,12 @@ def test_describing_a_repository_fetches_no_weights(fetched: list[tuple[str, lis
         (["--max-new-tokens", "8", "--min-new-tokens", "9"], "min_new_tokens"),
     ],
 )
-def test_what_is_wrong_is_refused_before_weights_are_fetched(
+def test_wrong_option_is_refused_before_fetching_weights(
     options: list[str], word: str, fetched: list[tuple[str, list[str]]]
 ) -> None:
     Path("a.png").write_bytes(Path(__file__).parents[2].joinpath("assets/models/tiny-vlm/curves.png").read_bytes())
     assert_refused(run("chat", "a.png", "What is this?", "--model", NAME, *options), word)
-    assert all(patterns == DESCRIPTIONS for _, patterns in fetched)
+    assert all(patterns == DESCRIPTION_PATTERNS for _, patterns in fetched)
 
 
 @pytest.mark.parametrize(
@@ -89,30 +90,30 @@ def test_what_is_wrong_is_refused_before_weights_are_fetched(
         ("generate_speech", {"text": "Yes.", "seed": -1}, "seed"),
     ],
 )
-def test_functions_refuse_before_weights_are_fetched(
+def test_functions_refuse_before_fetching_weights(
     function: str, arguments: dict[str, Any], word: str, fetched: list[tuple[str, list[str]]]
 ) -> None:
     call, model = getattr(polydraft, function), {"name" if function == "load" else "model": NAME}
     with pytest.raises(polydraft.PolydraftError, match=word):
         call(**model, **arguments)
-    assert all(patterns == DESCRIPTIONS for _, patterns in fetched)
+    assert all(patterns == DESCRIPTION_PATTERNS for _, patterns in fetched)
 
 
-def test_weights_are_fetched_once_all_is_right(fetched: list[tuple[str, list[str]]]) -> None:
-    with pytest.raises(polydraft.WeightsError):  # the hub of this test has none
+def test_weights_are_fetched_after_all_checks(fetched: list[tuple[str, list[str]]]) -> None:
+    with pytest.raises(polydraft.WeightsError):  # the fake hub has no weights
         load(NAME, drafter="somebody/drafter", method="hydra", dtype="float32")
-    assert fetched[0] == (NAME, DESCRIPTIONS) and fetched[-1] == (NAME, FILES)
-    assert ("somebody/drafter", DESCRIPTIONS) in fetched
+    assert fetched[0] == (NAME, DESCRIPTION_PATTERNS) and fetched[-1] == (NAME, FILE_PATTERNS)
+    assert ("somebody/drafter", DESCRIPTION_PATTERNS) in fetched
 
 
-def test_a_codec_is_fetched_with_the_weights_alone(tmp_path: Path, fetched: list[tuple[str, list[str]]]) -> None:
-    marks = {"added_tokens": [{"content": f"<custom_token_{number}>"} for number in (2, 10)]}
+def test_codec_is_fetched_only_with_weights(tmp_path: Path, fetched: list[tuple[str, list[str]]]) -> None:
+    tokenizer = {"added_tokens": [{"content": f"<custom_token_{number}>"} for number in (2, 10)]}
     for name in ("somebody/orpheus", "hubertsiuzdak/snac_24khz"):
         folder = tmp_path / "hub" / name
         folder.mkdir(parents=True)
         (folder / "config.json").write_text('{"model_type": "llama"}')
-        (folder / "tokenizer.json").write_text(json.dumps(marks))
-    found = card("somebody/orpheus")
-    assert fetched == [("somebody/orpheus", DESCRIPTIONS)]
-    assert found.fetched().codec == tmp_path / "hub/hubertsiuzdak/snac_24khz"
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    card = load_card("somebody/orpheus")
+    assert fetched == [("somebody/orpheus", DESCRIPTION_PATTERNS)]
+    assert card.fetch_weights().codec == tmp_path / "hub/hubertsiuzdak/snac_24khz"
     assert [name for name, _ in fetched[1:]] == ["somebody/orpheus", "hubertsiuzdak/snac_24khz"]

@@ -1,4 +1,4 @@
-"""Image files and data: URLs: what is opened, how it is turned, and what errors say."""
+"""Image files and data: URLs: accepted formats, orientation, and errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from polydraft.apps.bench.vlm.task import pictures
+from polydraft.apps.data.records import PICTURES, rows
+from polydraft.apps.data.user_prompts import asks, open_image_part
 from polydraft.apps.server.api.pictures import from_data_url
 from polydraft.apps.server.api.schemas.chat import ChatRequest
-from polydraft.apps.train.own.lessons import asks, seen
-from polydraft.apps.train.own.rows import PICTURES, rows
 from polydraft.apps.ui.upload import opened as uploaded
 from polydraft.core.errors import DataUnavailable, PromptError
 from polydraft.modalities.image_io import load_image, open_image
@@ -30,7 +30,7 @@ ORIENTATION = 0x0112
 
 
 def encoded(kind: str = "PNG", size: tuple[int, int] = (12, 8), **options: object) -> bytes:
-    """A file of half a red and half a blue picture."""
+    """Return an image file whose halves are red and blue."""
     made = Image.new("RGB", size, "red")
     made.paste("blue", (0, 0, size[0] // 2, size[1]))
     file = io.BytesIO()
@@ -43,7 +43,7 @@ def data_url(content: bytes, head: str = "data:image/png;base64,") -> str:
 
 
 def with_exif(content: bytes, exif: bytes) -> bytes:
-    """A JPEG with an EXIF segment of these bytes."""
+    """Return a JPEG with an EXIF segment of these bytes."""
     segment = b"Exif\0\0" + exif
     return content[:2] + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + content[2:]
 
@@ -71,7 +71,7 @@ def test_postscript_called_jpg_is_refused_everywhere(tmp_path: Path) -> None:
 
 
 def calls_without_formats(file: Path) -> list[str]:
-    """Calls of `Image.open` that do not say which formats they take."""
+    """Yield the calls of `Image.open` without formats."""
     text, found = file.read_text(), []
     for node in ast.walk(ast.parse(text)) if "Image.open" in text else ():
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Image.open"):
@@ -108,18 +108,20 @@ DOORS: dict[str, Callable[[Path], Image.Image | None]] = {
     "data URL": lambda file: from_data_url(data_url(file.read_bytes())),
     "upload": lambda file: uploaded(str(file)),
     "row of a bench": lambda file: pictures([Image.open(file, formats=("PNG",))])[0],
-    "training": lambda file: seen(next(rows(str(file), PICTURES)), {"type": "image", "image": file})["image"],
+    "training": lambda file: open_image_part(next(rows(str(file), PICTURES)), {"type": "image", "image": file})[
+        "image"
+    ],
 }
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_transparent_image_is_white_at_every_door(tmp_path: Path, door: str) -> None:
+def test_transparent_image_is_white_at_every_entry_point(tmp_path: Path, door: str) -> None:
     Image.new("RGBA", (3, 2)).save(tmp_path / "a.png")
     image = DOORS[door](tmp_path / "a.png")
     assert image is not None and image.getcolors() == [(6, (255, 255, 255))]
 
 
-def test_unusable_image_of_a_bench_is_damaged_data() -> None:
+def test_unusable_image_of_benchmark_is_data_error() -> None:
     with pytest.raises(DataUnavailable, match="0x5 pixels"):
         pictures([Image.new("RGB", (0, 5))])
 
@@ -149,13 +151,13 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_request_takes_data_url_however_it_is_spelled(spelling: str) -> None:
+def test_request_accepts_data_url_in_any_spelling(spelling: str) -> None:
     part = {"type": "image_url", "image_url": {"url": SPELLINGS[spelling]}}
     ChatRequest.model_validate({"messages": [{"role": "user", "content": [part]}]})
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_data_url_is_read_however_it_is_spelled(spelling: str) -> None:
+def test_data_url_is_decoded_in_any_spelling(spelling: str) -> None:
     assert from_data_url(SPELLINGS[spelling]).size == (12, 8)
 
 
@@ -198,7 +200,7 @@ GOOD = encoded("JPEG")
 
 
 def camera_exif() -> bytes:
-    """An EXIF block as cameras write them: turned by a quarter, with resolution, times, and a place."""
+    """Return an EXIF block as cameras write it: a quarter turn, resolution, times and a place."""
     exif = Image.Exif()
     exif[ORIENTATION], exif[0x010F], exif[0x0132] = 6, "Maker", "2020:01:01 00:00:00"
     exif[0x011A], exif[0x011B], exif[0x0128] = 72.0, 72.0, 2
@@ -208,7 +210,7 @@ def camera_exif() -> bytes:
 
 
 def damaged(block: bytes, seed: int) -> bytes:
-    """The block with some random bytes in it."""
+    """Return the block with some random bytes in it."""
     rng, found = random.Random(seed), bytearray(block)
     for _ in range(rng.randint(1, 8)):
         found[rng.randrange(len(found))] = rng.choice([0, 1, 255, rng.randrange(256)])
@@ -241,16 +243,16 @@ def test_other_formats_with_damaged_exif_are_read(kind: str) -> None:
         assert sorted(from_data_url(data_url(content)).size) == [8, 12]
 
 
-def test_orientation_survives_resolution_that_is_damaged() -> None:
-    """Pillow's JPEG reader fails on a resolution of one digit, as text, and the quarter turn is still there."""
+def test_orientation_survives_damaged_resolution() -> None:
+    """Pillow's JPEG reader fails on a resolution that is text; the quarter turn is still applied."""
     entries = (struct.pack("<HHIHH", ORIENTATION, 3, 1, 6, 0), struct.pack("<HHI4s", 0x011A, 2, 2, b"7"),
                struct.pack("<HHIHH", 0x0128, 3, 1, 2, 0))  # fmt: skip
     exif = struct.pack("<2sHIH", b"II", 42, 8, len(entries)) + b"".join(entries) + bytes(4)
     assert from_data_url(data_url(with_exif(GOOD, exif))).size == (8, 12)
 
 
-def test_orientation_survives_damage_behind_it() -> None:
-    """A pointer to a directory that is not there does not hide which way is up."""
+def test_orientation_survives_damage_after_it() -> None:
+    """A pointer to a missing directory does not hide the orientation."""
     entries = (struct.pack("<HHIHH", ORIENTATION, 3, 1, 6, 0), struct.pack("<HHII", 0x8769, 4, 1, 2**31 - 1))
     exif = struct.pack("<2sHIH", b"II", 42, 8, len(entries)) + b"".join(entries) + bytes(4)
     assert from_data_url(data_url(with_exif(GOOD, exif))).size == (8, 12)

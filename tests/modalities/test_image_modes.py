@@ -1,4 +1,4 @@
-"""Images of every mode that Pillow has become 8-bit RGB: transparency on white, deep grey scaled, or a sentence."""
+"""Conversion of every Pillow mode to 8-bit RGB: transparency on white, deep grey scaled, or one sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLEAR_BLACK = Image.new("RGBA", (3, 2))  # what a drawing program saves where no
 
 
 def coloured(alpha: bool = True) -> Image.Image:
-    """Random colours and, unless told otherwise, any amount of transparency."""
+    """Return an image of random colours and, by default, random transparency."""
     channels = 4 if alpha else 3
     return Image.fromarray(np.random.default_rng(1).integers(0, 256, (5, 7, channels), dtype=np.uint8))
 
@@ -44,7 +44,7 @@ TRANSPARENT: dict[str, Callable[[], Image.Image]] = {
 
 
 @pytest.mark.parametrize("kind", TRANSPARENT)
-def test_transparent_image_is_what_transformers_composites(kind: str) -> None:
+def test_transparent_image_equals_transformers_compositing(kind: str) -> None:
     image = load_image(TRANSPARENT[kind]())
     assert image.mode == "RGB"
     assert (np.asarray(image) == convert_as_transformers(TRANSPARENT[kind](), return_numpy=True)).all()
@@ -57,12 +57,12 @@ def test_premultiplied_image_is_composited_on_white(mode: str, straight: str) ->
     assert abs(found - expected).max() <= 1  # which multiplying costs
 
 
-def test_palette_with_alpha_of_its_own_is_composited_on_white() -> None:
+def test_palette_with_alpha_is_composited_on_white() -> None:
     assert load_image(CLEAR_BLACK.quantize(4)).getcolors() == [(6, WHITE)]
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"])
-def test_opaque_image_is_what_pillow_converts(mode: str) -> None:
+def test_opaque_image_equals_pillow_conversion(mode: str) -> None:
     image = coloured(alpha=False).convert("RGB" if mode == "LAB" else mode).convert(mode)
     assert load_image(image).tobytes() == image.convert("RGB").tobytes()
 
@@ -86,7 +86,7 @@ def test_deep_grey_is_scaled_to_8_bits(kind: str) -> None:
 
 
 @pytest.mark.parametrize("order", ["<u2", ">u2"])
-def test_16_bit_tiff_of_either_byte_order_is_scaled(tmp_path: Path, order: str) -> None:
+def test_16_bit_tiff_of_any_endianness_is_scaled(tmp_path: Path, order: str) -> None:
     values = (RAMP.astype(order) * 257).astype(order)
     mode = "I;16" if order == "<u2" else "I;16B"
     Image.frombytes(mode, values.shape[::-1], values.tobytes()).save(tmp_path / "a.tiff")
@@ -99,7 +99,7 @@ def test_deep_portable_greymap_is_scaled(tmp_path: Path) -> None:
     assert abs(np.asarray(load_image(file).getchannel(0), int) - RAMP).max() <= 1
 
 
-def test_clear_grey_of_a_16_bit_png_is_white() -> None:
+def test_transparent_grey_of_16_bit_png_is_white() -> None:
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
@@ -124,7 +124,7 @@ NO_RANGE = {
 
 
 @pytest.mark.parametrize("kind", NO_RANGE)
-def test_grey_of_no_known_range_is_refused(kind: str) -> None:
+def test_grey_of_unknown_range_is_refused(kind: str) -> None:
     values, says = NO_RANGE[kind]
     with pytest.raises(PromptError, match=f"the picture has grey values {says}; give integers of 8 or 16 bits"):
         load_image(Image.fromarray(values))
@@ -161,7 +161,7 @@ def of_closed_buffer(file: Path) -> Image.Image:
 
 
 @pytest.mark.parametrize("how", [closed, left, of_closed_file, of_closed_buffer])
-def test_closed_image_is_refused_by_name(tmp_path: Path, how: Callable[[Path], Image.Image]) -> None:
+def test_closed_image_error_names_image(tmp_path: Path, how: Callable[[Path], Image.Image]) -> None:
     CLEAR_BLACK.save(tmp_path / "a.png")
     with pytest.raises(PromptError, match="the picture was closed before it was read; give it open, or its file"):
         load_image(how(tmp_path / "a.png"))

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a folder is one typed sentence; nothing of it is run, and nothing is left behind."""
+"""Malformed folders raise one typed sentence; no code of theirs is run, and no file is left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from PIL import Image
 
 from polydraft.core.errors import PolydraftError
 from polydraft.modalities.loading import load
-from polydraft.modalities.manifest import manifest_of
+from polydraft.modalities.manifest import read_manifest
 from polydraft.modalities.pipeline import NETWORKS
 
 from ..mapped import mapped_files
@@ -29,7 +29,7 @@ from .image.latent_families import mar_folder, nextstep_folder
 from .malformed import Mutation, mutations
 from .speech.families.conftest import MAKERS as SPEECH
 from .vlm.conftest import MAKERS as VLM
-from .vlm.conftest import TEXT, tokenizer
+from .vlm.conftest import TEXT, write_tokenizer
 from .vlm.test_drafters import published
 
 Make = Callable[[Path], Any]
@@ -44,13 +44,13 @@ PICTURE = Image.new("RGB", (60, 60))
 
 
 def language_model(folder: Path) -> None:
-    """A drafter with a tokenizer of its own."""
-    words = tokenizer(folder, ["<image>"])
+    """Write a draft language model with its own tokenizer."""
+    words = write_tokenizer(folder, ["<image>"])
     hf.LlamaForCausalLM(hf.LlamaConfig(vocab_size=len(words), **TEXT)).save_pretrained(folder)
 
 
 def network(kind: Any, target: Any) -> Make:
-    """A drafter on the target's features."""
+    """Write a drafter network on the target's hidden states."""
 
     def make(folder: Path) -> None:
         kind(target.config.get_text_config()).save_pretrained(folder)
@@ -59,7 +59,7 @@ def network(kind: Any, target: Any) -> Make:
 
 
 def drafters(target: Any) -> dict[str, Make]:
-    """Drafters of every form, by name."""
+    """Return writers of drafters of every form, by name."""
     made: dict[str, Make] = {kind.kind: network(kind, target) for kind in NETWORKS}
     return made | {"published eagle": published, "lm": language_model}
 
@@ -74,23 +74,23 @@ def use(folder: Path) -> None:
 
 
 def use_drafter(pipe: Any, folder: Path) -> None:
-    """Load a drafter beside its target and draft a little."""
-    other = pipe.beside(folder)
+    """Load a drafter for its target and draft a little."""
+    other = pipe.with_drafter(folder)
     kind = other.registry.drafters[other.card.defaults["method"]].kind
     other.load_drafter(kind)
-    if kind != "above":  # which drafts rows of pictures alone
+    if kind != "above":  # it drafts image rows only
         other(PICTURE, "What?", method=other.card.defaults["method"], max_new_tokens=3)
 
 
 def outcome(run: Callable[[], None]) -> str:
-    """Return "loads", the sentence of a PolydraftError, or what came instead of one."""
+    """Return "loads", the sentence of a PolydraftError, or the failure instead of one."""
     try:
         run()
     except PolydraftError as error:
         text = str(error)
         fine = "\n" not in text and text.endswith(".") and not text.endswith("..")
         return f"{type(error).__name__}: {text}" if fine else f"NO SENTENCE: {text!r}"
-    except Exception as error:  # noqa: BLE001 (which is what is looked for)
+    except Exception as error:  # noqa: BLE001 (raw exceptions are what this test looks for)
         return f"RAW {type(error).__module__}.{type(error).__name__}: {error!s:.200}".replace("\n", " / ")
     return "loads"
 
@@ -104,13 +104,13 @@ def nothing_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         opened.append("a pickle, or code of the folder")
         raise AssertionError(opened[-1])
 
-    places = [folder.parent, folder.parent / "here"]  # of this test alone
-    places[1].mkdir(exist_ok=True)
-    before = [sorted(os.listdir(place)) for place in places]
+    folders = [folder.parent, folder.parent / "here"]  # used by this test only
+    folders[1].mkdir(exist_ok=True)
+    before = [sorted(os.listdir(each)) for each in folders]
     inside = sorted(folder.rglob("*"))
     with monkeypatch.context() as patch:
-        patch.chdir(places[1])
-        patch.setattr(tempfile, "tempdir", str(places[1]))
+        patch.chdir(folders[1])
+        patch.setattr(tempfile, "tempdir", str(folders[1]))
         for name in ("torch.load", "pickle.load", "pickle.loads", "pickle.Unpickler"):
             patch.setattr(name, forbidden)
         patch.setattr("transformers.dynamic_module_utils.get_class_from_dynamic_module", forbidden)
@@ -118,16 +118,16 @@ def nothing_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     assert not opened
     assert not mapped_files(folder)
     assert sorted(folder.rglob("*")) == inside
-    assert [sorted(os.listdir(place)) for place in places] == before
+    assert [sorted(os.listdir(each)) for each in folders] == before
 
 
 def sample(folder: Path, every: int) -> list[tuple[str, Mutation]]:
-    """One mutation of `every`, always the same ones; of configurations many fields, so that all kinds are met."""
+    """Return every `every`-th mutation of a folder, the same ones in every run."""
     return list(mutations(folder, seed=7, fields_per_file=12))[::every]
 
 
 def check_all(base: Path, every: int, run: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return what came of damaged copies of a folder; anything but loading or one sentence fails the test."""
+    """Return the outcomes of damaged copies of a folder; anything but loading or one sentence fails the test."""
     assert outcome(lambda: run(base)) == "loads"
     outcomes = {}
     for number, (name, mutate) in enumerate(sample(base, every)):
@@ -137,14 +137,14 @@ def check_all(base: Path, every: int, run: Callable[[Path], None], monkeypatch: 
         with nothing_left(copy, monkeypatch):
             outcomes[name] = outcome(lambda copy=copy: run(copy))
         shutil.rmtree(copy)
-    wrong = {name: said for name, said in outcomes.items() if said.startswith(("RAW", "NO SENTENCE"))}
+    wrong = {name: result for name, result in outcomes.items() if result.startswith(("RAW", "NO SENTENCE"))}
     assert not wrong, json.dumps(wrong, indent=1)
     return outcomes
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Libraries warn at length of what is wrong with a folder."""
+    """Silence the warnings of libraries about malformed folders."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -155,13 +155,15 @@ def quiet() -> Iterator[None]:
     [("imagegpt", 9), pytest.param("llava", 1, marks=pytest.mark.thorough)]
     + [pytest.param(name, 3, marks=pytest.mark.thorough) for name in MODELS if name != "llava"],
 )
-def test_damaged_model_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, every: int) -> None:
+def test_damaged_model_raises_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, every: int
+) -> None:
     base = tmp_path / name
     base.mkdir()
     torch.manual_seed(3)
     MODELS[name](base)
     outcomes = check_all(base, every, use, monkeypatch)
-    assert sum(said != "loads" for said in outcomes.values()) > len(outcomes) / 4
+    assert sum(result != "loads" for result in outcomes.values()) > len(outcomes) / 4
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +179,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Any:
     [("published eagle", 3)]
     + [pytest.param(name, 1, marks=pytest.mark.thorough) for name in (*(kind.kind for kind in NETWORKS), "lm")],
 )
-def test_damaged_drafter_is_one_sentence(
+def test_damaged_drafter_raises_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any, name: str, every: int
 ) -> None:
     base = tmp_path / name.replace(" ", "-")
@@ -185,10 +187,10 @@ def test_damaged_drafter_is_one_sentence(
     torch.manual_seed(3)
     drafters(target.target_model)[name](base)
     outcomes = check_all(base, every, lambda folder: use_drafter(target, folder), monkeypatch)
-    assert sum(said != "loads" for said in outcomes.values()) > len(outcomes) / 4
+    assert sum(result != "loads" for result in outcomes.values()) > len(outcomes) / 4
 
 
-TRUE: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {  # a file, what is done to it, what is said
+TRUE: dict[str, tuple[str, Callable[[dict[str, Any]], None], str]] = {  # file, change, part of the error
     "layers": ("config.json", lambda of: of["text_config"].update(num_hidden_layers=10**12), "num_hidden_layers=1000"),
     "layers missing": ("config.json", lambda of: of.pop("text_config"), "describes a model of"),
     "type": ("config.json", lambda of: of["text_config"].update(rms_norm_eps="x"), "'rms_norm_eps' expected float"),
@@ -213,8 +215,8 @@ def test_wrong_field_is_named_with_its_file(tmp_path: Path, what: str) -> None:
     fields = json.loads((tmp_path / file).read_text())
     change(fields)
     (tmp_path / file).write_text(json.dumps(fields))
-    told = outcome(lambda: use(tmp_path))
-    assert told.startswith("WeightsError: ") and says in told and "damaged" not in told, told
+    message = outcome(lambda: use(tmp_path))
+    assert message.startswith("WeightsError: ") and says in message and "damaged" not in message, message
 
 
 MANIFESTS: dict[str, tuple[Any, str]] = {
@@ -240,7 +242,7 @@ def test_wrong_manifest_names_its_field(tmp_path: Path, field: str, missing: boo
     made = {name: other for name, other in whole.items() if name != field} if missing else whole | {field: value}
     (tmp_path / "polydraft.json").write_text(json.dumps(made))
     if missing and field in ("loudness", "context", "target", "fitted"):
-        assert manifest_of(tmp_path) == made
+        assert read_manifest(tmp_path) == made
         return
-    told = outcome(lambda: manifest_of(tmp_path) and None)
-    assert (f"has no {field}" if missing else says) in told and "polydraft.json" in told
+    message = outcome(lambda: read_manifest(tmp_path) and None)
+    assert (f"has no {field}" if missing else says) in message and "polydraft.json" in message

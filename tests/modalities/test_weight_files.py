@@ -1,4 +1,4 @@
-"""Weights are safetensors of the model's own folder, whatever its index, its configuration or its links say."""
+"""Weights are safetensors inside the model's folder, whatever its index, its configuration or its links name."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.hub import refuse_pickles, stored
-from polydraft.modalities.loading import card, causal_lm, embedded
+from polydraft.modalities.model_card import embedded_models_dir, load_card
+from polydraft.modalities.weight_paths import refuse_pickles, tensor_files
+from polydraft.modalities.weights import load_causal_lm
 
 INDEX = "model.safetensors.index.json"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A language model in two shards, and a pickle and a decoy beside; opening a pickle fails the test."""
+    """Write a language model in two shards with a pickle beside them; opening a pickle fails the test."""
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was opened"))
-    made = shutil.copytree(embedded() / "tiny-image" / "target", tmp_path / "model")
-    weights = load_file(made / "model.safetensors")
-    (made / "model.safetensors").unlink()
+    copy = shutil.copytree(embedded_models_dir() / "tiny-image" / "target", tmp_path / "model")
+    weights = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
     names = sorted(weights)
     shards = {"model-00001.safetensors": names[::2], "model-00002.safetensors": names[1::2]}
     for shard, inside in shards.items():
-        save_file({name: weights[name] for name in inside}, made / shard, {"format": "pt"})
-    torch.save(weights, made / "pytorch_model.bin")
-    write_index(made, {name: shard for shard, inside in shards.items() for name in inside})
-    return made
+        save_file({name: weights[name] for name in inside}, copy / shard, {"format": "pt"})
+    torch.save(weights, copy / "pytorch_model.bin")
+    write_index(copy, {name: shard for shard, inside in shards.items() for name in inside})
+    return copy
 
 
-def write_index(folder: Path, where: dict[str, str], name: str = INDEX) -> None:
-    (folder / name).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
+def write_index(folder: Path, weight_map: dict[str, str], name: str = INDEX) -> None:
+    (folder / name).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": weight_map}))
 
 
-def moved(folder: Path, to: str, name: str = INDEX) -> None:
-    """Let the index say that the first tensor is in another file."""
-    where = json.loads((folder / INDEX).read_text())["weight_map"]
-    write_index(folder, where | {min(where): to}, name)
+def move_first_tensor(folder: Path, to: str, name: str = INDEX) -> None:
+    """Write an index that names another file for the first tensor."""
+    weight_map = json.loads((folder / INDEX).read_text())["weight_map"]
+    write_index(folder, weight_map | {min(weight_map): to}, name)
 
 
 def load(folder: Path) -> Any:
-    return causal_lm(folder, torch.device("cpu"), torch.float32)
+    return load_causal_lm(folder, torch.device("cpu"), torch.float32)
 
 
 def test_sharded_model_is_loaded(folder: Path) -> None:
-    assert load(folder).config.model_type == "llama" and set(stored(folder).values()) == {
+    assert load(folder).config.model_type == "llama" and set(tensor_files(folder).values()) == {
         folder / "model-00001.safetensors", folder / "model-00002.safetensors",
     }  # fmt: skip
 
@@ -70,7 +71,7 @@ def link(folder: Path) -> str:
     return "link.safetensors"
 
 
-LEADS: dict[str, tuple[Callable[[Path], str], str]] = {
+BAD_FILES: dict[str, tuple[Callable[[Path], str], str]] = {
     "pickle": (lambda folder: "pytorch_model.bin", "no safetensors file and is never opened"),
     "other ending": (lambda folder: "weights", "no safetensors file and is never opened"),
     "index": (lambda folder: INDEX, "no safetensors file and is never opened"),
@@ -81,29 +82,29 @@ LEADS: dict[str, tuple[Callable[[Path], str], str]] = {
 }
 
 
-@pytest.mark.parametrize("lead", LEADS)
-def test_index_that_leads_to_pickle_or_outside_is_refused(folder: Path, lead: str) -> None:
-    make, says = LEADS[lead]
-    moved(folder, make(folder))
-    for read in (load, stored, refuse_pickles):
-        with pytest.raises(WeightsError, match=says) as caught:
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_index_naming_pickle_or_outside_file_is_refused(folder: Path, case: str) -> None:
+    make, message = BAD_FILES[case]
+    move_first_tensor(folder, make(folder))
+    for read in (load, tensor_files, refuse_pickles):
+        with pytest.raises(WeightsError, match=message) as caught:
             read(folder)
         assert "\n" not in str(caught.value) and str(caught.value)[-1] == "."
 
 
-def test_index_of_another_name_is_checked_too(folder: Path) -> None:
-    moved(folder, "pytorch_model.bin", "diffusion_pytorch_model.safetensors.index.json")
+def test_index_with_other_name_is_checked(folder: Path) -> None:
+    move_first_tensor(folder, "pytorch_model.bin", "diffusion_pytorch_model.safetensors.index.json")
     with pytest.raises(WeightsError, match="never opened"):
         refuse_pickles(folder)
 
 
 def test_pickled_index_beside_safetensors_is_not_read(folder: Path) -> None:
-    moved(folder, "pytorch_model.bin", "pytorch_model.bin.index.json")
+    move_first_tensor(folder, "pytorch_model.bin", "pytorch_model.bin.index.json")
     load(folder)
 
 
 @pytest.mark.parametrize("named", ["adapter_model.bin", "pytorch_model.bin", "../model/model-00001.safetensors"])
-def test_configuration_that_leads_to_pickle_or_outside_is_refused(folder: Path, named: str) -> None:
+def test_config_naming_pickle_or_outside_file_is_refused(folder: Path, named: str) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": named}))
     with pytest.raises(WeightsError, match="as a file of weights"):
@@ -118,7 +119,7 @@ def test_pickled_adapter_is_refused(folder: Path) -> None:
 
 
 def test_links_of_hub_cache_are_followed(folder: Path, tmp_path: Path) -> None:
-    """A snapshot there is links into the repository's store."""
+    """Files of a snapshot are links into the repository's blob store."""
     repository = tmp_path / "hub" / "models--a--b"
     snapshot = repository / "snapshots" / "0123abc"
     snapshot.mkdir(parents=True)
@@ -131,8 +132,9 @@ def test_links_of_hub_cache_are_followed(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["target", "codec", "drafters"])
 @pytest.mark.parametrize("where", ["../other", "/somewhere"])
-def test_card_that_names_parts_outside_is_refused(tmp_path: Path, part: str, where: str) -> None:
-    said = json.loads((embedded() / "tiny-image" / "polydraft.json").read_text())
-    (tmp_path / "polydraft.json").write_text(json.dumps(said | {part: {"lm": where} if part == "drafters" else where}))
+def test_manifest_naming_outside_parts_is_refused(tmp_path: Path, part: str, where: str) -> None:
+    manifest = json.loads((embedded_models_dir() / "tiny-image" / "polydraft.json").read_text())
+    manifest[part] = {"lm": where} if part == "drafters" else where
+    (tmp_path / "polydraft.json").write_text(json.dumps(manifest))
     with pytest.raises(WeightsError, match="which lies elsewhere"):
-        card(str(tmp_path))
+        load_card(str(tmp_path))

@@ -1,1 +1,1 @@
-"""What the engine itself costs, whatever it generates: per token, by length, by rows, and part by part."""
+"""Costs of the decoding engine itself: per token, by length, by rows, and part by part."""

@@ -25,17 +25,17 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.image.prompts import held_out
-from polydraft.apps.bench.measure import plots, report
-from polydraft.apps.bench.measure.decoding import asked_for
-from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.table import PLAIN
-from polydraft.apps.bench.measure.timing import Contender, Run, pace, speedup, take_turns
-from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.data.captions import held_out
+from polydraft.apps.data.sentences.sentences import everyday_sentences
+from polydraft.apps.measure import plots, report
+from polydraft.apps.measure.decoding import asked_for
+from polydraft.apps.measure.environment import timed_on
+from polydraft.apps.measure.table import PLAIN
+from polydraft.apps.measure.timing import Contender, Run, pace, speedup, take_turns
+from polydraft.apps.terminal.terminal import note
 from polydraft.core.errors import DataUnavailable, InvalidArgument
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.corpus.sentences import everyday
-from polydraft.modalities.world.scene import place
+from polydraft.modalities.world.scene import place_objects
 
 WORKER = Path(__file__).with_name("worker.py")
 HERE = Path(__file__).resolve().parents[3]
@@ -61,7 +61,7 @@ def run(
     with ExitStack() as stack:
         asked = prompts_of(pipe.card.modality, prompts, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         engines = {
-            name: stack.enter_context(started(folder.resolve(), model))
+            name: stack.enter_context(start_engine(folder.resolve(), model))
             for name, folder in zip(NAMES, (checkout, HERE), strict=True)
         }
         contenders = [
@@ -76,8 +76,8 @@ def run(
         "settings": settings, "environment": timed_on(pipe.device, pipe.dtype),
     }  # fmt: skip
     sheet = (HEADERS, [cells_of(row) for row in rows])
-    told = "ms a token; S over plain decoding of the same engine"
-    report.tell("against", value, [sheet], [told], lambda: bars(rows), output, json)
+    caption = "ms a token; S over plain decoding of the same engine"
+    report.tell("against", value, [sheet], [caption], lambda: bars(rows), output, json)
 
 
 def check_checkout(folder: Path) -> None:
@@ -87,22 +87,22 @@ def check_checkout(folder: Path) -> None:
 
 
 def prompts_of(modality: str, count: int, folder: Path) -> list[list[str]]:
-    """What a pipeline is called with: captions, sentences, or pictures and questions, which no model learnt from."""
+    """Return pipeline inputs: captions, sentences, or images with questions; no model was trained on them."""
     if modality == "speech":
-        return [[sentence] for sentence in everyday()[:count]]
+        return [[sentence] for sentence in everyday_sentences()[:count]]
     captions, compositions = held_out(count)
     if modality == "image":
         return [[caption] for caption in captions]
     asked = []
     for number, composition in enumerate(compositions):
         picture = folder / f"{number}.png"
-        Image.fromarray(place(composition, np.random.default_rng(number)).render()).save(picture)
+        Image.fromarray(place_objects(composition, np.random.default_rng(number)).render()).save(picture)
         asked.append([str(picture), QUESTIONS[number % len(QUESTIONS)]])
     return asked
 
 
 @dataclass
-class Engine:
+class EngineProcess:
     """A checkout at work, which is asked and tells in lines."""
 
     name: str
@@ -112,10 +112,10 @@ class Engine:
     def decode(self, method: str, prompts: list[list[str]], settings: dict[str, Any]) -> Run:
         self.asking.write(json_format.dumps([method, prompts, settings]) + "\n")
         self.asking.flush()
-        seconds, tokens, passes = self.told()
+        seconds, tokens, passes = self.read_line()
         return Run(seconds, tokens, passes=passes)
 
-    def told(self) -> Any:
+    def read_line(self) -> Any:
         line = self.telling.readline()
         if not line:
             raise DataUnavailable(f"the engine in {self.name} has ended; its own words stand above.")
@@ -123,17 +123,17 @@ class Engine:
 
 
 @contextmanager
-def started(checkout: Path, model: str) -> Iterator[Engine]:
-    """The engine of `checkout`, ended with the block."""
+def start_engine(checkout: Path, model: str) -> Iterator[EngineProcess]:
+    """Start the engine of `checkout` and end it with the block."""
     given = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     command = [sys.executable, "-P", str(WORKER), model]
     pipe = subprocess.PIPE
     # in a session of its own, so that Ctrl-C reaches this process alone, which ends it
     with subprocess.Popen(command, env=given, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        engine = Engine(str(checkout), process.stdin, process.stdout)
+        engine = EngineProcess(str(checkout), process.stdin, process.stdout)
         try:
-            engine.told()
+            engine.read_line()
             yield engine
         finally:
             process.kill()
@@ -142,11 +142,11 @@ def started(checkout: Path, model: str) -> Iterator[Engine]:
 def row_of(method: str, runs: dict[str, list[Run]]) -> dict[str, Any]:
     row: dict[str, Any] = {"method": method}
     for name in NAMES:
-        own = runs[f"{method}, {name}"]
+        method_runs = runs[f"{method}, {name}"]
         row[name] = {
-            "seconds_a_token": asdict(pace(own)),
-            "tau": sum(run.tokens for run in own) / sum(run.passes for run in own),
-            "speedup": asdict(speedup(runs[f"{PLAIN}, {name}"], own)),
+            "seconds_a_token": asdict(pace(method_runs)),
+            "tau": sum(run.tokens for run in method_runs) / sum(run.passes for run in method_runs),
+            "speedup": asdict(speedup(runs[f"{PLAIN}, {name}"], method_runs)),
         }
     row["times_as_fast"] = asdict(speedup(*(runs[f"{method}, {name}"] for name in NAMES)))
     return row
@@ -162,7 +162,7 @@ def cells_of(row: dict[str, Any]) -> list[str]:
 
 
 def bars(rows: list[dict[str, Any]]) -> Image.Image:
-    """ms a token of both, a pair of bars a method."""
+    """Plot ms per token of both engines, a pair of bars per method."""
     figure = Figure(figsize=(8, 1 + 0.7 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for row in rows:

@@ -22,22 +22,22 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from polydraft.apps.bench.measure import plots, report, shapes
-from polydraft.apps.bench.measure.decoding import decoded
-from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.filled import plain, prompt_of
-from polydraft.apps.bench.measure.lists import whole_numbers, words
-from polydraft.apps.bench.measure.peers.baseline import beyond
-from polydraft.apps.bench.measure.peers.generate import FILLER, prefill_apart
-from polydraft.apps.bench.measure.table import PEER, PLAIN, Block
-from polydraft.apps.bench.measure.timing import Contender, Run, pace, speedup, take_turns
-from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.measure import plots, report, shapes
+from polydraft.apps.measure.decoding import decoded
+from polydraft.apps.measure.environment import timed_on
+from polydraft.apps.measure.filled import plain, prompt_of
+from polydraft.apps.measure.lists import whole_numbers, words
+from polydraft.apps.measure.peers.baseline import beyond
+from polydraft.apps.measure.peers.generate import FILLER, prefill_apart
+from polydraft.apps.measure.table import PEER, PLAIN, ResultBlock
+from polydraft.apps.measure.timing import Contender, Run, pace, speedup, take_turns
+from polydraft.apps.terminal.terminal import note
 from polydraft.core.decode import Method
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.target import CausalTarget, Prompt
-from polydraft.core.verify.tape import TapeVerifier
-from polydraft.modalities.loading import resolve_device, resolve_dtype
+from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
+from polydraft.modalities.device_dtype import resolve_device, resolve_dtype
 
 DRAFTED = "oracle"
 SHADES = {"plain": "#c9d6ea", "generate": "#8a8f98", "drafted": "#2d6ec8"}
@@ -66,17 +66,22 @@ def run(
             target, peer = shapes.pair_of(name, where, dtype)
             for length in fitting(name, target, lengths, tokens):
                 drafter = partial(
-                    OracleDrafter, vocab=target.vocab, reach=reach, width=nodes // reach, acceptance=share, leads=1.0
+                    OracleDrafter,
+                    vocab=target.vocab_size,
+                    reach=reach,
+                    width=nodes // reach,
+                    acceptance=share,
+                    leads=1.0,
                 )
-                row = measured(target, peer, prompt_of(target, length, tokens), repeats, drafter)
+                row = measure_shape(target, peer, prompt_of(target, length, tokens), repeats, drafter)
                 rows.append({"shape": name, "dtype": precision, "prompt": length} | row)
     value = {
         "tokens": tokens, "repeats": repeats, "tau": tau, "nodes": nodes, "reach": reach, "acceptance": share,
         "rows": rows, "environment": taken_on,
     }  # fmt: skip
-    told = f"ms a token, prefill apart; drafts of {nodes} nodes, {reach} deep, accepted as prescribed"
+    caption = f"ms a token, prefill apart; drafts of {nodes} nodes, {reach} deep, accepted as prescribed"
     sheet = (HEADERS, [cells_of(row) for row in rows])
-    report.tell("generate", value, [sheet], [told], lambda: bars(rows), output, json)
+    report.tell("generate", value, [sheet], [caption], lambda: bars(rows), output, json)
     report.check_promises(
         (called(row) for row in rows if not row["identical"]),
         (called(row) for row in rows if beyond(row["efficiency"])),
@@ -84,7 +89,7 @@ def run(
 
 
 def acceptance(tau: float, nodes: int, reach: int) -> float:
-    """The chance that a depth holds the truth at which 1 + a + a² + … + a^reach comes to tau."""
+    """Return the acceptance rate a at which 1 + a + a² + … + a^reach equals tau."""
     if nodes % reach:
         raise InvalidArgument(f"{nodes} nodes are no tree {reach} deep with equal levels; give a multiple of {reach}.")
     if not 1 <= tau <= reach + 1:
@@ -97,34 +102,40 @@ def acceptance(tau: float, nodes: int, reach: int) -> float:
 
 
 def fitting(name: str, target: CausalTarget, lengths: list[int], tokens: int) -> list[int]:
-    """Prompts that the model has positions for; others are told and left out."""
-    inside = [length for length in lengths if length + tokens <= target.context]
+    """Return the prompt lengths that the model has positions for; report the others."""
+    inside = [length for length in lengths if length + tokens <= target.context_len]
     for length in lengths:
         if length not in inside:
-            note(f"note: {name} holds {target.context} positions; a prompt of {length} is left out")
+            note(f"note: {name} holds {target.context_len} positions; a prompt of {length} is left out")
     if not inside:
         raise InvalidArgument(f"no prompt and {tokens} tokens fit into {name}; give shorter --prompts.")
     return inside
 
 
-def measured(target: CausalTarget, peer: PreTrainedModel, prompt: Prompt, repeats: int, drafter: Any) -> dict[str, Any]:
-    """The three in turns. drafter: made once it is known what plain decoding says.
+def measure_shape(
+    target: CausalTarget, peer: PreTrainedModel, prompt: PromptInputs, repeats: int, drafter: Any
+) -> dict[str, Any]:
+    """Time plain decoding, `generate` and drafting in turns.
 
-    Seconds are of a token; they, `plain_over_generate` and S are spreads over rounds. S is over the `baseline`, "ar" or
-    "generate". agree: tokens that `generate` says as well before it differs (near ties may fall otherwise there).
+    Seconds are per token; they, `plain_over_generate` and S are spreads over rounds. S is over the `baseline`, "ar" or
+    "generate". `agree` counts the tokens that `generate` returns as well before it differs (near ties may fall
+    otherwise there).
+
+    Args:
+        drafter: Built once the output of plain decoding is known.
     """
     asked = [prompt]
     truth = decoded(plain(target), asked).outputs[0]
-    drafted = Method(DRAFTED, target, drafter(recorded={0: truth}), TapeVerifier())
+    drafted = Method(DRAFTED, target, drafter(recorded={0: truth}), SharedNoiseVerifier())
     runs = take_turns(
         [
             Contender(PLAIN, partial(decoded, plain(target), asked)),
             Contender(PEER, partial(generated, peer, prompt)),
             Contender(DRAFTED, partial(decoded, drafted, asked)),
         ],
-        repeats, lambda who: note(f"prompt of {len(prompt.branches[0])}: {who}"),
+        repeats, lambda who: note(f"prompt of {len(prompt.branch_token_ids[0])}: {who}"),
     )  # fmt: skip
-    row = {row.method: row for row in Block.of("", runs).rows}[DRAFTED]
+    row = {row.method: row for row in ResultBlock.from_runs("", runs).rows}[DRAFTED]
     spreads = {
         "plain_seconds": pace(runs[PLAIN]), "generate_seconds": pace(runs[PEER]),
         "drafted_seconds": pace(runs[DRAFTED]), "plain_over_generate": speedup(runs[PLAIN], runs[PEER]),
@@ -136,12 +147,12 @@ def measured(target: CausalTarget, peer: PreTrainedModel, prompt: Prompt, repeat
     }  # fmt: skip
 
 
-def generated(peer: PreTrainedModel, prompt: Prompt) -> Run:
+def generated(peer: PreTrainedModel, prompt: PromptInputs) -> Run:
     """transformers' own `generate` as it comes, greedy."""
-    ids = torch.tensor([prompt.branches[0]], device=peer.device)
+    ids = torch.tensor([prompt.branch_token_ids[0]], device=peer.device)
     call = partial(
         cast(Any, peer.generate), ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=FILLER,
-        max_new_tokens=prompt.budget,
+        max_new_tokens=prompt.max_new_tokens,
     )  # fmt: skip
     with torch.inference_mode():
         seconds, tokens, drawn = prefill_apart(call)
@@ -149,7 +160,7 @@ def generated(peer: PreTrainedModel, prompt: Prompt) -> Run:
 
 
 def agreed(ours: Tensor, theirs: Tensor) -> int:
-    """How many tokens are the same from the start on."""
+    """Return the length of the common prefix of both outputs."""
     shared = min(len(ours), len(theirs))
     return int((ours[:shared] == theirs[:shared]).cumprod(0).sum())
 
@@ -168,7 +179,7 @@ def cells_of(row: dict[str, Any]) -> list[str]:
 
 
 def bars(rows: list[dict[str, Any]]) -> Image.Image:
-    """ms a token of the three, side by side, with their spread."""
+    """Plot ms per token of the three side by side, with their spread."""
     figure = Figure(figsize=(9, 1.6 + 0.75 * len(rows)), layout="constrained")
     axes = figure.subplots()
     at = np.arange(len(rows))

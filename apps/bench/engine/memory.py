@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from transformers import LlamaConfig
 
-from polydraft.apps.bench.measure import shapes
-from polydraft.apps.bench.measure.filled import filled, passes, plain, prompt_of
-from polydraft.core.decode import join, leave
-from polydraft.core.model.cache import SlotCache
-from polydraft.core.model.kernels import return_freed
-from polydraft.core.target import CausalTarget
+from polydraft.apps.measure import shapes
+from polydraft.apps.measure.filled import filled_batch, passes, plain, prompt_of
+from polydraft.core.decode import add_requests, remove_requests
+from polydraft.core.model.cache import KVCache
+from polydraft.core.model.linear import return_freed_memory
+from polydraft.core.target.causal import CausalTarget
 
 PASSES = 3
 NOTHING = LlamaConfig(
@@ -32,7 +32,7 @@ NOTHING = LlamaConfig(
 
 
 def apart(shape: str, rows: int, length: int, prompt: int, device: torch.device, dtype: torch.dtype) -> dict[str, int]:
-    """`of_run` in a fresh process, for which a shape travels with its name."""
+    """Run `of_run` in a fresh process, for which a shape travels with its name."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(of_run, shape, shapes.CONFIGS.get(shape), rows, length, prompt, device, dtype).result()
 
@@ -40,11 +40,12 @@ def apart(shape: str, rows: int, length: int, prompt: int, device: torch.device,
 def of_run(
     shape: str, config: Any, rows: int, length: int, prompt: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, int]:
-    """Bytes of a run of `rows` rows of `length` positions in which one leaves and another joins with its prefill.
+    """Return bytes of a run of `rows` rows of `length` positions in which one leaves and another joins.
 
-    before: at the start, Python and its libraries, which a run of a model next to nothing has loaded. loading and peak:
-    the most while the target is made, and while it runs, less that. weights: each once; live: keys and values at the
-    rows' positions; stored: what the pool holds for them, in whole blocks and spare rows.
+    The row that joins is prefilled. `before` is the memory at the start: Python and its libraries, as a run of a tiny
+    model has loaded them. `loading` and `peak` are the most while the target is built and while it runs, less that.
+    `weights` counts each weight once; `live` is keys and values at the rows' positions; `stored` is what the pool holds
+    for them, in whole blocks and spare rows.
     """
     if config is not None:
         shapes.CONFIGS[shape] = config
@@ -61,18 +62,18 @@ def of_run(
 def cost_of(target: CausalTarget, rows: int, length: int, prompt: int) -> dict[str, int]:
     """Run; the bytes that the target and its rows must have."""
     method = plain(target)
-    batch = filled(method, rows, length, PASSES + 1)
+    batch = filled_batch(method, rows, length, PASSES + 1)
     passes(method, batch, PASSES)
-    leave(batch, {batch.live[rows // 2].id: "cancelled"})
-    join(method, batch, [prompt_of(target, prompt, PASSES + 1, rows)], [rows])
+    remove_requests(batch, {batch.running[rows // 2].id: "cancelled"})
+    add_requests(method, batch, [prompt_of(target, prompt, PASSES + 1, rows)], [rows])
     passes(method, batch, PASSES)
     cache = batch.state.cache
     stored = stored_bytes(cache)
-    live = stored * sum(batch.state.reached) * cache.branches // (cache.rows * cache.slots)
+    live = stored * sum(batch.state.seq_lens) * cache.num_branches // (cache.num_rows * cache.num_slots)
     return {"weights": shapes.bytes_of(target.model), "live": live, "stored": stored}
 
 
-def stored_bytes(cache: SlotCache) -> int:
+def stored_bytes(cache: KVCache) -> int:
     return sum(store.numel() * store.itemsize for layer in cache.layers for store in (layer.keys, layer.values))
 
 
@@ -85,14 +86,14 @@ def begin_anew(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    return_freed()
+    return_freed_memory()
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return most(device)
 
 
 def most(device: torch.device) -> int:
-    """The most bytes so far: of this process, or on its accelerator.
+    """Return the peak memory so far in bytes, of this process or on its accelerator.
 
     Linux counts in `ru_maxrss` what the process was forked from; VmHWM begins anew with the program.
     """

@@ -22,15 +22,15 @@ from PIL import Image
 from torch import Tensor
 
 from polydraft.apps.bench.engine import memory
-from polydraft.apps.bench.measure import plots, report, shapes
-from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.filled import filled, passes, plain, prompt_of
-from polydraft.apps.bench.measure.timing import Spread, timed
-from polydraft.apps.commands.shared.terminal import note
-from polydraft.core.decode import Batch, join, leave
-from polydraft.core.state import State
-from polydraft.core.target import CausalTarget, Prefill, Prompt
-from polydraft.modalities.loading import resolve_device, resolve_dtype
+from polydraft.apps.measure import plots, report, shapes
+from polydraft.apps.measure.environment import timed_on
+from polydraft.apps.measure.filled import filled_batch, passes, plain, prompt_of
+from polydraft.apps.measure.timing import Spread, timed
+from polydraft.apps.terminal.terminal import note
+from polydraft.core.decode import Batch, add_requests, remove_requests
+from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
+from polydraft.core.target.state import BatchState
+from polydraft.modalities.device_dtype import resolve_device, resolve_dtype
 
 COSTS = ["what", "ms", "share of a pass"]
 MEMORY = ["memory", "MB"]
@@ -39,13 +39,15 @@ MB = 1e6
 
 
 class Unread(CausalTarget):
-    """The same target, which reads no prompts."""
+    """Target that skips the forward pass of prompts."""
 
     def __init__(self, target: CausalTarget) -> None:
         self.__dict__.update(target.__dict__)
 
-    def read(self, state: State, prompts: list[Prompt], ids: Tensor, lengths: Tensor, rows: slice) -> Prefill:
-        return Prefill(ids, lengths, torch.zeros(*lengths.shape, ids.shape[1], 1, device=self.device))
+    def run_prefill(
+        self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
+    ) -> PrefillOutput:
+        return PrefillOutput(ids, lengths, torch.zeros(*lengths.shape, ids.shape[1], 1, device=self.device))
 
 
 def run(
@@ -61,27 +63,27 @@ def run(
     note("memory, in a process of its own")
     needed: dict[str, Any] = memory.apart(shape, rows, length, prompt, where, precision)
     target = shapes.target_of(shape, where, precision)
-    costs = measured(target, rows, length, prompt, repeats)
+    costs = measure_rows(target, rows, length, prompt, repeats)
     needed["over"] = needed["peak"] / (needed["weights"] + needed["live"])
     value = {
         "shape": shape, "rows": rows, "length": length, "prompt": prompt, "repeats": repeats, "costs": costs,
         "memory": needed, "environment": taken_on,
     }  # fmt: skip
     sheets = [(COSTS, cost_cells(costs)), (MEMORY, memory_cells(needed))]
-    told = f"{rows} rows of {length} positions; who joins brings a prompt of {prompt}"
-    report.tell("rows", value, sheets, [told], lambda: bars(costs, needed), output, json)
+    caption = f"{rows} rows of {length} positions; who joins brings a prompt of {prompt}"
+    report.tell("rows", value, sheets, [caption], lambda: bars(costs, needed), output, json)
 
 
-def measured(target: CausalTarget, rows: int, length: int, prompt: int, repeats: int) -> dict[str, Any]:
-    """Seconds and share of a pass of everything, as spreads over rounds; grow was timed once."""
+def measure_rows(target: CausalTarget, rows: int, length: int, prompt: int, repeats: int) -> dict[str, Any]:
+    """Return seconds and share of a pass for every part, as spreads over rounds; grow is timed once."""
     method, new, budget = plain(target), itertools.count(rows), PASSES + 1  # rows are rolled back
-    batch, bare = filled(method, rows, length, budget), replace(method, target=Unread(target))
+    batch, bare = filled_batch(method, rows, length, budget), replace(method, target=Unread(target))
 
     def going() -> float:
-        return timed(partial(leave, batch, {batch.live[len(batch) // 2].id: "cancelled"})).seconds
+        return timed(partial(remove_requests, batch, {batch.running[len(batch) // 2].id: "cancelled"})).seconds
 
     def coming(how: Any) -> float:
-        return timed(partial(join, how, batch, [prompt_of(target, prompt, budget)], [next(new)])).seconds
+        return timed(partial(add_requests, how, batch, [prompt_of(target, prompt, budget)], [next(new)])).seconds
 
     rounds = []
     for turn in range(repeats + 1):  # the first warms up
@@ -93,24 +95,24 @@ def measured(target: CausalTarget, rows: int, length: int, prompt: int, repeats:
     costs = {name: compared(rounds[1:], name) for name in rounds[0]}
     grown = coming(bare)
     assert grew(batch, rows)
-    one = Spread.of([grown])
+    one = Spread.from_samples([grown])
     return costs | {
         "join that grows the pool": {
             "seconds": asdict(one),
-            "share": asdict(Spread.of([grown / costs["pass"]["seconds"]["median"]])),
+            "share": asdict(Spread.from_samples([grown / costs["pass"]["seconds"]["median"]])),
         }
     }
 
 
 def grew(batch: Batch, rows: int) -> bool:
     cache = batch.state.cache
-    return cache.live > rows * cache.branches and cache.rows >= cache.live
+    return cache.num_live_rows > rows * cache.num_branches and cache.num_rows >= cache.num_live_rows
 
 
 def compared(rounds: list[dict[str, float]], name: str) -> dict[str, Any]:
     return {
-        "seconds": asdict(Spread.of(found[name] for found in rounds)),
-        "share": asdict(Spread.of(found[name] / found["pass"] for found in rounds)),
+        "seconds": asdict(Spread.from_samples(found[name] for found in rounds)),
+        "share": asdict(Spread.from_samples(found[name] / found["pass"] for found in rounds)),
     }
 
 
@@ -133,7 +135,7 @@ def memory_cells(needed: dict[str, Any]) -> list[list[str]]:
 
 
 def bars(costs: dict[str, Any], needed: dict[str, Any]) -> Image.Image:
-    """ms beside a pass on the left, memory on the right."""
+    """Plot ms relative to a pass on the left and memory on the right."""
     figure = Figure(figsize=(11, 2.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     left.barh(list(costs), [1e3 * cost["seconds"]["median"] for cost in costs.values()], color=plots.COLOURS["S"])

@@ -1,1 +1,1 @@
-"""What image methods earn: speed, depth of acceptance, costs of passes, and what their pictures show."""
+"""Benchmarks of image methods: speed, depth of acceptance, costs of passes, and image quality."""

@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from polydraft.apps.bench import roofline
-from polydraft.apps.bench.measure.shapes import PICTURES, divided
-from polydraft.apps.bench.roofline import Shape
+from polydraft.apps.bench.roofline import RooflineShape
+from polydraft.apps.measure.shapes import PICTURES, divided
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.suggestions import did_you_mean
 
 TAU = 4.0
 # guidance, ids of a prompt, and what the loop commits for a picture of the usual size
@@ -24,7 +24,7 @@ DRAWN = {
     "janus-pro-1b": (5.0, 32, 576), "janus-pro-7b": (5.0, 32, 576), "emu3": (3.0, 64, 8189),
     "glm-image": (1.0, 64, 1280), "lumina-mgpt-7b": (4.0, 64, 2351), "llamagen-xl": (7.5, 120, 1024),
 }  # fmt: skip
-SHAPES = {name: Shape(PICTURES[name], TAU, None, *drawn) for name, drawn in DRAWN.items()}
+SHAPES = {name: RooflineShape(PICTURES[name], TAU, None, *drawn) for name, drawn in DRAWN.items()}
 
 
 def run(*, shapes: list[str], scale: int, **asked: Any) -> None:

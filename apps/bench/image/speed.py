@@ -17,16 +17,16 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps.bench.image.judging.quality import CHANCE, NOTHING, Quality, Wanted
-from polydraft.apps.bench.image.prompts import settings, texts_of
-from polydraft.apps.bench.measure import report, table
-from polydraft.apps.bench.measure.decoding import asked_for, draw
-from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.peers import latents as latent_peer
-from polydraft.apps.bench.measure.peers.generate import generate, untouched
-from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
-from polydraft.apps.commands.shared.terminal import note
-from polydraft.modalities.image.base import PicturePipeline
+from polydraft.apps.bench.image.quality.quality import CHANCE, NOTHING, Quality, Wanted
+from polydraft.apps.data.captions import settings, texts_of
+from polydraft.apps.measure import report, table
+from polydraft.apps.measure.decoding import asked_for, draw
+from polydraft.apps.measure.environment import timed_on
+from polydraft.apps.measure.peers import latents as latent_peer
+from polydraft.apps.measure.peers.generate import generate, untouched
+from polydraft.apps.measure.timing import Contender, Run, take_turns
+from polydraft.apps.terminal.terminal import note
+from polydraft.modalities.image.base import TextToImagePipeline
 from polydraft.modalities.image.families.tiny import TinyImage
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
 from polydraft.modalities.image.pipeline import ImagePipeline
@@ -47,7 +47,7 @@ def run(
     pipe = load(model, device=device, dtype=dtype)
     names = asked_for(methods, pipe)
     texts, among = texts_of(pipe, data, world, max(prompts, wanted.count or 0))
-    read, unknown = pipe.read(texts)
+    read, unknown = pipe.parse_captions(texts)
     captions = list(islice(cycle(read), prompts))
     judge = Quality(wanted, texts, batch, pipe.device) if wanted else None
     sampling = settings(pipe, temperature, guidance_scale)
@@ -58,17 +58,19 @@ def run(
     peer = None if alone is None else partial(alone, pipe, untouched(pipe))
     scales, blocks = list(dict.fromkeys((sampling.guidance_scale, 1.0))), []
     for scale in scales:
-        asked = pipe.prompts_to_ids(captions, sampling=replace(sampling, guidance_scale=scale))
+        asked = pipe.build_prompts(captions, sampling=replace(sampling, guidance_scale=scale))
         contenders = [Contender(name, partial(draw, pipe, name, asked, batch)) for name in names]
         if peer is not None:
             contenders.append(Contender(table.PEER, partial(peer, asked, batch)))
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
         title = "no guidance" if scale == 1 else f"guidance {scale:g}"
-        blocks.append(table.Block.of(f"{title}, temperature {sampling.temperature:g}, batch {batch}", runs))
+        blocks.append(
+            table.ResultBlock.from_runs(f"{title}, temperature {sampling.temperature:g}, batch {batch}", runs)
+        )
     notes = [PEER_NOTE if peer is not None else NO_PEER.format(pipe.card.name)] if peers else []
     found, about, judged = {}, None, None
     if judge is not None:
-        found = judge.measured(pipe, names, temperature=temperature, guidance_scale=guidance_scale)
+        found = judge.measure(pipe, names, temperature=temperature, guidance_scale=guidance_scale)
         about = judge.about() | {"other_seeds": found.get(CHANCE)}
         judged = {f"{blocks[0].title}, {judge.title}": judge.sheet(found)}
         notes += judge.notes()
@@ -93,8 +95,8 @@ def run(
     report.tell_blocks("image", value, blocks, notes, output, json, judged)
 
 
-def peer_of(pipe: PicturePipeline) -> Callable[..., Run] | None:
-    """How transformers alone draws as `pipe` does; None where ids, guidance or latents are a family's own affair."""
+def peer_of(pipe: TextToImagePipeline) -> Callable[..., Run] | None:
+    """Return image generation by transformers alone; None where ids, guidance or latents are specific to a family."""
     if isinstance(pipe, LatentImagePipeline):
         return latent_peer.generate
     return generate if isinstance(pipe, ImagePipeline) and isinstance(pipe.family, TinyImage) else None

@@ -1,1 +1,1 @@
-"""What speech methods earn: speed, the wait for a sound, and whether they are understood."""
+"""Benchmarks of speech methods: speed, time to first audio, and intelligibility."""

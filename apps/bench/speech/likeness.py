@@ -1,4 +1,4 @@
-"""How alike two pieces of speech are, whatever their tempo, and whose voice a piece has.
+"""Tempo-invariant distance of two pieces of speech, and speaker identification.
 
 distance = log_mel_distance(audio, reference, 16_000)      # dB
 voices = Voices({"slt": [audio, ...], "rms": [...]}, 16_000); voices.closest(audio)
@@ -19,7 +19,7 @@ Sound = NDArray[np.float32]
 
 
 def log_mel(audio: Sound, sample_rate: int) -> NDArray[np.float64]:
-    """`[T, BANDS]` dB."""
+    """Return the log mel spectrogram `[T, BANDS]` in dB."""
     length = int(WINDOW * sample_rate)
     padded = np.pad(np.asarray(audio, np.float64), (0, max(0, FFT - len(audio))))
     return spectrogram(
@@ -35,7 +35,7 @@ def bank(sample_rate: int) -> NDArray[np.float64]:
 
 @cache
 def cosines() -> NDArray[np.float64]:
-    """`[BANDS, SHAPES]`, orthonormal, without the constant."""
+    """Return an orthonormal cosine basis `[BANDS, SHAPES]` without the constant."""
     waves = np.outer(np.arange(BANDS) + 0.5, np.arange(1, SHAPES + 1))
     return np.cos(np.pi / BANDS * waves) * (2 / BANDS) ** 0.5
 
@@ -66,23 +66,25 @@ def warped(costs: NDArray[np.float64]) -> float:
     return float(total[-1, -1] / steps[-1, -1])
 
 
-class Voices:
+class VoiceSpectra:
     """A Gaussian a voice over the shapes of its spectra (Reynolds 1995, with one component)."""
 
     def __init__(self, examples: dict[str, list[Sound]], sample_rate: int) -> None:
         self.sample_rate = sample_rate
-        shapes = {voice: np.concatenate([self.shapes(one) for one in said]) for voice, said in examples.items()}
+        shapes = {
+            voice: np.concatenate([self.shapes(one) for one in recordings]) for voice, recordings in examples.items()
+        }
         self.means = {voice: frames.mean(0) for voice, frames in shapes.items()}
         self.spreads = {voice: frames.var(0) + 1e-3 for voice, frames in shapes.items()}
 
     def shapes(self, audio: Sound) -> NDArray[np.float64]:
-        """`[T, SHAPES]` of its loud frames."""
+        """Return spectral shapes `[T, SHAPES]` of the loud frames."""
         spectra = log_mel(audio, self.sample_rate)
         loudness = spectra.mean(1)
         return spectra[loudness > loudness.max() - QUIET] @ cosines()
 
     def closest(self, audio: Sound) -> str:
-        """The voice that says such frames most likely."""
+        """Return the voice with the highest likelihood for the audio."""
         frames = self.shapes(audio)
 
         def likelihood(voice: str) -> float:

@@ -18,12 +18,12 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from polydraft.apps.bench.measure.manifest import store
 from polydraft.apps.bench.speech.likeness import Sound
+from polydraft.apps.data.sentences.sentences import everyday_sentences
+from polydraft.apps.measure.manifest import store
 from polydraft.modalities.loading import load
 from polydraft.modalities.manifest import MANIFEST
-from polydraft.modalities.speech.corpus.sentences import everyday
-from polydraft.modalities.speech.levels import LOUDNESS
+from polydraft.modalities.speech.loudness import LOUDNESS
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
 BLOCK, STEP = 0.4, 0.1  # seconds
@@ -46,7 +46,7 @@ class Biquad(NamedTuple):
 
 
 def shelf(sample_rate: int) -> Biquad:
-    """What the head adds: 4 dB above 1.7 kHz."""
+    """Return the high shelf of BS.1770: 4 dB above 1.7 kHz, as the head adds."""
     middle, decibel, quality = 1681.974450955533, 3.999843853973347, 0.7071752369554196
     k = float(np.tan(np.pi * middle / sample_rate))
     high = 10 ** (decibel / 20)
@@ -60,7 +60,7 @@ def shelf(sample_rate: int) -> Biquad:
 
 
 def high_pass(sample_rate: int) -> Biquad:
-    """What the ear does not hear as loud: below 40 Hz."""
+    """Return the high-pass of BS.1770: below 40 Hz the ear hears little loudness."""
     middle, quality = 38.13547087602444, 0.5003270373238773
     k = float(np.tan(np.pi * middle / sample_rate))
     whole = 1 + k / quality + k * k
@@ -68,7 +68,7 @@ def high_pass(sample_rate: int) -> Biquad:
 
 
 def weighted(audio: Sound, sample_rate: int) -> NDArray[np.float64]:
-    """`[S]` through both filters, as a product of spectra: the second that is added lets them ring out."""
+    """Filter `[S]` with both filters, as a product of spectra; a second of padding lets them ring out."""
     length = len(audio) + sample_rate
     spectrum = np.fft.rfft(np.asarray(audio, np.float64), length)
     unit = np.exp(-2j * np.pi * np.arange(len(spectrum)) / length)
@@ -93,13 +93,13 @@ def level(power: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
     return np.asarray(OFFSET + 10 * np.log10(np.maximum(power, 1e-20)))
 
 
-def measured(pipe: SpeechPipeline, texts: list[str]) -> dict[str, float]:
-    """LUFS of every voice over all texts, before the model's own table is applied."""
+def measure_loudness(pipe: SpeechPipeline, texts: list[str]) -> dict[str, float]:
+    """Return the LUFS of every voice over all texts, before the model's loudness table is applied."""
     table = pipe.card.manifest.get("loudness", {})
-    said = {voice: pipe(" ".join(texts), voice=voice).audio for voice in pipe.voices}
+    audio_by_voice = {voice: pipe(" ".join(texts), voice=voice).audio for voice in pipe.voices}
     return {
         voice: round(loudness(audio, pipe.sample_rate) - LOUDNESS + table.get(voice, LOUDNESS), 1)
-        for voice, audio in said.items()
+        for voice, audio in audio_by_voice.items()
     }  # fmt: skip
 
 
@@ -108,9 +108,9 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Write the table into the model's manifest.")] = False,
     sentences: Annotated[int, typer.Option(min=1, max=100)] = FEW,
 ) -> None:
-    """How loud a speech model's voices are."""
+    """Measure how loud a speech model's voices are."""
     pipe = load(model, modality="speech")
-    table = measured(pipe, everyday()[:sentences])
+    table = measure_loudness(pipe, everyday_sentences()[:sentences])
     print(json.dumps(table))
     if write:
         store(Path(pipe.card.path) / MANIFEST, {"loudness": table})

@@ -1,9 +1,9 @@
-"""What a listener notices besides words: ticks at starts and joins, pauses, loudness.
+"""Audible defects besides words: clicks at starts and joins, pauses, loudness.
 
 Levels are dBFS. A start is the first 30 ms of a text, a join the 30 ms around the seam of two parts of it; both lie
-before a voice begins and are to be silent. A pause is quiet of .1 s or more between the first and the last sound of a
-sentence, sound being at -23 LUFS; most stops of consonants are shorter. How long a pause is, is told by as many of the
-longest quiets of a text as the renderer says it pauses there, however short. Loudness is ITU-R BS.1770.
+before a voice begins and should be silent. A pause is a silence of .1 s or more between the first and the last sound
+of a sentence, sound being at -23 LUFS; most stops of consonants are shorter. Pause lengths are measured on as many of
+the longest silences of a text as the renderer makes pauses there, however short. Loudness is ITU-R BS.1770.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polydraft.apps.bench.speech.likeness import Sound
 from polydraft.apps.bench.speech.loudness import loudness
-from polydraft.modalities.speech.levels import gain
+from polydraft.modalities.speech.loudness import loudness_gain
 
 EDGE, FRAME = 0.03, 0.005  # seconds
 QUIET = -45.0  # dBFS of a frame without a voice, at -23 LUFS
@@ -25,7 +25,7 @@ FLOOR = -120.0  # dBFS; what is below is written so
 HEADERS = ["voice", "LUFS", "peak dBFS", "start dBFS", "join dBFS", "pauses s", "flite's", "a pause s", "flite's"]
 
 
-class Heard(NamedTuple):
+class SpokenText(NamedTuple):
     """A text said: its sound, the samples where parts after the first begin, and whether it is one sentence."""
 
     audio: Sound
@@ -33,27 +33,29 @@ class Heard(NamedTuple):
     single: bool
 
 
-class Rendered(NamedTuple):
+class ReferenceSpeech(NamedTuple):
     """A text as the renderer says it, and how many pauses it makes inside."""
 
     audio: Sound
     pauses: int
 
 
-def row(voice: str, said: Sequence[Heard], reference: Sequence[Rendered] | None, sample_rate: int) -> dict[str, Any]:
+def row(
+    voice: str, spoken_texts: Sequence[SpokenText], reference: Sequence[ReferenceSpeech] | None, sample_rate: int
+) -> dict[str, Any]:
     """reference: of the same texts, if there is one. Levels are the worst, pauses means a text, a pause is a mean."""
     edge = round(EDGE * sample_rate)
     joins = [
-        level(one.audio[max(0, seam - edge // 2) : seam + edge // 2]) for one in said for seam in one.seams
+        level(one.audio[max(0, seam - edge // 2) : seam + edge // 2]) for one in spoken_texts for seam in one.seams
     ]  # fmt: skip
-    singles = [index for index, one in enumerate(said) if one.single]
+    singles = [index for index, one in enumerate(spoken_texts) if one.single]
     value = {
-        "voice": voice, "loudness": loudness(np.concatenate([one.audio for one in said]), sample_rate),
-        "peak": decibel(max(float(np.abs(one.audio).max()) for one in said)),
-        "start": max(level(one.audio[:edge]) for one in said), "join": max(joins, default=None),
+        "voice": voice, "loudness": loudness(np.concatenate([one.audio for one in spoken_texts]), sample_rate),
+        "peak": decibel(max(float(np.abs(one.audio).max()) for one in spoken_texts)),
+        "start": max(level(one.audio[:edge]) for one in spoken_texts), "join": max(joins, default=None),
     }  # fmt: skip
     made = None if reference is None else [reference[index].pauses for index in singles]
-    value |= paused([said[index].audio for index in singles], made, sample_rate, "")
+    value |= paused([spoken_texts[index].audio for index in singles], made, sample_rate, "")
     if reference is not None:
         value |= paused([reference[index].audio for index in singles], made, sample_rate, "reference_")
     return value
@@ -71,7 +73,7 @@ def paused(
 
 
 def pauses(audio: Sound, sample_rate: int) -> list[float]:
-    """Seconds of the pauses inside `[S]`."""
+    """Return the lengths in seconds of the pauses inside `[S]`."""
     return [float(quiet) for quiet in lasting(quiets(audio, sample_rate))]
 
 
@@ -81,22 +83,22 @@ def lasting(found: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def quiets(audio: Sound, sample_rate: int) -> NDArray[np.float64]:
-    """Seconds between sounds of a voice in `[S]`, where there are any."""
+    """Return seconds between sounds of a voice in `[S]`; empty without any."""
     gaps = np.diff(voiced(audio, sample_rate)) - 1
     return gaps[gaps > 0] * FRAME
 
 
 def voiced(audio: Sound, sample_rate: int) -> NDArray[np.intp]:
-    """Which frames of `[S]` a voice is in, were it at the models' loudness."""
+    """Return indices of frames of `[S]` that contain a voice, were it at the models' loudness."""
     known, size = loudness(audio, sample_rate), round(FRAME * sample_rate)
     if not np.isfinite(known):
         return np.empty(0, np.intp)
-    frames = (audio * gain(known))[: len(audio) // size * size].reshape(-1, size)
+    frames = (audio * loudness_gain(known))[: len(audio) // size * size].reshape(-1, size)
     return np.flatnonzero(np.square(frames, dtype=np.float64).mean(1) > 10 ** (QUIET / 10))
 
 
 def level(audio: Sound) -> float:
-    """dBFS of the power of `[S]`."""
+    """Return the power of `[S]` in dBFS."""
     return decibel(float(np.sqrt(np.square(audio, dtype=np.float64).mean()))) if len(audio) else FLOOR
 
 

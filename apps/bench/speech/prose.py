@@ -2,7 +2,7 @@
 
     passages(5)   # one of each kind: prose, numbers, names, questions, paragraphs
 
-Patterns and words are apart from those of the training sentences (`modalities/speech/corpus`). They are drawn by a
+Patterns and words are apart from those of the training sentences (`apps/data/sentences`). They are drawn by a
 fixed seed, so that everybody measures on the same; a test pins them.
 """
 
@@ -102,8 +102,8 @@ WORDS = {
 }
 
 
-def made(name: str, rng: random.Random) -> str:
-    """What a slot without a list stands for, in digits."""
+def make_passage(name: str, rng: random.Random) -> str:
+    """Return the text of a slot without a list, in digits."""
     return {
         "decimal": lambda: f"{rng.randint(2, 90)}.{rng.randint(1, 9)}",
         "money": lambda: rng.choice((f"${rng.randint(3, 900)}.{rng.randint(1, 99):02d}", f"${rng.randint(1, 99)},500")),
@@ -127,24 +127,24 @@ def made(name: str, rng: random.Random) -> str:
 
 @functools.cache
 def all_passages() -> tuple[Passage, ...]:
-    """All of them, kinds in turns."""
+    """Return all passages, alternating between kinds."""
     rng, found = random.Random(SEED), dict.fromkeys((Passage("", ""),))
     for index in range(EACH):
         for kind in KINDS:
             passage = Passage("", "")
             while passage in found:
-                passage = Passage(kind, filled(PATTERNS[kind][index % len(PATTERNS[kind])], rng))
+                passage = Passage(kind, fill_template(PATTERNS[kind][index % len(PATTERNS[kind])], rng))
             found[passage] = None
     return tuple(found)[1:]
 
 
-def filled(pattern: str, rng: random.Random) -> str:
+def fill_template(pattern: str, rng: random.Random) -> str:
     def word(slot: re.Match[str]) -> str:
-        return rng.choice(WORDS[slot[1]]) if slot[1] in WORDS else made(slot[1], rng)
+        return rng.choice(WORDS[slot[1]]) if slot[1] in WORDS else make_passage(slot[1], rng)
 
     return SLOT.sub(word, pattern)
 
 
 def passages(count: int) -> list[Passage]:
-    """The first `count`."""
+    """Return the first `count` passages."""
     return list(all_passages()[:count])

@@ -22,15 +22,16 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.measure import plots, report, table
-from polydraft.apps.bench.measure.decoding import asked_for
-from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.peers.baseline import beyond
 from polydraft.apps.bench.speech import intelligibility, product, speed
 from polydraft.apps.bench.speech.prose import passages
+from polydraft.apps.bench.speech.references import RENDERER
+from polydraft.apps.data.sentences.sentences import everyday_sentences
+from polydraft.apps.measure import plots, report, table
+from polydraft.apps.measure.decoding import asked_for
+from polydraft.apps.measure.environment import timed_on
+from polydraft.apps.measure.peers.baseline import beyond
 from polydraft.core.errors import UnsupportedModel
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.corpus.sentences import everyday
 
 
 def run(
@@ -42,15 +43,15 @@ def run(
     ears = intelligibility.recognisers(recogniser)
     more = intelligibility.others(ears, squim)
     pipe = load(model, modality="speech")
-    if pipe.family.silent:
-        raise UnsupportedModel(pipe.family.silent)
+    if pipe.family.no_audio_reason:
+        raise UnsupportedModel(pipe.family.no_audio_reason)
     names = asked_for(methods, pipe)
     options = {"temperature": temperature, "top_k": top_k}
     pipe.stream("Yes.", method=table.PLAIN, **options).close()  # refuses what speaking refuses
     taken_on = timed_on(pipe.device, pipe.dtype)
-    rows = speed.measure(pipe, names, everyday()[:timed], repeats, options, peers)
+    rows = speed.measure(pipe, names, everyday_sentences()[:timed], repeats, options, peers)
     mixed = passages(prose)
-    texts = {"quality": everyday()[:sentences], "prose": [passage.text for passage in mixed]}
+    texts = {"quality": everyday_sentences()[:sentences], "prose": [passage.text for passage in mixed]}
     kinds: dict[str, list[str]] = {"quality": [], "prose": [passage.kind for passage in mixed]}
     found = {
         name: intelligibility.judged(pipe, names, asked, options, ears, more, kinds[name])
@@ -60,7 +61,7 @@ def run(
     noticed = next((found[name].product for name in ("prose", "quality") if name in found), [])
     value: dict[str, Any] = {
         "model": pipe.card.name, "timed": timed, "repeats": repeats, "sentences": sentences, "passages": prose,
-        "sampling": asdict(pipe.sampling(**options)), "environment": taken_on, "speed": rows,
+        "sampling": asdict(pipe.sampling_params(**options)), "environment": taken_on, "speed": rows,
         **quality, "product": noticed,
     }  # fmt: skip
     sheets = [(speed.HEADERS, [speed.cells(row) for row in rows])]
@@ -78,7 +79,7 @@ def run(
 
 
 def picture(timed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> Image.Image:
-    """S inside τ on the left; where word errors were counted, S against them on the right."""
+    """Plot S inside τ on the left and, if word errors were counted, S against them on the right."""
     figure = Figure(figsize=(11, 1.2 + 0.34 * len(timed)), layout="constrained")
     left, right = figure.subplots(1, 2)
     names = [row["method"] for row in timed]
@@ -92,8 +93,8 @@ def picture(timed: list[dict[str, Any]], quality: list[dict[str, Any]]) -> Image
         if row["method"] in rates:
             right.scatter(row["S"], rates[row["method"]], color=plots.COLOURS["S"])
             right.annotate(row["method"], (row["S"], rates[row["method"]]), fontsize=7)
-    if intelligibility.RENDERER in rates:
-        right.axhline(rates[intelligibility.RENDERER], color="#8a8f98", linewidth=1, label="the voices it learnt from")
+    if RENDERER in rates:
+        right.axhline(rates[RENDERER], color="#8a8f98", linewidth=1, label="the voices it learnt from")
         right.legend(frameon=False, fontsize=8)
     right.set(xlabel="S, times the baseline", ylabel="word error rate", ylim=(0, None))
     for axes in (left, right):

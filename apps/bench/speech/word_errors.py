@@ -1,4 +1,4 @@
-"""How much of speech a recogniser understands (pocketsphinx; its American English model ships in its wheel).
+"""Word errors of a speech recogniser (pocketsphinx; its American English model ships in its wheel).
 
 listener = Listener()
 wrong = word_errors(words, listener.hear(audio))
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.core.errors import PolydraftError
-from polydraft.modalities.speech.result import pcm
-from polydraft.modalities.speech.text.reading import read
+from polydraft.modalities.speech.result import to_pcm16
+from polydraft.modalities.speech.text.reading import normalise_text
 
 SAMPLE_RATE = 16_000  # Hz, of the recognisers
-SAID_ALIKE = {"dr": "doctor", "mr": "mister", "mrs": "missus", "ms": "miss", "okay": "ok"}  # as the recogniser writes
+HOMOPHONES = {"dr": "doctor", "mr": "mister", "mrs": "missus", "ms": "miss", "okay": "ok"}  # as the recogniser writes
 
 
 class ListenerMissing(PolydraftError, ImportError):
@@ -37,9 +37,9 @@ class Listener:
         return Decoder(samprate=SAMPLE_RATE, loglevel="FATAL")
 
     def hear(self, audio: NDArray[np.float32], sample_rate: int = SAMPLE_RATE) -> list[str]:
-        """Words understood."""
+        """Return the recognised words."""
         self.decoder.start_utt()
-        self.decoder.process_raw(pcm(at_recogniser_rate(audio, sample_rate)), full_utt=True)
+        self.decoder.process_raw(to_pcm16(at_recogniser_rate(audio, sample_rate)), full_utt=True)
         self.decoder.end_utt()
         found = self.decoder.hyp()
         return plain_words(found.hypstr if found else "")
@@ -58,12 +58,12 @@ def at_recogniser_rate(audio: NDArray[np.float32], sample_rate: int) -> NDArray[
 def plain_words(text: str) -> list[str]:
     """Lower-case words without marks."""
     words = re.findall(r"[a-z']+", text.lower())
-    return [SAID_ALIKE.get(word, word).replace("'", "") for word in words]
+    return [HOMOPHONES.get(word, word).replace("'", "") for word in words]
 
 
 def words_of(text: str) -> str:
     """Return `text` as it is read: words, and the marks between them."""
-    return " ".join(word for words in read(text).whole for word in words)
+    return " ".join(word for words in normalise_text(text).undivided_sentences for word in words)
 
 
 def word_errors(wanted: list[str], heard: list[str]) -> int:

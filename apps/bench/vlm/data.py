@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from polydraft.apps.bench.vlm.task import Row, Source, Task
+from polydraft.core.checks.extras import pip_install
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import DataUnavailable, PolydraftError
-from polydraft.core.extras import pip_install
-from polydraft.core.system_errors import system_error
 
 ORDER_SEED = 2024  # everyone who asks 200 questions of a set asks the same ones
 ENDINGS = (".parquet", ".tsv", ".jsonl", ".json")
@@ -33,7 +33,7 @@ POINTER = b"version https://git-lfs"
 
 
 def open_rows(task: Task, folder: Path | None) -> Sequence[Row]:
-    """All rows of a set, read when first looked at where the format allows it."""
+    """Return all rows of a set, read lazily where the format allows it."""
     if task.rows is not None:
         made: Sequence[Row] = task.rows()
         return made
@@ -44,7 +44,7 @@ def open_rows(task: Task, folder: Path | None) -> Sequence[Row]:
 
 
 def place_of(task: Task, folder: Path) -> Path:
-    """Where the set's files are: the folder itself, or the one in it that is named after the set."""
+    """Return the folder of the set's files: `folder` itself, or its subfolder named after the set."""
     names = [task.name]
     if task.source is not None:
         names += [
@@ -59,7 +59,7 @@ def place_of(task: Task, folder: Path) -> Path:
 
 
 def snapshot(folder: Path) -> Path:
-    """Of a repository in the hub's cache the revision it names as main, or else the newest."""
+    """Return the revision that a repository in the hub's cache names as main, or else the newest."""
     revisions = [path for path in folder.glob("snapshots/*") if path.is_dir()]
     if not revisions:
         return folder
@@ -69,20 +69,20 @@ def snapshot(folder: Path) -> Path:
 
 
 def from_folder(task: Task, folder: Path) -> Sequence[Row]:
-    """The files of the set's split, all of the first format that is there."""
+    """Return rows of the split's files, all of the first format present."""
     assert task.source is not None
     place, split = place_of(task, folder), task.source.split
     for ending in ENDINGS:
         files = sorted(path for path in place.rglob(f"*{ending}") if is_data(path.relative_to(place)))
-        told = {file: splits_of(file.relative_to(place)) for file in files}
-        of_split = [file for file in files if split in told[file]]
-        if files and not of_split and all(told.values()):
+        splits_by_file = {file: splits_of(file.relative_to(place)) for file in files}
+        of_split = [file for file in files if split in splits_by_file[file]]
+        if files and not of_split and all(splits_by_file.values()):
             raise DataUnavailable(
-                f"{place} has files of {', '.join(sorted(set().union(*told.values())))} and none of {split}, which "
-                f"{task.name} asks; fetch those of {split} too."
+                f"{place} has files of {', '.join(sorted(set().union(*splits_by_file.values())))} and none of {split}, "
+                f"which {task.name} asks; fetch those of {split} too."
             )
         if files:
-            return read_files(task.name, ending, of_split or [file for file in files if not told[file]])
+            return read_files(task.name, ending, of_split or [file for file in files if not splits_by_file[file]])
     raise DataUnavailable(
         f"{place} has no file of {task.name} ({', '.join(ENDINGS)}); put the set's files there, or leave out --data to "
         f"fetch {task.source.hub}."
@@ -90,12 +90,12 @@ def from_folder(task: Task, folder: Path) -> Sequence[Row]:
 
 
 def is_data(path: Path) -> bool:
-    """Whether a file may hold rows: not what tools keep in hidden folders and beside the data."""
+    """Return whether a file may hold rows, which files in hidden folders and side files of tools do not."""
     return not any(part.startswith(".") for part in path.parts) and not path.name.startswith("dataset_info")
 
 
 def splits_of(path: Path) -> set[str]:
-    """Splits that a file's name or folders speak of."""
+    """Return the splits that a file's name or folders mention."""
     return set(re.split(r"[^a-z]+", path.as_posix().lower())) & SPLITS
 
 
@@ -127,7 +127,7 @@ def read_files(name: str, ending: str, files: list[Path]) -> Sequence[Row]:
 
 
 def parsed(file: Path, ending: str) -> list[Row]:
-    """Rows of a text file."""
+    """Parse the rows of a text file."""
     if ending == ".tsv":
         csv.field_size_limit(sys.maxsize)  # pictures stand in cells, as base64
         with file.open(encoding="utf-8", newline="") as lines:
@@ -140,7 +140,7 @@ def parsed(file: Path, ending: str) -> list[Row]:
 
 
 def shared(rows: list[Row]) -> list[Row]:
-    """Rows with their pictures: where a cell holds the index of another row, that row's picture is meant."""
+    """Resolve image cells that hold the index of another row to that row's image."""
     images = {row["index"]: row["image"] for row in rows if "index" in row and "image" in row}
     return [row | {"image": images[row["image"]]} if row.get("image") in images else row for row in rows]
 
@@ -160,7 +160,7 @@ def from_hub(name: str, source: Source) -> Sequence[Row]:
 
 
 def needed(name: str) -> Any:
-    """The package `datasets`."""
+    """Import the package `datasets`."""
     try:
         import datasets
     except ImportError as error:
@@ -174,8 +174,8 @@ def one_line(error: Exception) -> str:
     return (str(error).strip().partition("\n")[0] or type(error).__name__)[:120].rstrip(". ")
 
 
-def chosen(rows: Sequence[Row], needs: str | None, count: int | None) -> list[int]:
-    """Which rows are asked: all, or the first `count` of one fixed shuffle, so that fewer are a part of more."""
+def choose_samples(rows: Sequence[Row], needs: str | None, count: int | None) -> list[int]:
+    """Return indices of all rows, or the first `count` of one fixed shuffle, so that fewer are a subset of more."""
     places = having(rows, needs) if needs else list(range(len(rows)))
     if count is None or count >= len(places):
         return places
@@ -184,7 +184,7 @@ def chosen(rows: Sequence[Row], needs: str | None, count: int | None) -> list[in
 
 
 def having(rows: Sequence[Row], column: str) -> list[int]:
-    """Places of rows with a value in `column`; of a `datasets` one without decoding a picture."""
+    """Return indices of rows with a value in `column`, without decoding images of a `datasets` column."""
     data = getattr(rows, "data", None)
     if data is not None:
         filled = data.column(column).is_valid().to_pylist()

@@ -15,8 +15,8 @@ from polydraft.apps.bench.vlm.tasks import (
     scienceqa,
     seed_bench_2,
 )
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.suggestions import did_you_mean
 
 TASKS = {
     module.TASK.name: module.TASK
@@ -24,8 +24,8 @@ TASKS = {
 }
 
 
-def wanted(tasks: str) -> list[tuple[Task, int | None]]:
-    """Sets and how many questions of each; None is all."""
+def parse_tasks(tasks: str) -> list[tuple[Task, int | None]]:
+    """Parse sets and the number of questions of each; None is all."""
     found: dict[str, tuple[Task, int | None]] = {}
     for part in filter(None, (part.strip() for part in tasks.split(","))):
         name, colon, count = part.partition(":")

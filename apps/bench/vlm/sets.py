@@ -19,20 +19,20 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polydraft.apps import journal
-from polydraft.apps.bench.measure import report
-from polydraft.apps.bench.measure.decoding import split
-from polydraft.apps.bench.measure.environment import environment, warning
-from polydraft.apps.bench.measure.peers.baseline import beyond
-from polydraft.apps.bench.measure.table import PLAIN
+from polydraft.apps.batch import journal
 from polydraft.apps.bench.vlm import data, summary
-from polydraft.apps.bench.vlm.registry import wanted
+from polydraft.apps.bench.vlm.registry import parse_tasks
 from polydraft.apps.bench.vlm.task import Row, Sample, Task, pictures
-from polydraft.apps.commands.shared.terminal import note, print_json, print_table, progress
+from polydraft.apps.measure import report
+from polydraft.apps.measure.decoding import split
+from polydraft.apps.measure.environment import environment, warning
+from polydraft.apps.measure.peers.baseline import beyond
+from polydraft.apps.measure.table import PLAIN
+from polydraft.apps.terminal.terminal import note, print_json, print_table, progress
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import DataUnavailable, InvalidArgument, PolydraftError, PromptError
 from polydraft.core.stats import DecodeStats
-from polydraft.core.suggestions import did_you_mean
-from polydraft.modalities.loading import check, load
+from polydraft.modalities.loading import check_model, load
 
 MODES = ("accuracy", "latency")
 LONG, SHORT = 256, 32  # most and fewest tokens of a free answer
@@ -40,7 +40,7 @@ WARM_UP = 8  # tokens
 
 
 class Answer(Protocol):
-    """What a model returns."""
+    """Answer of a model."""
 
     @property
     def text(self) -> str: ...
@@ -71,8 +71,8 @@ class Answerer(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What must stay as it is for a run to go on. most: tokens of an answer, None is the set's own number."""
+class SetOptions:
+    """Settings that a resumed run must share; `most` is the tokens of an answer, None is the set's default."""
 
     model: str
     methods: list[str]
@@ -83,7 +83,11 @@ class Settings:
     least: int
 
     def ask(self, model: Answerer, method: str, sample: Sample, longest: int, place: int) -> Answer:
-        """The sample's question in the words of the mode; place: which row of its set it is."""
+        """Ask the sample's question in the words of the mode.
+
+        Args:
+            place: Index of the row in its set.
+        """
         images = sample.images
         return model(
             images[0] if len(images) == 1 else images or None, sample.free if self.mode == "latency" else sample.prompt,
@@ -109,7 +113,7 @@ class Piece:
         return f"{self.task.name}/{self.place}"
 
     def sample(self) -> Sample:
-        """The row, read; raises DataUnavailable where it is not one of this set."""
+        """Read the row as a sample; raises DataUnavailable where it is not one of this set."""
         row = dict(self.rows[self.place]) | {"place": self.place}
         try:
             return self.task.read(row, lambda value: pictures(value, self.folder))
@@ -120,7 +124,7 @@ class Piece:
             ) from error
 
 
-Answers = Callable[[Settings, list[Piece]], Iterator[summary.Record]]  # records of pieces, in whatever order
+Answers = Callable[[SetOptions, list[Piece]], Iterator[summary.Record]]  # records of pieces, in whatever order
 
 
 def run(
@@ -140,12 +144,12 @@ def run(
     if most is not None and least > most:
         raise InvalidArgument(f"answers of {least} to {most} tokens are not possible; lower --min-new-tokens.")
     names = [PLAIN, *(name for name in dict.fromkeys(split(methods)) if name != PLAIN)]
-    settings = Settings(model, names, mode, seed, temperature, most, least)
+    settings = SetOptions(model, names, mode, seed, temperature, most, least)
     part, parts = read_shard(shard)
-    asked = wanted(tasks)
+    asked = parse_tasks(tasks)
     report.check_folder(out)
     check_settings(out, settings)
-    check(model, methods=names, device=device, dtype=dtype, modality="vlm")
+    check_model(model, methods=names, device=device, dtype=dtype, modality="vlm")
     pipe: Answerer = load(model, device=device, dtype=dtype, modality="vlm")
     pieces = list(pieces_of(asked, data_folder, limit))[part - 1 :: parts]
     suffix = "" if parts == 1 else f"-{part}-of-{parts}"
@@ -159,7 +163,7 @@ def run(
 
 
 def read_shard(shard: str | None) -> tuple[int, int]:
-    """ "2/4" is the second of four."""
+    """Parse a shard: "2/4" is the second of four."""
     part, slash, parts = (shard or "1/1").partition("/")
     whole = slash and all(text.isascii() and text.isdigit() for text in (part, parts))
     if not whole or not 1 <= int(part) <= int(parts):
@@ -168,17 +172,17 @@ def read_shard(shard: str | None) -> tuple[int, int]:
 
 
 def pieces_of(asked: list[tuple[Task, int | None]], folder: Path | None, limit: int | None) -> Iterator[Piece]:
-    """What is asked of every set; `limit` is the most of any."""
+    """Yield the questions of every set, at most `limit` of each."""
     for task, count in asked:
         rows = data.open_rows(task, folder)
         count = min(filter(None, (count, limit)), default=None)
         needs = task.source.needs if task.source is not None else None
         place = None if folder is None else data.place_of(task, folder)
-        for index in data.chosen(rows, needs, count):
+        for index in data.choose_samples(rows, needs, count):
             yield Piece(task, rows, index, place)
 
 
-def check_settings(out: Path, settings: Settings) -> None:
+def check_settings(out: Path, settings: SetOptions) -> None:
     """Refuse to mix runs that cannot be compared."""
     for file in sorted(out.glob("run*.json")):
         before = json_format.loads(file.read_text(encoding="utf-8"))["settings"]
@@ -189,8 +193,8 @@ def check_settings(out: Path, settings: Settings) -> None:
             )
 
 
-def tell_settings(file: Path, settings: Settings, tasks: str, pipe: Answerer) -> None:
-    """What is asked for, and every session's machine and command line."""
+def tell_settings(file: Path, settings: SetOptions, tasks: str, pipe: Answerer) -> None:
+    """Write the settings, and every session's machine and command line."""
     before = json_format.loads(file.read_text(encoding="utf-8")) if file.exists() else {"sessions": []}
     session = {"tasks": tasks} | environment(pipe.device, pipe.dtype)
     value = {"settings": asdict(settings), "sessions": [*before["sessions"], session]}
@@ -199,8 +203,8 @@ def tell_settings(file: Path, settings: Settings, tasks: str, pipe: Answerer) ->
         note(busy)
 
 
-def answer_all(answer: Answers, settings: Settings, pieces: list[Piece], log: journal.Journal) -> None:
-    """Every piece that has no answer yet; one that fails is recorded, and asked again in the next session."""
+def answer_all(answer: Answers, settings: SetOptions, pieces: list[Piece], log: journal.Journal) -> None:
+    """Answer every piece that has no answer yet; one that fails is recorded and retried in the next session."""
     open_pieces = [piece for piece in pieces if "answers" not in log.done.get(piece.id, {})]
     done, passes = len(pieces) - len(open_pieces), 0
     if done:
@@ -217,16 +221,20 @@ class Asking:
     """Asks one model, piece by piece."""
 
     pipe: Answerer
-    settings: Settings
+    settings: SetOptions
     warm: bool = False
 
-    def all(self, settings: Settings, pieces: list[Piece]) -> Iterator[summary.Record]:
-        """One after another, here."""
+    def all(self, settings: SetOptions, pieces: list[Piece]) -> Iterator[summary.Record]:
+        """Answer one piece after another in this process."""
         for index, piece in enumerate(pieces):
             yield self.record(piece, index)
 
     def record(self, piece: Piece, index: int) -> summary.Record:
-        """What all methods answer, or why there is no answer; index: which method goes first."""
+        """Return the answers of all methods, or why there are none.
+
+        Args:
+            index: Which method goes first.
+        """
         settings, first = self.settings, index % len(self.settings.methods)
         order = settings.methods[first:] + settings.methods[:first]
         record: summary.Record = {"id": piece.id, "task": piece.task.name}
@@ -241,18 +249,18 @@ class Asking:
             refuse_cut(answers[PLAIN], settings.most or piece.task.longest)
         except PolydraftError as error:
             return record | {"error": {"type": type(error).__name__, "message": str(error)}}
-        kept = told(answers, settings, piece, sample)
+        kept = set_notes(answers, settings, piece, sample)
         return record | {"sample": sample.id, "group": sample.group, "answers": kept}
 
 
-def warm_up(pipe: Answerer, settings: Settings, sample: Sample) -> None:
-    """A few tokens of every method, so that none pays for the first use of a kernel."""
+def warm_up(pipe: Answerer, settings: SetOptions, sample: Sample) -> None:
+    """Generate a few tokens with every method, so that none pays for the first use of a kernel."""
     for name in settings.methods:
-        Settings(**asdict(settings) | {"most": WARM_UP, "least": 0}).ask(pipe, name, sample, WARM_UP, 0)
+        SetOptions(**asdict(settings) | {"most": WARM_UP, "least": 0}).ask(pipe, name, sample, WARM_UP, 0)
 
 
 def refuse_cut(answer: Answer, most: int) -> None:
-    """An answer that ran out of positions before it had the tokens it was asked for says nothing about the model."""
+    """Raise if an answer ran out of positions before its requested tokens, since it measures nothing of the model."""
     if answer.finish_reason == "length" and len(answer.tokens) < most:
         raise PromptError(
             f"the prompt left room for {len(answer.tokens)} of {most} tokens and the answer was cut; make pictures "
@@ -260,8 +268,8 @@ def refuse_cut(answer: Answer, most: int) -> None:
         )
 
 
-def told(answers: dict[str, Answer], settings: Settings, piece: Piece, sample: Sample) -> dict[str, Any]:
-    """What is kept of the answers."""
+def set_notes(answers: dict[str, Answer], settings: SetOptions, piece: Piece, sample: Sample) -> dict[str, Any]:
+    """Return the record kept of the answers."""
     score = settings.score(piece.task)
     plain = answers[PLAIN].tokens
     return {
@@ -280,7 +288,7 @@ def told(answers: dict[str, Answer], settings: Settings, piece: Piece, sample: S
     }
 
 
-def summarise(out: Path, settings: Settings, json: bool) -> None:
+def summarise(out: Path, settings: SetOptions, json: bool) -> None:
     """Print and save what all shards in the folder have; a broken promise or a failed sample ends the command."""
     records = [record for file in sorted(out.glob("samples*.jsonl")) for record in journal.read(file).values()]
     if not records:

@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polydraft.apps.bench.measure import report, table
-from polydraft.apps.bench.measure.decoding import asked_for, draw
-from polydraft.apps.bench.measure.environment import timed_on
-from polydraft.apps.bench.measure.peers.generate import generate, untouched
-from polydraft.apps.bench.measure.timing import Contender, Run, take_turns
 from polydraft.apps.bench.vlm.tasks.emoji_qa import DESCRIBE, Rows
-from polydraft.apps.commands.shared.terminal import note
+from polydraft.apps.measure import report, table
+from polydraft.apps.measure.decoding import asked_for, draw
+from polydraft.apps.measure.environment import timed_on
+from polydraft.apps.measure.peers.generate import generate, untouched
+from polydraft.apps.measure.timing import Contender, Run, take_turns
+from polydraft.apps.terminal.terminal import note
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.target import Prompt
+from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.loading import load
-from polydraft.modalities.vlm.conversation import conversation
+from polydraft.modalities.vlm.conversation import build_conversation
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
 LOOKUP = {"prompt_lookup_num_tokens": 10}
@@ -42,16 +42,18 @@ def run(
     names = asked_for(methods, pipe)
     taken_on = timed_on(pipe.device, pipe.dtype)
     shown, blocks = scenes(pipe, prompts, max_new_tokens), []
-    if cut := [prompt.budget for prompt in shown if prompt.budget < max_new_tokens]:
+    if cut := [prompt.max_new_tokens for prompt in shown if prompt.max_new_tokens < max_new_tokens]:
         note(f"note: {len(cut)} of {prompts} answers have room for {min(cut)} tokens and not for {max_new_tokens}")
     for heat in heats:
-        sampling = replace(pipe.sampling(temperature=heat), top_k=0, top_p=1.0)
-        asked = [replace(prompt, sampling=sampling) for prompt in shown]
+        sampling = replace(pipe.sampling_params(temperature=heat), top_k=0, top_p=1.0)
+        asked = [replace(prompt, sampling_params=sampling) for prompt in shown]
         contenders = [Contender(name, partial(draw, pipe, name, asked, 1)) for name in names]
         if peers:
             contenders += theirs(pipe, asked)
         runs = take_turns(contenders, repeats, lambda name: note(f"timing {name}"))
-        blocks.append(table.Block.of(f"temperature {heat:g}", {name: turns for name, turns in runs.items() if turns}))
+        blocks.append(
+            table.ResultBlock.from_runs(f"temperature {heat:g}", {name: turns for name, turns in runs.items() if turns})
+        )
     value: dict[str, Any] = {
         "model": pipe.card.name, "cut": len(cut), "prompts": prompts, "repeats": repeats, "environment": taken_on,
         "sampling": asdict(replace(sampling, temperature=0.0)) | {"temperature": heats},
@@ -64,21 +66,21 @@ def run(
 
 
 def numbers(temperatures: str) -> list[float]:
-    """`0,1` as numbers."""
+    """Parse `0,1` as numbers."""
     try:
         return [float(part) for part in temperatures.split(",")]
     except ValueError:
         raise InvalidArgument(f"--temperatures {temperatures} is not possible; write numbers, as in 0,1.") from None
 
 
-def scenes(pipe: VLMPipeline, count: int, most: int) -> list[Prompt]:
-    """Requests for descriptions of held-out scenes."""
+def scenes(pipe: VLMPipeline, count: int, most: int) -> list[PromptInputs]:
+    """Build requests for descriptions of held-out scenes."""
     rows = Rows()
-    asked = [conversation(rows[place]["image"], DESCRIBE, ()) for place in range(count)]
-    return pipe.prompts(asked, list(range(count)), most)
+    asked = [build_conversation(rows[place]["image"], DESCRIBE, ()) for place in range(count)]
+    return pipe.build_prompts(asked, list(range(count)), most)
 
 
-def theirs(pipe: VLMPipeline, prompts: list[Prompt]) -> list[Contender]:
+def theirs(pipe: VLMPipeline, prompts: list[PromptInputs]) -> list[Contender]:
     """transformers' `generate`, and its two ways to draft; what it refuses is told and left out."""
     model = untouched(pipe)
     modes: dict[str, dict[str, Any]] = {table.PEER: {}, "transformers prompt lookup": LOOKUP}

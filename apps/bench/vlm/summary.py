@@ -1,7 +1,7 @@
-"""What the samples of a run come to: score, S and τ by set and method, as surveys print them.
+"""Summary of a run's samples: score, S and τ by set and method, as surveys print them.
 
 S is plain decoding's seconds a token over the method's, both summed over the same answers; τ is tokens a target pass.
-Answers shorter than asked for are not timed. What was refused or cut is counted as an error and is in no other figure.
+Answers shorter than asked for are not timed. Refused or truncated ones count as errors and are in no other figure.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from polydraft.apps.bench.measure import plots
-from polydraft.apps.bench.measure.table import PLAIN, figure, sheet_of
+from polydraft.apps.measure import plots
+from polydraft.apps.measure.table import PLAIN, figure, sheet_of
 
 Record = dict[str, Any]
 HEADERS = [
@@ -68,7 +68,11 @@ class Line:
 
 
 def lines(records: Iterable[Record], methods: list[str], least: int) -> list[Line]:
-    """Every set's methods; least: tokens an answer must have to be timed."""
+    """Return a line for every set and method.
+
+    Args:
+        least: Tokens an answer must have to be timed.
+    """
     tasks: dict[str, list[Record]] = {}
     for record in records:
         tasks.setdefault(record["task"], []).append(record)
@@ -79,25 +83,29 @@ def line_of(task: str, records: list[Record], method: str, least: int) -> Line:
     answered = [record["answers"] for record in records if "answers" in record]
     ours = [answers[method] for answers in answered]
     pairs = [(answers[PLAIN], answers[method]) for answers in answered]
-    timed = [(plain, own) for plain, own in pairs if min(plain["tokens"], own["tokens"]) >= max(1, least)]
-    scores = [own["score"] for own in ours if own["score"] is not None]
+    timed = [
+        (plain, method_answer)
+        for plain, method_answer in pairs
+        if min(plain["tokens"], method_answer["tokens"]) >= max(1, least)
+    ]
+    scores = [method_answer["score"] for method_answer in ours if method_answer["score"] is not None]
     return Line(
         task=task, method=method, guarantee=ours[0]["guarantee"] if ours else "", samples=len(records),
         failed=len(records) - len(answered), timed=len(timed), score=mean(scores),
-        speedup=ratio(pace(plain for plain, _ in timed), pace(own for _, own in timed)),
+        speedup=ratio(pace(plain for plain, _ in timed), pace(method_answer for _, method_answer in timed)),
         tau=ratio(total(timed, "tokens"), total(timed, "target_passes")),
         tokens_per_second=ratio(total(timed, "tokens"), total(timed, "decode_seconds")),
-        prefill_ms=1000 * statistics.median(own["prefill_seconds"] for own in ours) if ours else None,
-        same=sum(own["same"] for own in ours) / len(ours) if ours else None,
+        prefill_ms=1000 * statistics.median(answer["prefill_seconds"] for answer in ours) if ours else None,
+        same=sum(method_answer["same"] for method_answer in ours) / len(ours) if ours else None,
     )  # fmt: skip
 
 
 def total(timed: list[tuple[Record, Record]], name: str) -> float:
-    return sum(own[name] for _, own in timed)
+    return sum(method_answer[name] for _, method_answer in timed)
 
 
 def pace(answers: Iterable[Record]) -> float:
-    """Seconds a token."""
+    """Return seconds per token."""
     seconds, tokens = 0.0, 0
     for answer in answers:
         seconds, tokens = seconds + answer["decode_seconds"], tokens + answer["tokens"]
@@ -114,25 +122,28 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def errors(records: Iterable[Record]) -> list[str]:
-    """A sentence a set on what was refused or cut: why, and how often."""
+    """Return a sentence per set on refused or truncated answers: why, and how often."""
     reasons: dict[str, dict[str, list[str]]] = {}
     asked: Counter[str] = Counter()
     for record in records:
         asked[record["task"]] += 1
         if "error" in record:
-            said = record["error"]["message"].rstrip(".")
-            alike = re.sub(r"\d+", "N", said)  # one reason, whatever the figures in it
-            reasons.setdefault(record["task"], {}).setdefault(alike, []).append(said)
+            message = record["error"]["message"].rstrip(".")
+            alike = re.sub(r"\d+", "N", message)  # one reason, whatever the figures in it
+            reasons.setdefault(record["task"], {}).setdefault(alike, []).append(message)
     return [
         f"{task}: {sum(map(len, found.values()))} of {asked[task]} samples are errors and in no figure: "
-        + "; ".join(said[0] + (f" (and {len(said) - 1} like it)" if len(said) > 1 else "") for said in found.values())
+        + "; ".join(
+            message[0] + (f" (and {len(message) - 1} like it)" if len(message) > 1 else "")
+            for message in found.values()
+        )
         + "."
         for task, found in sorted(reasons.items())
     ]
 
 
 def survey(found: list[Line]) -> str:
-    """A markdown table with a row a method and S and τ of every set, and of all on average."""
+    """Build a markdown table with a row a method and S and τ of every set, and of all on average."""
     tasks = list(dict.fromkeys(line.task for line in found))
     headers = ["method", *(f"{task} {sign}" for task in tasks for sign in ("S", "τ")), "mean S", "mean τ"]
     rows = []
@@ -151,7 +162,7 @@ def markdown(found: list[Line], top: list[str], notes: list[str]) -> str:
 
 
 def as_csv(found: list[Line]) -> str:
-    """Every figure, a line a set and method."""
+    """Return every figure as CSV, a line per set and method."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(Line.__dataclass_fields__), lineterminator="\n")
     writer.writeheader()
@@ -160,7 +171,7 @@ def as_csv(found: list[Line]) -> str:
 
 
 def panels(found: list[Line]) -> Image.Image:
-    """S inside τ, a panel a set and a bar a method."""
+    """Plot S inside τ, a panel per set and a bar per method."""
     tasks = list(dict.fromkeys(line.task for line in found))
     methods = len({line.method for line in found})
     drawing = Figure(figsize=(7, len(tasks) * (0.8 + 0.36 * methods) + 0.5), layout="constrained")

@@ -1,4 +1,4 @@
-"""What a question set is: where its rows come from, how one is asked, and by which rule an answer is scored.
+"""Question sets: source of the rows, prompts, and scoring rule.
 
     TASK = Task("chartqa", Source("HuggingFaceM4/ChartQA", "test"), read, score, longest=16)
 
@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 
 from polydraft.core.errors import DataUnavailable, PromptError
-from polydraft.modalities.image_io import open_image, upright_rgb
+from polydraft.modalities.image_io import open_image, to_upright_rgb
 
 Row = dict[str, Any]
 DIRECTLY = "Answer with the option's letter from the given choices directly."
@@ -68,19 +68,23 @@ class Task:
 
 
 def explained(question: str) -> str:
-    """The free prompt of a question."""
+    """Return the free-form prompt of a question."""
     return f"{question}\n{EXPLAIN}"
 
 
 def lettered(options: Sequence[str], mark: str) -> str:
-    """ "A. yes" and so on, a line an option; mark: what follows the letter."""
+    """Return lettered options ("A. yes"), one a line.
+
+    Args:
+        mark: Text after the letter.
+    """
     return "\n".join(f"{letter}{mark} {option}" for letter, option in zip(ascii_uppercase, options, strict=False))
 
 
 def pictures(value: Any, folder: Path | None = None) -> list[Image.Image]:
-    """The pictures a row holds: PIL, bytes, base64, a file of `folder`, a dict of `datasets`, or a list of these.
+    """Return the images of a row: PIL, bytes, base64, a file of `folder`, a dict of `datasets`, or a list of these.
 
-    A TSV's cell may hold a list as Python writes it.
+    A TSV's cell may hold a list in Python syntax.
     """
     if value is None or value == "":
         return []
@@ -90,21 +94,21 @@ def pictures(value: Any, folder: Path | None = None) -> list[Image.Image]:
         return [picture for item in value for picture in pictures(item, folder)]
     if isinstance(value, dict):
         return pictures(value.get("bytes") or value.get("path"), folder)
-    said = f"a row's picture ({value[:40] if isinstance(value, str) else type(value).__name__})"
+    description = f"a row's picture ({value[:40] if isinstance(value, str) else type(value).__name__})"
     try:
         if isinstance(value, Image.Image):
-            return [upright_rgb(value, said)]
-        return [open_image(value if isinstance(value, bytes) else found(str(value), folder), said)]
+            return [to_upright_rgb(value, description)]
+        return [open_image(value if isinstance(value, bytes) else find_choice(str(value), folder), description)]
     except PromptError as error:
         raise DataUnavailable(str(error)) from error
     except ValueError as error:
         raise DataUnavailable(
-            f"{said} can be read neither as a file nor as base64; check that the data is whole."
+            f"{description} can be read neither as a file nor as base64; check that the data is whole."
         ) from error
 
 
-def found(value: str, folder: Path | None) -> io.BytesIO | Path:
-    """A file of `folder` if there is one of this name, otherwise base64."""
+def find_choice(value: str, folder: Path | None) -> io.BytesIO | Path:
+    """Return a file of `folder` if there is one of this name, otherwise decode base64."""
     if folder is not None and len(value) < 256 and (folder / value).is_file():
         return folder / value
     return io.BytesIO(base64.b64decode(value, validate=True))

@@ -1,1 +1,1 @@
-"""HTTP: routes, what they take and give, and what guards them."""
+"""HTTP layer: routes, schemas, error responses and middleware."""

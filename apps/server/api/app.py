@@ -24,8 +24,8 @@ from polydraft.apps.server.api.ranges import IgnoreUnusableRanges
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.routes import chat, images, service, speech
 from polydraft.apps.server.api.sessions import Sessions
-from polydraft.apps.server.engine.engine import Engine, Limits
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.engine.engine import Limits, ServerEngine
+from polydraft.apps.server.settings import ServerSettings
 
 PARTS = (images, speech, chat, service)
 EXPOSED = [  # response headers that pages of other origins may read
@@ -33,17 +33,17 @@ EXPOSED = [  # response headers that pages of other origins may read
 ]  # fmt: skip
 
 
-def create_engine(settings: Settings) -> Engine:
-    """An engine with the settings' limits, whose numbers can be scraped."""
+def create_engine(settings: ServerSettings) -> ServerEngine:
+    """Return an engine with the limits of the settings and Prometheus metrics."""
     meter = PrometheusMeter()
     limits = Limits(settings.rows, settings.max_queue, settings.deadline, settings.draft_rows)
-    engine = Engine(limits, meter, settings.alias)
+    engine = ServerEngine(limits, meter, settings.alias)
     meter.watch(engine)
     return engine
 
 
-def create_app(settings: Settings, engine: Engine) -> FastAPI:
-    """The API of `engine`. Documentation pages would load scripts of other hosts; /openapi.json is there."""
+def create_app(settings: ServerSettings, engine: ServerEngine) -> FastAPI:
+    """Return the API of `engine`, documented by /openapi.json alone: other pages would load scripts of other hosts."""
     app = FastAPI(title="polydraft", version=polydraft.__version__, docs_url=None, redoc_url=None)
     app.state.engine, app.state.settings, app.state.recent = engine, settings, Recent()
     app.state.ignored = IgnoredFields()
@@ -56,8 +56,12 @@ def create_app(settings: Settings, engine: Engine) -> FastAPI:
     return app
 
 
-def guarded(app: FastAPI, settings: Settings, sessions: Sessions | None = None) -> ASGIApp:
-    """Return `app` behind its guards. sessions: of browsers; given where several applications share them."""
+def guarded(app: FastAPI, settings: ServerSettings, sessions: Sessions | None = None) -> ASGIApp:
+    """Return `app` wrapped in its middleware.
+
+    Args:
+        sessions: browser sessions; given if several applications share them.
+    """
     served: ASGIApp = Guards(
         HeadAsGet(app), settings.key, settings.names, settings.max_body, settings.cors_origins, sessions or Sessions()
     )
@@ -74,8 +78,8 @@ def guarded(app: FastAPI, settings: Settings, sessions: Sessions | None = None) 
     return served
 
 
-def documented(app: FastAPI, settings: Settings) -> dict[str, Any]:
-    """The OpenAPI document, with refusals as they are and, where a key is needed, that."""
+def documented(app: FastAPI, settings: ServerSettings) -> dict[str, Any]:
+    """Return the OpenAPI document with the actual refusals and, where a key is needed, the security scheme."""
     if app.openapi_schema is None:
         key, prefix = bool(settings.key), settings.root_path
         servers = [{"url": prefix}] if prefix else None

@@ -21,6 +21,7 @@ from polydraft.apps.server.errors import (
     ReplicaLost,
     TooBusy,
 )
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import (
     OutOfMemory,
     PolydraftError,
@@ -30,7 +31,6 @@ from polydraft.core.errors import (
     UnsupportedMethod,
     WeightsError,
 )
-from polydraft.core.suggestions import did_you_mean
 
 log = logging.getLogger("polydraft.server")
 
@@ -71,7 +71,7 @@ def answer(
 
 
 def described(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Status, body and headers for an error of ours, or any other."""
+    """Return status, body and headers of an error response."""
     for kind, status, code in OURS:
         if isinstance(error, kind):
             headers = {"retry-after": str(error.retry_after)} if isinstance(error, TooBusy) else {}
@@ -81,7 +81,12 @@ def described(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]
 
 
 def invalid(error: RequestValidationError, known: Sequence[str] = ()) -> JSONResponse:
-    """The first thing that is wrong with a request, without what was sent; known: the fields that it could have."""
+    """Return the response for the first invalid field of a request, without its value.
+
+    Args:
+        error: pydantic's errors.
+        known: names of the fields that the request may have.
+    """
     # of a union every branch complains; the one that got furthest is the one that was meant
     first = max(error.errors(), key=lambda each: len(each["loc"]))
     where, *steps = first["loc"]
@@ -106,9 +111,14 @@ def known_fields(request: Request) -> list[str]:
 
 
 def place_of(steps: Sequence[str | int], sent: Any, missing: bool) -> list[str]:
-    """Return the steps that lead to a place in what was sent; those that name a kind of message or part lead nowhere.
+    """Return the path of a request field from the steps of a pydantic error location.
 
-    missing: whether the last step is a field that is not there.
+    Steps that name a branch of a union do not exist in the request and are dropped.
+
+    Args:
+        steps: location of the error, as pydantic reports it.
+        sent: the request body.
+        missing: whether the last step is a field that is absent.
     """
     place = []
     for number, step in enumerate(steps, 1):
@@ -122,7 +132,7 @@ def place_of(steps: Sequence[str | int], sent: Any, missing: bool) -> list[str]:
 
 
 def install(app: FastAPI) -> None:
-    """Every error of `app` in the envelope."""
+    """Register handlers so that every error of `app` has the error body."""
 
     async def validation(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
@@ -131,12 +141,12 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         status = 400 if error.status_code == 422 else error.status_code
-        said = {
+        sentences = {
             400: "the body cannot be read; send a JSON object, as application/json.",
             404: f"there is no {request.url.path:.200} here; /openapi.json lists what there is.",
             405: f"{request.method:.20} is not possible here; the header Allow says what is.",
         }
-        message, code = said.get(status, f"{error.detail!s:.300}."), "invalid_json" if status == 400 else None
+        message, code = sentences.get(status, f"{error.detail!s:.300}."), "invalid_json" if status == 400 else None
         return answer(status, message, code, None, dict(error.headers or {}))
 
     async def anything(request: Request, error: Exception) -> JSONResponse:

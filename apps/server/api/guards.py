@@ -1,4 +1,4 @@
-"""What stands before every request: an id, whose name it was sent to, from which site, a key, and how large it may be.
+"""Checks before every request: request id, host name, origin, API key and body size.
 
 `Guards` wraps the whole application, pages and files mounted in it included, as plain ASGI, so that streams and
 disconnects pass through untouched.
@@ -27,9 +27,9 @@ from polydraft.apps.server.limits import LARGEST_BODY
 log = logging.getLogger("polydraft.access")
 
 OPEN = frozenset({"/health", "/ready"})  # paths that need no key
-PROBES = OPEN | {"/metrics"}  # paths that are asked by address, under whatever name
+PROBES = OPEN | {"/metrics"}  # paths that probes request by address, so any host name is accepted
 PAGE = "/ui"
-SECURITY_HEADERS = {  # of every answer that does not say otherwise
+SECURITY_HEADERS = {  # defaults of every response
     "content-security-policy": "frame-ancestors 'none'", "x-frame-options": "DENY", "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin", "referrer-policy": "same-origin",
 }  # fmt: skip
@@ -41,14 +41,13 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class Guards:
-    """key: what callers must show; empty: nothing. hosts: names this server answers to; empty: any. most: bytes of a
-    body. origins: of other sites whose pages may use the server."""
+    """Middleware that checks host, origin, key, session and body size of every request."""
 
     app: ASGIApp
-    key: str = ""
-    hosts: Collection[str] = ()
-    most: int = LARGEST_BODY
-    origins: Collection[str] = ()
+    key: str = ""  # required from clients; empty: none
+    hosts: Collection[str] = ()  # names that this server answers to; empty: any
+    most: int = LARGEST_BODY  # bytes of a body
+    origins: Collection[str] = ()  # other sites whose pages may use the server
     sessions: Sessions = field(default_factory=Sessions)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +60,7 @@ class Guards:
         cookie = self.begin_session(scope, headers)
         begun, status, received, over, started = time.monotonic(), 0, 0, False, False
 
-        async def counted() -> Message:
+        async def receive_counted() -> Message:
             nonlocal received, over
             message = await receive()
             received += len(message.get("body", b""))
@@ -70,37 +69,43 @@ class Guards:
                 raise TooLarge
             return message
 
-        async def marked(message: Message) -> None:
+        async def send_marked(message: Message) -> None:
             nonlocal status, started
             if over and not started:
-                return  # what the application makes of a body that broke off
+                return  # the application's response to a truncated body
             if message["type"] == "http.response.start":
                 status, started = message["status"], True
-                said = MutableHeaders(scope=message)
-                said["x-request-id"] = id
+                response_headers = MutableHeaders(scope=message)
+                response_headers["x-request-id"] = id
                 for name, value in SECURITY_HEADERS.items():
-                    said.setdefault(name, value)
+                    response_headers.setdefault(name, value)
                 if cookie and status < 400:
-                    said.append("set-cookie", cookie)
+                    response_headers.append("set-cookie", cookie)
             await send(message)
 
         try:
             refused = self.answer_first(scope, headers)
-            await (refused(scope, receive, marked) if refused else self.app(scope, counted, marked))
+            await (refused(scope, receive, send_marked) if refused else self.app(scope, receive_counted, send_marked))
         except TooLarge:
-            pass  # said below
+            pass  # answered below
         finally:
             if over and not started:
                 over = False
-                await self.too_large()(scope, receive, marked)
+                await self.too_large()(scope, receive, send_marked)
             spent = round(time.monotonic() - begun, 4)
-            told = {"id": id, "method": scope["method"], "path": scope["path"], "status": status, "seconds": spent}
-            log.info("request", extra={"fields": told | scope["state"].get("told", {})})
+            request_fields = {
+                "id": id,
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "seconds": spent,
+            }
+            log.info("request", extra={"fields": request_fields | scope["state"].get("log_fields", {})})
 
     def answer_first(self, scope: Scope, headers: Headers) -> ASGIApp | None:
-        """Return what is answered instead of the application, or None where the request goes on to it."""
+        """Return the response that replaces the application's, or None if the request is passed on."""
         path = route_path(scope)
-        if not (path in PROBES or self.at_home(headers)):
+        if not (path in PROBES or self.is_host_allowed(headers)):
             return envelope.answer(403, "this server is not known by that name.", "unknown_host")
         if is_refused(scope["method"], is_page(scope), headers, self.origins):
             return envelope.answer(
@@ -108,7 +113,7 @@ class Guards:
             )
         if page := self.entered(scope):
             return RedirectResponse(page, 303, {"cache-control": "no-store"})
-        if self.key and path not in OPEN and not (scope["state"]["has_cookie"] or self.known(headers)):
+        if self.key and path not in OPEN and not (scope["state"]["has_cookie"] or self.has_valid_key(headers)):
             return envelope.answer(
                 401, "the key is missing or wrong; send it as Authorization: Bearer KEY.", "invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
@@ -121,10 +126,11 @@ class Guards:
         return envelope.answer(413, f"the body has more than {self.most} bytes; send less.", "body_too_large")
 
     def begin_session(self, scope: Scope, headers: Headers) -> str:
-        """Note whose request it is in `state`; return the cookie to set where a browser opens the page without one.
+        """Store the session of a request in `state`; return the cookie to set, or "".
 
-        `session` is the cookie's, or the address that the request comes from; `has_cookie` says which. A server with a
-        key gives cookies for the key alone.
+        A cookie is set when a browser opens the page without one. `state["session"]` is the cookie's session, or the
+        client address without a cookie; `state["has_cookie"]` tells them apart. A server with a key sets cookies only
+        for requests that send it.
         """
         state, port = scope["state"], (scope.get("server") or ("", 0))[1] or 0
         id = self.sessions.session_id(headers.get("cookie", ""), port)
@@ -136,24 +142,24 @@ class Guards:
         return set_cookie(value, port, scope.get("root_path", ""), scope.get("scheme") == "https")
 
     def entered(self, scope: Scope) -> str:
-        """Return the page's address without the key that it is opened with, as browsers must; "" where none is."""
-        asked = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        shown = asked.pop("key", None)
+        """Return the page's address without its `key` parameter, for a redirect; "" if there is nothing to remove."""
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        shown = query.pop("key", None)
         if shown is None or scope["method"] not in ("GET", "HEAD") or not is_page(scope):
             return ""
         if self.key and not same(shown[0], self.key):
             return ""
-        return scope["path"] + ("?" + urlencode(asked, doseq=True) if asked else "")
+        return scope["path"] + ("?" + urlencode(query, doseq=True) if query else "")
 
-    def at_home(self, headers: Headers) -> bool:
-        """Whether the request means this server; pages of other sites cannot fake that."""
+    def is_host_allowed(self, headers: Headers) -> bool:
+        """Check whether the request names a host of this server, which pages of other sites cannot fake."""
         if not self.hosts:
             return True
         host = headers.get("host", "")
         name = host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
         return name.lower() in self.hosts
 
-    def known(self, headers: Headers) -> bool:
+    def has_valid_key(self, headers: Headers) -> bool:
         """Return whether the key is shown, as a bearer token."""
         scheme, _, shown = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and same(shown.strip(), self.key)
@@ -165,7 +171,7 @@ def is_page(scope: Scope) -> bool:
 
 
 def same(shown: str, key: str) -> bool:
-    """In a time that does not tell how much of it was right."""
+    """Compare two keys in constant time."""
     return hmac.compare_digest(shown.encode(), key.encode())
 
 

@@ -40,15 +40,15 @@ def note_ignored(request: Request, names: Iterable[str]) -> None:
 
 
 class NamingRoute(APIRoute):
-    """A route whose answers name the fields that were ignored."""
+    """Route whose responses list the request fields that were ignored."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
 
-        async def named(request: Request) -> Response:
+        async def answer_with_ignored(request: Request) -> Response:
             response = await answer(request)
             if names := getattr(request.state, "ignored", ()):
                 response.headers[HEADER] = ", ".join(names)
             return response
 
-        return named
+        return answer_with_ignored

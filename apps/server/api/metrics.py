@@ -1,4 +1,4 @@
-"""`/metrics`: what the engine counts, in Prometheus' words; names mirror vLLM's."""
+"""Prometheus endpoint `/metrics` with the counters of the engine; names mirror vLLM's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import polydraft
 from polydraft.apps.server.api.paths import route_path
-from polydraft.apps.server.engine.engine import Engine
-from polydraft.apps.server.engine.meter import Meter
-from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.engine.engine import ServerEngine
+from polydraft.apps.server.engine.handle import RequestHandle
+from polydraft.apps.server.engine.meter import EngineMetrics
 
 PREFIX = "polydraft:"
 TOKEN_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
@@ -33,14 +33,14 @@ COUNTERS = {
 }
 
 
-class PrometheusMeter(Meter):
+class PrometheusMeter(EngineMetrics):
     """A meter that can be scraped."""
 
     def __init__(self) -> None:
         super().__init__()
         self.registry = CollectorRegistry()
         self.first = Histogram(
-            f"{PREFIX}time_to_first_token_seconds", "Until the first news, or the answer.", ["model"],
+            f"{PREFIX}time_to_first_token_seconds", "Until the first progress, or the answer.", ["model"],
             buckets=SECONDS, registry=self.registry,
         )  # fmt: skip
         self.latency = Histogram(
@@ -62,20 +62,20 @@ class PrometheusMeter(Meter):
         build = Info(f"{PREFIX}build", "Versions of what is running.", registry=self.registry)
         build.info({"version": polydraft.__version__, "torch": torch.__version__})
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, engine: ServerEngine) -> None:
         """Show the engine's numbers, too."""
         self.registry.register(Numbers(self, engine))
 
-    def ended(self, ticket: Ticket) -> None:
-        super().ended(ticket)
-        if ticket.first_at is not None:
-            self.first.labels(ticket.model).observe(ticket.first_at - ticket.accepted_at)
-        if ticket.started_at is not None:
-            self.queue_time.labels(ticket.model).observe(ticket.started_at - ticket.accepted_at)
-        if ticket.state == "done" and ticket.stats is not None and ticket.stats.tokens:
-            self.token_time.labels(ticket.model).observe(ticket.stats.decode_seconds / ticket.stats.tokens)
-        if ticket.state == "done" and ticket.ended_at is not None:
-            self.latency.labels(ticket.model).observe(ticket.ended_at - ticket.accepted_at)
+    def ended(self, handle: RequestHandle) -> None:
+        super().ended(handle)
+        if handle.first_at is not None:
+            self.first.labels(handle.model).observe(handle.first_at - handle.accepted_at)
+        if handle.started_at is not None:
+            self.queue_time.labels(handle.model).observe(handle.started_at - handle.accepted_at)
+        if handle.state == "done" and handle.stats is not None and handle.stats.tokens:
+            self.token_time.labels(handle.model).observe(handle.stats.decode_seconds / handle.stats.tokens)
+        if handle.state == "done" and handle.ended_at is not None:
+            self.latency.labels(handle.model).observe(handle.ended_at - handle.accepted_at)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -109,15 +109,15 @@ class CountResponses:
             self.meter.responses.labels(self.handler(route_path(scope)), method, status).inc()
 
     def handler(self, path: str) -> str:
-        """Return the template of the route that `path` belongs to, of which there are few; none where there is none."""
+        """Return the template of the route that `path` belongs to, "none" for unknown paths (few label values)."""
         routes = (route for route in self.routes if hasattr(route, "path_regex"))
         return next((route.path for route in routes if route.path_regex.match(path)), "none")
 
 
 class Numbers:
-    """What is read when it is asked for."""
+    """Gauges that are read when they are scraped."""
 
-    def __init__(self, meter: Meter, engine: Engine) -> None:
+    def __init__(self, meter: EngineMetrics, engine: ServerEngine) -> None:
         self.meter, self.engine = meter, engine
 
     def collect(self) -> Iterator[Any]:
@@ -140,7 +140,7 @@ class Numbers:
         for state in ("running", "waiting"):
             gauge = GaugeMetricFamily(f"{PREFIX}num_requests_{state}", f"Requests {state}.", labels=["model"])
             for model in names:
-                held = (ticket for ticket in self.engine.tickets if ticket.model == model and ticket.state == state)
+                held = (handle for handle in self.engine.handles if handle.model == model and handle.state == state)
                 gauge.add_metric([model], sum(1 for _ in held))
             yield gauge
         tau = GaugeMetricFamily(f"{PREFIX}mean_accepted_length", "Tokens a pass so far.", labels=["model"])

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing, and are not answered to other sites' scripts
-OWN_SITES = frozenset({"same-origin", "none"})  # values of Sec-Fetch-Site; none: typed or bookmarked
+SAME_SITE_VALUES = frozenset({"same-origin", "none"})  # values of Sec-Fetch-Site; none: typed or bookmarked
 
 
 def is_cross_site(headers: Headers, allowed: Collection[str]) -> bool:
@@ -24,11 +24,11 @@ def is_cross_site(headers: Headers, allowed: Collection[str]) -> bool:
         return False
     site = headers.get("sec-fetch-site", "")
     if site:
-        return site not in OWN_SITES
-    return bool(origin) and not is_own_origin(origin, headers.get("host", ""))
+        return site not in SAME_SITE_VALUES
+    return bool(origin) and not is_same_origin(origin, headers.get("host", ""))
 
 
-def is_own_origin(origin: str, host: str) -> bool:
+def is_same_origin(origin: str, host: str) -> bool:
     """Return whether `origin` is the `host` (with its port) that the request was sent to."""
     try:
         return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
@@ -37,7 +37,7 @@ def is_own_origin(origin: str, host: str) -> bool:
 
 
 def is_navigation(headers: Headers) -> bool:
-    """Return whether a browser opens this in a tab of its own, in no frame; True where it does not say."""
+    """Return whether a browser opens this as a top-level page, not in a frame; True without `Sec-Fetch` headers."""
     return headers.get("sec-fetch-dest", "document") == "document"
 
 

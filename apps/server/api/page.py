@@ -1,4 +1,4 @@
-"""The page at `/ui`, where the extra `ui` is installed; the one place that asks for it."""
+"""Page at `/ui`, mounted if the extra `ui` is installed; the only module that imports it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from importlib.util import find_spec
 
 from fastapi import FastAPI
 
-from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.engine.engine import ServerEngine
 
 log = logging.getLogger("polydraft.server")
 PAGE = "polydraft.apps.ui.page"  # has mount(app, engine)
 
 
 def page_is_here() -> bool:
-    """Whether the page and what it needs are installed."""
+    """Check whether the page and its dependencies are installed."""
     parents = ("gradio", "polydraft.apps.ui", PAGE)
     return all(find_spec(name) is not None for name in parents)
 
 
-def mount_page(app: FastAPI, engine: Engine) -> bool:
-    """Put the page at /ui; whether there is one."""
+def mount_page(app: FastAPI, engine: ServerEngine) -> bool:
+    """Mount the page at /ui; return whether it is installed."""
     try:
         if not page_is_here():
             return False

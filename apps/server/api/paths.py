@@ -1,8 +1,8 @@
-"""Paths as the application knows them, whatever stands before them outside.
+"""Paths as the application knows them, independent of a prefix that a proxy adds.
 
     app = RootPath(Guards(...), "/polydraft")      # behind a proxy that shows the service at /polydraft
 
-A proxy may strip the prefix or leave it. As ASGI demands, the application is told both: `root_path`, and a `path` that
+A proxy may strip the prefix or leave it. As ASGI demands, the application receives both: `root_path`, and a `path` that
 includes it.
 """
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 @dataclass(frozen=True)
 class RootPath:
-    """Tell `app` the prefix under which a proxy shows it."""
+    """ASGI middleware that sets the prefix under which a proxy shows `app`."""
 
     app: ASGIApp
     prefix: str

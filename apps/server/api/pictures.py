@@ -1,4 +1,4 @@
-"""Pictures in and out: read with suspicion, written with a mark of what made them."""
+"""Images in requests and responses: untrusted input, output marked with its origin."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Mapping
 
 from PIL import Image
 
-from polydraft.modalities.image.result import encoded
+from polydraft.modalities.image.result import encode_image
 from polydraft.modalities.image_io import WEB_FORMATS, decode_data_url, open_image
 
 MOST_PIXELS = 16_000_000
 
 
 def from_data_url(url: str, most_pixels: int = MOST_PIXELS) -> Image.Image:
-    """Return the picture in a `data:` URL, RGB and upright; raise PromptError for whatever else it is."""
+    """Return the image of a `data:` URL, RGB and upright; raise PromptError for invalid input."""
     return open_image(decode_data_url(url), "a picture", formats=WEB_FORMATS, max_pixels=most_pixels)
 
 
-def written(picture: Image.Image, kind: str, quality: int, notes: Mapping[str, str]) -> str:
-    """Base64 of a file that says what made it: PNG in text chunks, JPEG and WEBP in EXIF."""
-    return base64.b64encode(encoded(picture, kind.upper(), {"software": "polydraft"} | dict(notes), quality)).decode()
+def encode_base64(picture: Image.Image, kind: str, quality: int, notes: Mapping[str, str]) -> str:
+    """Return an image file as Base64, with its recipe in text chunks (PNG) or EXIF (JPEG, WEBP)."""
+    return base64.b64encode(
+        encode_image(picture, kind.upper(), {"software": "polydraft"} | dict(notes), quality)
+    ).decode()

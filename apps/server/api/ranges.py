@@ -1,7 +1,7 @@
-"""`Range` headers: one range of bytes is passed on, anything else is as if it had not been sent.
+"""`Range` headers: a single byte range is passed on, any other header is removed.
 
-A server may ignore the header (RFC 9110, section 14.2) and must ignore one it cannot parse; what serves the page's
-files fails on those, and on several ranges at once.
+A server may ignore the header (RFC 9110, section 14.2) and must ignore one it cannot parse; Gradio's file responses
+fail on those, and on several ranges at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class IgnoreUnusableRanges:
 
 
 def is_one_range(value: bytes) -> bool:
-    """Return whether a `Range` header asks for one range of bytes, its end not before its start."""
+    """Return whether a `Range` header requests exactly one byte range whose end is not before its start."""
     if not ONE_RANGE.fullmatch(value.strip()):
         return False
     start, _, end = value.strip().removeprefix(b"bytes=").partition(b"-")

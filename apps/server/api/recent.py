@@ -1,4 +1,4 @@
-"""What became of the last requests, by their id: how sound that was streamed tells of its drafting."""
+"""Outcomes of the latest requests by id, so that statistics of streamed audio can be fetched afterwards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from polydraft.apps.server.api.schemas.common import metrics
 from polydraft.apps.server.api.schemas.service import RequestInfo
-from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.engine.handle import RequestHandle
 
 KEPT = 1000
 
@@ -19,15 +19,15 @@ class Recent:
         self.kept = kept
         self.records: OrderedDict[str, RequestInfo] = OrderedDict()
 
-    def follow(self, id: str, seed: int, ticket: Ticket) -> None:
-        """Note `ticket` under a request's id when it ends."""
+    def follow(self, id: str, seed: int, handle: RequestHandle) -> None:
+        """Record the outcome of `handle` under a request id when it ends."""
 
         def ended(outcome: asyncio.Future[object]) -> None:
             self.records[id] = RequestInfo(
-                id=id, model=ticket.model, state=ticket.state, method=ticket.method, seed=seed,
-                metrics=None if ticket.stats is None else metrics(ticket.stats),
+                id=id, model=handle.model, state=handle.state, method=handle.method, seed=seed,
+                metrics=None if handle.stats is None else metrics(handle.stats),
             )  # fmt: skip
             while len(self.records) > self.kept:
                 self.records.popitem(last=False)
 
-        ticket.outcome.add_done_callback(ended)
+        handle.outcome.add_done_callback(ended)

@@ -1,4 +1,4 @@
-"""Sound out: whole files of every format and WAV as it is made, marked with what made them."""
+"""Audio responses: complete files in every format and streamed WAV, marked as AI-generated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.speech.result import ENDIAN, FORMATS, pcm, wav_header
+from polydraft.modalities.speech.result import ENDIAN, FORMATS, to_pcm16, wav_header
 
 MEDIA = {
     "mp3": "audio/mpeg", "opus": "audio/ogg", "aac": "audio/aac", "flac": "audio/flac", "wav": "audio/wav",
@@ -23,7 +23,7 @@ DATA = 36  # where the data chunk of a plain header begins
 
 
 def sent_rate(kind: str, model_rate: int) -> int:
-    """Return the sample rate at which a model's sound is sent: bare samples at OpenAI's, files at the model's own."""
+    """Return the sample rate of the response: OpenAI's for bare samples, the model's for files."""
     return PCM_RATE if kind == "pcm" else model_rate
 
 
@@ -32,23 +32,25 @@ def media_type(kind: str, sample_rate: int) -> str:
 
 
 def opening(kind: str, sample_rate: int, notes: dict[str, str]) -> bytes:
-    """What stands before the first sample: of WAV a header whose length nobody knows yet, with INFO."""
+    """Return the bytes before the first sample: for WAV a header of unknown length, with INFO."""
     if kind == "pcm":
         return b""
     header = wav_header(sample_rate)
-    told = b"".join(chunk(INFO[name], text.encode() + b"\0") for name, text in written(notes).items() if name in INFO)
-    return header[:DATA] + chunk(b"LIST", b"INFO" + told) + header[DATA:]
+    info = b"".join(
+        chunk(INFO[name], text.encode() + b"\0") for name, text in clean_metadata(notes).items() if name in INFO
+    )
+    return header[:DATA] + chunk(b"LIST", b"INFO" + info) + header[DATA:]
 
 
 def chunk(name: bytes, content: bytes) -> bytes:
-    """A RIFF chunk, padded to whole words."""
+    """Return a RIFF chunk, padded to whole words."""
     return struct.pack("<4sI", name, len(content)) + content + b"\0" * (len(content) % 2)
 
 
 def file_of(audio: NDArray[np.float32], sample_rate: int, kind: str, notes: dict[str, str]) -> bytes:
-    """A whole file."""
+    """Return a complete audio file."""
     if kind == "pcm":
-        return pcm(audio)
+        return to_pcm16(audio)
     if kind == "aac":
         return aac(audio, sample_rate)
     import soundfile
@@ -56,14 +58,14 @@ def file_of(audio: NDArray[np.float32], sample_rate: int, kind: str, notes: dict
     form, subtype = FORMATS[f".{kind}"]
     file = io.BytesIO()
     with soundfile.SoundFile(file, "w", sample_rate, 1, subtype, ENDIAN.get(form), form) as sound:
-        for name, text in written(notes).items():
+        for name, text in clean_metadata(notes).items():
             setattr(sound, name, text)
         sound.write(audio)
     return file.getvalue()
 
 
 def check_format(kind: str) -> None:
-    """Raise InvalidArgument for a format that nothing installed here can write."""
+    """Raise InvalidArgument for a format that no installed encoder can write."""
     if kind == "aac" and find_spec("av") is None:
         raise InvalidArgument("response_format=aac needs the package av; install it, or use mp3, opus, flac or wav.")
 
@@ -83,7 +85,7 @@ def aac(audio: NDArray[np.float32], sample_rate: int) -> bytes:
     return file.getvalue()
 
 
-def written(notes: dict[str, str]) -> dict[str, str]:
-    """Notes as files can hold them: no control characters, and none that is empty, which libsndfile refuses."""
+def clean_metadata(notes: dict[str, str]) -> dict[str, str]:
+    """Return metadata that files can hold: without control characters and empty values, which libsndfile refuses."""
     shown = {name: "".join(filter(str.isprintable, text)).strip() for name, text in notes.items()}
     return {name: text for name, text in shown.items() if text}

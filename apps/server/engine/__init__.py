@@ -1,1 +1,1 @@
-"""The engine: requests of all kinds in groups that take turns on one thread that computes."""
+"""Engine: requests of all modalities in groups that are scheduled on one compute thread."""

@@ -1,10 +1,10 @@
-"""The one thread that works with tensors.
+"""Compute thread, the only thread that works with tensors.
 
-Two threads that both run torch kernels each bring their own pool of helpers, which get in each other's way: passes take
-1.5 times as long and more. So whatever computes with torch, loading models included, is done here: calls in the order
-they came, and between them `work`, a pass at a time, as long as there is any.
+Two threads that both run torch kernels each use their own pool of workers, which compete for the cores: passes take
+1.5 times as long and more. So all torch work, loading models included, runs here: calls in order of arrival, and
+between them `work`, one pass at a time, as long as there is any.
 
-    compute = Compute(work)          # work() -> bool: whether there was something to do
+    compute = ComputeThread(work)    # work() -> bool: whether there was something to do
     compute.start()
     pipe = await asyncio.wrap_future(compute.call(load, "tiny-image"))
     compute.stop()
@@ -22,8 +22,8 @@ T = TypeVar("T")
 Call = tuple["Future[Any]", Callable[[], Any]]
 
 
-class Compute:
-    """Calls first, then work, then sleep until the next call."""
+class ComputeThread:
+    """Thread that runs queued calls first, then `work`, and sleeps if there is neither."""
 
     def __init__(self, work: Callable[[], bool]) -> None:
         self.work = work
@@ -38,17 +38,17 @@ class Compute:
         self.thread.start()
 
     def stop(self) -> None:
-        """After the calls made so far, end."""
+        """End the thread after the calls queued so far."""
         self.calls.put(None)
 
     def call(self, function: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
-        """Do it soon, between passes; what it returns or raises is the future's."""
+        """Queue a call that runs between passes; return the future of its result or exception."""
         future: Future[T] = Future()
         self.calls.put((future, lambda: function(*arguments, **options)))
         return future
 
     def wake(self) -> None:
-        """Look whether there is work."""
+        """Wake the thread to look for work."""
         self.call(lambda: None)
 
     def _run(self) -> None:
@@ -68,10 +68,10 @@ class Compute:
 
 
 def settle(future: Future[Any], function: Callable[[], Any]) -> None:
-    """What `function` returns or raises becomes the future's."""
+    """Call `function` and give its result or exception to the future."""
     try:
         value = function()
-    except BaseException as error:  # noqa: BLE001 - whoever waits is told
+    except BaseException as error:  # noqa: BLE001 - the caller gets it
         future.set_exception(error)
     else:
         future.set_result(value)

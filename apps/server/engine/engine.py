@@ -1,36 +1,35 @@
-"""One front over the core for many requests at once: submit, watch, wait, cancel.
+"""Engine that serves many requests at once: submit, watch, wait, cancel.
 
-    engine = Engine(Limits(rows=8, queue=32))
+    engine = ServerEngine(Limits(rows=8, queue=32))
     await engine.start([ModelChoice("tiny-image"), ModelChoice("tiny-speech"), ModelChoice("tiny-vlm")])
     engine.models()                                # [Served(name, modality, card, methods, voices, …)]
 
-    ticket = engine.submit("tiny-image", "image", {"prompt": "a cat", "seed": 3, "partial_images": 8})
-    async for news in ticket:                      # ImageNews, SpeechNews or ChatNews, one a pass where there is any
+    handle = engine.submit("tiny-image", "image", {"prompt": "a cat", "seed": 3, "partial_images": 8})
+    async for progress in handle:                  # ImageProgress, SpeechProgress or ChatProgress, at most one per pass
         ...
-    result = await ticket.result()                 # ImageResult, SpeechResult or ChatResult, as generate_* return them
-    ticket.cancel()                                # at any time; its rows are free before the next pass
-    async with engine.submit(...) as ticket: ...   # leaving the block cancels what has not ended
+    result = await handle.result()                 # ImageResult, SpeechResult or ChatResult, as generate_* return them
+    handle.cancel()                                # at any time; its rows are free before the next pass
+    async with engine.submit(...) as handle: ...   # leaving the block cancels a request that has not ended
 
-    await engine.drain(seconds=30)                 # nothing new is taken; what was accepted is finished or, late, fails
+    await engine.drain(seconds=30)                 # accept nothing new; accepted requests finish, or fail if late
     await engine.stop()
 
 `arguments` are those of `pipe.run`, which are those of `generate_image`, `generate_speech` and `chat` without model,
-device, dtype and on_step; for pictures also `partial_images`, how often an unfinished picture is drawn, at equal
-shares of its tokens. `model=None` is the first model of the modality. `submit` returns at once and raises TooBusy,
-Draining, UnknownModel or InvalidArgument; whatever else is wrong is raised by the ticket, as a PolydraftError with one
-sentence for the user.
+device, dtype and on_step; for images also `partial_images`, the number of previews, at equal shares of the tokens.
+`model=None` is the first model of the modality. `submit` returns at once and raises TooBusy, Draining, UnknownModel or
+InvalidArgument; every other error is raised by the handle, as a PolydraftError with one sentence for the user.
 
-What news holds (all frozen dataclasses, tensors on the CPU and not shared):
+Progress events (all frozen dataclasses, tensors on the CPU and not shared):
 
-- `ImageNews`: tokens_done, tokens_total, passes, `codes` `[n, T]` (-1: not yet), `committed_at` `[n, T]` (which pass,
-  from 1; 0: none; reshape by `served.pipe.grid` to colour runs), `pictures` (PIL images, empty unless one was due).
-- `SpeechNews`: `audio` float32 that follows without a seam, sample_rate, sentence, codes, tokens_done, passes.
-- `ChatNews`: `text` (what this pass added, maybe nothing), `pieces`, tokens_done, tokens_total, passes.
+- `ImageProgress`: tokens_done, tokens_total, passes, `tokens` `[n, T]` (-1: not yet), `committed_at` `[n, T]` (pass,
+  from 1; 0: none; reshape by `served.pipe.grid` to colour runs), `images` (PIL images, empty unless a preview is due).
+- `SpeechProgress`: `audio` float32 that continues without a seam, sample_rate, sentence, codes, tokens_done, passes.
+- `ChatProgress`: `text` (added by this pass, may be empty), `pieces`, tokens_done, tokens_total, passes.
 
-A ticket also knows state ("waiting", "running", "done", "failed", "cancelled"), prompt_tokens, accepted_at, first_at,
-ended_at, and after its end `stats`. Tickets belong to the event loop in which they were made. The same seed gives the
-same answer as alone, whatever else is under way; `worker.py` says what is batched with what. All work with tensors is
-on one thread: `await engine.compute(function, …)` does some there, between passes; do none elsewhere.
+A handle also has state ("waiting", "running", "done", "failed", "cancelled"), prompt_tokens, accepted_at, first_at,
+ended_at, and after its end `stats`. Handles belong to the event loop in which they were made. The same seed gives the
+same answer as a lone request, whatever else is running; `worker.py` describes what is batched together. All work with
+tensors is on one thread: `await engine.compute(function, …)` runs a function there, between passes.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ from typing import Any, TypeVar
 
 import torch
 
-from polydraft.apps.server.engine.meter import Meter
-from polydraft.apps.server.engine.ticket import Ticket
-from polydraft.apps.server.engine.worker import Worker
+from polydraft.apps.server.engine.handle import RequestHandle
+from polydraft.apps.server.engine.meter import EngineMetrics
+from polydraft.apps.server.engine.worker import EngineWorker
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed, Draining, Loading, TooBusy
 from polydraft.apps.server.limits import Admission, decoded_pixels
 from polydraft.apps.server.models import ModelChoice, Served, read, warm_up
+from polydraft.core.checks.suggestions import did_you_mean
 from polydraft.core.errors import InvalidArgument, UnknownModel
 from polydraft.core.stats import DecodeStats
-from polydraft.core.suggestions import did_you_mean
 
 log = logging.getLogger("polydraft.server")
 T = TypeVar("T")
@@ -60,8 +59,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Limits:
-    """rows: prompts of one method that are decoded together. queue: prompts of a model that may wait besides.
-    deadline: seconds that a request may take, waiting included. draft_rows: see `Worker`."""
+    """Limits of an engine: rows per batch, queued prompts per model, deadline in seconds (waiting included), and the
+    load from which drafting is disabled (`draft_rows`, see `EngineWorker`)."""
 
     rows: int = 8
     queue: int = 32
@@ -69,28 +68,37 @@ class Limits:
     draft_rows: int | None = None
 
 
-class Engine:
-    """Models that are loaded, and the requests for them. meter: numbers for whoever watches; see `meter.py`.
+class ServerEngine:
+    """Loaded models and the requests for them.
 
-    aliases: other names of models that are served.
+    Args:
+        limits: rows, queue length and deadline.
+        meter: counters for logs and `/metrics`.
+        aliases: other names of served models.
     """
 
     def __init__(
-        self, limits: Limits = Limits(), meter: Meter | None = None, aliases: Mapping[str, str] | None = None
+        self, limits: Limits = Limits(), meter: EngineMetrics | None = None, aliases: Mapping[str, str] | None = None
     ) -> None:
-        self.limits, self.meter, self.aliases = limits, meter or Meter(), dict(aliases or {})
+        self.limits, self.meter, self.aliases = limits, meter or EngineMetrics(), dict(aliases or {})
         self.admission = Admission(limits.rows, limits.queue)
-        self.worker = Worker(limits.rows, limits.draft_rows, self._left)
+        self.worker = EngineWorker(limits.rows, limits.draft_rows, self._left)
         self.served: dict[str, Served] = {}
-        self.tickets: set[Ticket] = set()
+        self.handles: set[RequestHandle] = set()
         self.started = self.ready = self.draining = False
         self.count = 0
 
     async def start(
-        self, choices: Sequence[ModelChoice], told: Callable[[str], None] = lambda line: None,
+        self, choices: Sequence[ModelChoice], publish: Callable[[str], None] = lambda line: None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
-        """Load and warm up every model, one after another. told: lines for whoever waits; threads: of torch."""
+        """Load and warm up every model, one after another.
+
+        Args:
+            choices: models to serve.
+            publish: receives a line when a model is ready.
+            threads: number of torch threads; None keeps torch's default.
+        """
         self.worker.compute.start()
         self.started = True
         if threads is not None:
@@ -102,12 +110,12 @@ class Engine:
                 raise InvalidArgument(f"model {served.name!r} is given twice; leave one out.")
             self.served[served.name] = served
             await self.compute(warm_up, served)
-            told(f"{served.name} is ready after {time.monotonic() - begun:.1f} s")
+            publish(f"{served.name} is ready after {time.monotonic() - begun:.1f} s")
         self.check_aliases()
         self.ready = True
 
     def check_aliases(self) -> None:
-        """Raise InvalidArgument for an alias of a model that is not served, or one that is a model's own name."""
+        """Raise InvalidArgument for an alias of a model that is not served, or one that equals a model's name."""
         for alias, name in self.aliases.items():
             if alias in self.served:
                 raise InvalidArgument(f"alias {alias!r} is a model's own name; choose another.")
@@ -117,14 +125,19 @@ class Engine:
 
     @property
     def healthy(self) -> bool:
-        """Whether the compute thread lives."""
+        """Check whether the compute thread is alive."""
         return self.worker.compute.alive
 
     def models(self) -> list[Served]:
         return list(self.served.values())
 
     def model(self, name: str | None, modality: str | None = None) -> Served:
-        """A model by name, or the first of a modality; raises UnknownModel, or Loading before all are there."""
+        """Return a model by name, or the first of a modality.
+
+        Raises:
+            UnknownModel: no such model is served.
+            Loading: not all models are loaded yet.
+        """
         if not self.ready:
             raise Loading("the models are still being loaded; ask again when /ready says ok.")
         fitting = [served for served in self.models() if modality in (None, served.modality)]
@@ -142,10 +155,24 @@ class Engine:
         )
 
     def submit(
-        self, model: str | None, modality: str, arguments: dict[str, Any], *, news: bool = True,
+        self, model: str | None, modality: str, arguments: dict[str, Any], *, wants_progress: bool = True,
         deadline: float | None = None,
-    ) -> Ticket:  # fmt: skip
-        """Accept a request; news: whether the ticket will be iterated. See above."""
+    ) -> RequestHandle:  # fmt: skip
+        """Accept a request and return its handle.
+
+        Args:
+            model: name of a served model; None is the first of the modality.
+            modality: "image", "speech" or "vlm".
+            arguments: arguments of the pipeline's `run`.
+            wants_progress: whether the handle will be iterated.
+            deadline: seconds until the request fails; None is the engine's limit.
+
+        Raises:
+            TooBusy: the queue is full.
+            Draining: the engine accepts nothing new.
+            UnknownModel: no such model is served.
+            InvalidArgument: the number of prompts is invalid.
+        """
         if self.draining:
             raise Draining("the server is about to stop; ask another one, or later.")
         served = self.model(model, modality)
@@ -156,51 +183,51 @@ class Engine:
             self.meter.rejected(served.name)
             raise
         self.count += 1
-        ticket = Ticket(self.count, served.name, modality, prompts, self._ended)
-        ticket.pixels = pixels
-        self.tickets.add(ticket)
+        handle = RequestHandle(self.count, served.name, modality, prompts, self._ended)
+        handle.pixels = pixels
+        self.handles.add(handle)
         seconds = self.limits.deadline if deadline is None else deadline
-        ticket.expire(seconds, DeadlinePassed(f"the request took longer than {seconds:g} s; ask for less, or later."))
-        self.worker.begin(served.pipe, ticket, arguments, news)
-        return ticket
+        handle.expire(seconds, DeadlinePassed(f"the request took longer than {seconds:g} s; ask for less, or later."))
+        self.worker.begin(served.pipe, handle, arguments, wants_progress)
+        return handle
 
     async def compute(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Work with tensors, on the thread for it."""
+        """Run a function on the compute thread and return its result."""
         return await asyncio.wrap_future(self.worker.compute.call(function, *arguments, **options))
 
     async def drain(self, seconds: float) -> bool:
-        """Take nothing new and wait for what was accepted; whether all of it was finished in time."""
+        """Accept nothing new and wait for accepted requests; return whether all of them finished in time."""
         self.draining = True
-        waiting = [ticket.outcome for ticket in self.tickets]
+        waiting = [handle.outcome for handle in self.handles]
         if not waiting:
             return True
         _, late = await asyncio.wait(waiting, timeout=seconds)
-        for ticket in list(self.tickets):
-            ticket.fail(Cancelled("the server stopped before the request was finished; ask another one."))
+        for handle in list(self.handles):
+            handle.fail(Cancelled("the server stopped before the request was finished; ask another one."))
         return not late
 
     async def stop(self, seconds: float = 30.0) -> None:
-        """Drop whatever is left and end the compute thread, which gets so many seconds to end what it is at."""
+        """Cancel the remaining requests and end the compute thread, waiting at most `seconds` for it."""
         await self.drain(0)
         self.worker.compute.stop()
         if self.healthy:
             await asyncio.to_thread(self.worker.compute.thread.join, seconds)
 
-    def _ended(self, ticket: Ticket) -> None:
-        """A ticket has an outcome."""
-        self.tickets.discard(ticket)
-        assert ticket.ended_at is not None
-        done = ticket.state == "done"
-        took = ticket.ended_at - ticket.accepted_at if done else None
-        self.admission.release(ticket.model, ticket.prompts, took, ticket.pixels)
-        self.meter.ended(ticket)
-        if ticket.state == "cancelled":
+    def _ended(self, handle: RequestHandle) -> None:
+        """Record that a request has an outcome."""
+        self.handles.discard(handle)
+        assert handle.ended_at is not None
+        done = handle.state == "done"
+        took = handle.ended_at - handle.accepted_at if done else None
+        self.admission.release(handle.model, handle.prompts, took, handle.pixels)
+        self.meter.ended(handle)
+        if handle.state == "cancelled":
             self.worker.compute.wake()
 
-    def _left(self, ticket: Ticket, stats: DecodeStats) -> None:
-        """The compute thread has done with a request."""
-        ticket.stats = stats
-        ticket.post(self.meter.computed, ticket.model, stats)
+    def _left(self, handle: RequestHandle, stats: DecodeStats) -> None:
+        """Record that the compute thread has finished a request."""
+        handle.stats = stats
+        handle.post(self.meter.computed, handle.model, stats)
 
 
-__all__ = ["Engine", "Limits", "ModelChoice", "Served", "Ticket"]
+__all__ = ["ServerEngine", "Limits", "ModelChoice", "Served", "RequestHandle"]

@@ -1,6 +1,6 @@
 """Requests of one method whose prompts are rows of one batch; they join and leave between passes.
 
-Everything here happens on the compute thread.
+This module runs on the compute thread.
 """
 
 from __future__ import annotations
@@ -11,72 +11,73 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.engine.handle import RequestHandle
 from polydraft.apps.server.errors import ComputeFailed
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.decode import Method
 from polydraft.core.errors import PolydraftError
 from polydraft.core.stats import DecodeStats
-from polydraft.core.system_errors import system_error
-from polydraft.modalities.run import Driver, Run
+from polydraft.modalities.request import BatchScheduler, GenerationRequest
 
 log = logging.getLogger("polydraft.server")
-Ended = Callable[[Ticket, DecodeStats], None]
+Ended = Callable[[RequestHandle, DecodeStats], None]
 
 
 @dataclass(eq=False)
-class Job:
-    """A request under way. wants_news: whether anybody looks before it is finished."""
+class QueuedRequest:
+    """Request that waits for rows or is being decoded."""
 
-    ticket: Ticket
-    run: Run[Any, Any]
-    wants_news: bool
+    handle: RequestHandle
+    run: GenerationRequest[Any, Any]
+    wants_progress: bool
 
 
-class Group:
-    """rows: most that are live at a time. One request takes three quarters of them at most, so that others find room.
+class BatchGroup:
+    """Requests of one method that decode as one batch.
 
-    ended: told of every request that leaves, however it ended, with the statistics of what was computed for it.
+    At most `rows` rows are live; one request takes at most three quarters of them, so that others find room. `ended` is
+    called for every request that leaves, however it ended, with the statistics of its computation.
     """
 
     def __init__(self, method: Method, pipe: Any, model: str, rows: int, ended: Ended) -> None:
         self.method, self.pipe, self.model, self.rows, self.ended = method, pipe, model, rows, ended
         self.most_each = max(1, rows - rows // 4)
-        self.driver = Driver(method)
-        self.jobs: list[Job] = []
+        self.scheduler = BatchScheduler(method)
+        self.jobs: list[QueuedRequest] = []
 
     @property
     def live(self) -> int:
-        return self.driver.live
+        return self.scheduler.num_live
 
-    def add(self, job: Job) -> None:
+    def add(self, job: QueuedRequest) -> None:
         self.jobs.append(job)
 
     def turn(self) -> None:
-        """Forget who is gone, let in who waits, and make one pass."""
-        for job in [job for job in self.jobs if job.ticket.cancelled]:
+        """Drop cancelled requests, add waiting prompts, and run one pass."""
+        for job in [job for job in self.jobs if job.handle.cancelled]:
             self.drop(job)
         self.fill()
         if not self.live:
             return
         before = {job: job.run.passes for job in self.jobs}
         try:
-            self.driver.turn()
+            self.scheduler.step()
         except Exception as error:  # whatever it is, other groups and later requests must not notice
             log.exception("a pass of %s failed with %d requests", self.method.name, len(self.jobs))
             self.rebuild(error)
             return
         for job in self.jobs.copy():
             if job.run.passes > before[job]:
-                self.tell(job)
+                self.publish(job)
 
     def fill(self) -> None:
-        """Prompts join in turns, one of each request, as long as there is room."""
+        """Add waiting prompts while there is room, round-robin over the requests."""
         room, shares = self.rows - self.live, dict.fromkeys(self.jobs, 0)
         while room > 0:
             before = room
             for job, share in shares.items():
-                most = min(self.most_each - job.run.live, share + 1)
-                if room and len(job.run.due(most)) > share:
+                most = min(self.most_each - job.run.num_live, share + 1)
+                if room and len(job.run.schedulable_prompts(most)) > share:
                     shares[job], room = share + 1, room - 1
             if room == before:
                 break
@@ -84,58 +85,58 @@ class Group:
             if share and job in self.jobs:
                 self.let_in(job, share)
 
-    def let_in(self, job: Job, share: int) -> None:
-        """Read prompts of one request; what goes wrong there is its own fault while the batch is whole."""
+    def let_in(self, job: QueuedRequest, share: int) -> None:
+        """Prefill prompts of one request; an error fails this request only, as long as the batch is consistent."""
         started_at = time.monotonic()
         try:
-            self.driver.join(job.run, job.run.due(share))
-        except Exception as error:  # noqa: BLE001 - told to whoever asked
-            if self.driver.sound:
-                self.drop(job, told(error))
+            self.scheduler.add_prompts(job.run, job.run.schedulable_prompts(share))
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            if self.scheduler.is_consistent:
+                self.drop(job, to_client_error(error))
             else:
                 self.rebuild(error)
         else:
-            job.ticket.post(job.ticket.began, self.method.name, job.run.prompt_tokens, started_at)
+            job.handle.post(job.handle.began, self.method.name, job.run.num_prompt_tokens, started_at)
 
-    def tell(self, job: Job) -> None:
-        """News of one request, and its result; or what it failed with, if one of its rows could not go on."""
+    def publish(self, job: QueuedRequest) -> None:
+        """Publish the progress of a request and its result, or its error if one of its rows could not go on."""
         if job.run.errors:
-            self.drop(job, told(job.run.errors[0]))
+            self.drop(job, to_client_error(job.run.errors[0]))
             return
         try:
-            news = job.run.news()
-            result = job.run.result() if job.run.over else None
-        except Exception as error:  # noqa: BLE001 - told to whoever asked
-            self.drop(job, told(error))
+            progress = job.run.poll_events()
+            result = job.run.result() if job.run.is_finished else None
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            self.drop(job, to_client_error(error))
             return
-        for new in news if job.wants_news else ():
-            job.ticket.post(job.ticket.tell, new)
+        for new in progress if job.wants_progress else ():
+            job.handle.post(job.handle.publish, new)
         if result is not None:
             self.remove(job)
-            job.ticket.post(job.ticket.finish, result)
+            job.handle.post(job.handle.finish, result)
 
-    def drop(self, job: Job, error: Exception | None = None) -> None:
-        """A request leaves before it is over."""
-        self.driver.leave(job.run)
+    def drop(self, job: QueuedRequest, error: Exception | None = None) -> None:
+        """Remove a request before it has finished."""
+        self.scheduler.remove_request(job.run)
         self.remove(job)
         if error is not None:
-            job.ticket.post(job.ticket.fail, error)
+            job.handle.post(job.handle.fail, error)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: QueuedRequest) -> None:
         self.jobs.remove(job)
-        self.ended(job.ticket, DecodeStats.total(job.run.stats()))
+        self.ended(job.handle, DecodeStats.sum_rows(job.run.stats()))
 
     def rebuild(self, error: Exception) -> None:
-        """The batch is lost: its requests fail, and the next ones find a new one."""
+        """Fail all requests of a batch that was lost, and start an empty one."""
         lost, self.jobs = self.jobs, []
         for job in lost:
-            self.ended(job.ticket, DecodeStats.total(job.run.stats()))
-            job.ticket.post(job.ticket.fail, told(error))
-        self.driver = Driver(self.method)
+            self.ended(job.handle, DecodeStats.sum_rows(job.run.stats()))
+            job.handle.post(job.handle.fail, to_client_error(error))
+        self.scheduler = BatchScheduler(self.method)
 
 
-def told(error: Exception) -> Exception:
-    """The error as a client may see it."""
+def to_client_error(error: Exception) -> Exception:
+    """Return the error that a client may see."""
     if isinstance(error, PolydraftError):
         return error
     log.error("unexpected: %s: %s", type(error).__name__, error, exc_info=error)

@@ -1,4 +1,4 @@
-"""What the engine counts, for logs, pages and `/metrics`; belongs to the event loop."""
+"""Counters of the engine for logs, the page and `/metrics`; used on the event loop only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.engine.handle import RequestHandle
 from polydraft.apps.server.errors import (
     Cancelled,
     ComputeFailed,
@@ -28,18 +28,21 @@ OUTCOMES: Sequence[tuple[type[BaseException], str]] = (  # the first that fits
 
 
 def outcome(error: BaseException | None) -> str:
-    """Return how a request ended: done; cancelled by the client; expired at its deadline; rejected for want of room;
-    refused because of what was asked; or failed, which is the server's fault alone."""
+    """Return how a request ended.
+
+    "done"; "cancelled" by the client; "expired" at its deadline; "rejected" for lack of room; "refused" as invalid; or
+    "failed", which is an error of the server.
+    """
     if error is None:
         return "done"
     return next((name for kind, name in OUTCOMES if isinstance(error, kind)), "failed")
 
 
 @dataclass
-class Meter:
-    """By model: outcomes of requests, tokens, passes, drafted and accepted nodes. `metrics.py` shows them to the world.
+class EngineMetrics:
+    """Counters per model: outcomes of requests, tokens, passes, drafted and accepted nodes.
 
-    accepted_at: by model and depth from 1. Tokens are passes × τ, and accepted ones no more than drafted.
+    accepted_at counts by model and depth, from 1. Tokens are passes × τ, and accepted nodes never exceed drafted ones.
     """
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -53,16 +56,16 @@ class Meter:
     accepted_at: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def rejected(self, model: str) -> None:
-        """The queue was full."""
+        """Count a request that was refused because the queue was full."""
         self.rejections[model] += 1
 
-    def ended(self, ticket: Ticket) -> None:
-        """A request has an outcome."""
-        self.outcomes[ticket.model, outcome(ticket.error)] += 1
-        self.prompt_tokens[ticket.model] += ticket.prompt_tokens
+    def ended(self, handle: RequestHandle) -> None:
+        """Count a request that has an outcome."""
+        self.outcomes[handle.model, outcome(handle.error)] += 1
+        self.prompt_tokens[handle.model] += handle.prompt_tokens
 
     def computed(self, model: str, stats: DecodeStats) -> None:
-        """All that was computed for a request, whatever its outcome."""
+        """Count the computation for a request, whatever its outcome."""
         self.tokens[model] += stats.tokens
         self.passes[model] += stats.target_passes
         self.drafts[model] += stats.target_passes if stats.drafted else 0

@@ -1,8 +1,8 @@
-"""What the compute thread does for the engine: requests become runs, runs join groups, groups take turns.
+"""Work of the compute thread: requests join the batch of their method, and batches are scheduled fairly.
 
-What is batched with what: requests of one model that decode with the same `Method` object share passes, i.e. the same
-method with the same parameters and, for pictures, guidance on or off. Seeds, temperatures, top-k, top-p, penalties,
-guidance scales, lengths, voices and pictures may differ from row to row. Everything else takes turns by time used.
+Requests of one model that decode with the same `Method` object share passes: the same method with the same parameters
+and, for images, guidance on or off. Seeds, temperatures, top-k, top-p, penalties, guidance scales, lengths, voices and
+images may differ from row to row. All other requests alternate by time used.
 """
 
 from __future__ import annotations
@@ -11,62 +11,68 @@ import logging
 import time
 from typing import Any
 
-from polydraft.apps.server.engine.compute import Compute
-from polydraft.apps.server.engine.group import Ended, Group, Job, told
-from polydraft.apps.server.engine.ticket import Ticket
-from polydraft.apps.server.engine.turns import Turns
+from polydraft.apps.server.engine.compute import ComputeThread
+from polydraft.apps.server.engine.group import BatchGroup, Ended, QueuedRequest, to_client_error
+from polydraft.apps.server.engine.handle import RequestHandle
+from polydraft.apps.server.engine.scheduling import FairScheduler
 from polydraft.core.decode import Method
 
 log = logging.getLogger("polydraft.server")
-KEPT = 12  # groups that have nothing to do; methods have parameters, so there is no end of them
+KEPT = 12  # idle groups; methods have parameters, so their number is unbounded
 
 
-class Worker:
-    """rows: of a group. draft_rows: from so many live rows of a model on, requests that leave the method open are
-    decoded plainly, which gives the same tokens and costs less there; None: never."""
+class EngineWorker:
+    """Worker that decodes requests in one `BatchGroup` per method.
+
+    Args:
+        rows: batch rows of a group.
+        draft_rows: number of live rows of a model from which requests without an explicit method are decoded without
+            drafting, which gives the same tokens and is faster at that load; None never disables drafting.
+        ended: called for every request that leaves its group, with its statistics.
+    """
 
     def __init__(self, rows: int, draft_rows: int | None, ended: Ended) -> None:
         self.rows, self.draft_rows, self.ended = rows, draft_rows, ended
-        self.groups: dict[int, Group] = {}  # by the identity of methods, which pipelines keep; last used last
-        self.turns: Turns[int] = Turns()
-        self.compute = Compute(self.work)
+        self.groups: dict[int, BatchGroup] = {}  # by the identity of methods, which pipelines keep; last used last
+        self.turns: FairScheduler[int] = FairScheduler()
+        self.compute = ComputeThread(self.work)
 
-    def begin(self, pipe: Any, ticket: Ticket, arguments: dict[str, Any], wants_news: bool) -> None:
-        """Called from the event loop."""
-        self.compute.call(self._begin, pipe, ticket, arguments, wants_news)
+    def begin(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
+        """Queue a request for the compute thread; called from the event loop."""
+        self.compute.call(self._begin, pipe, handle, arguments, wants_progress)
 
-    def _begin(self, pipe: Any, ticket: Ticket, arguments: dict[str, Any], wants_news: bool) -> None:
-        if ticket.cancelled:
+    def _begin(self, pipe: Any, handle: RequestHandle, arguments: dict[str, Any], wants_progress: bool) -> None:
+        if handle.cancelled:
             return
         try:
-            run = pipe.run(**self.eased(pipe, ticket.model, arguments))
-        except Exception as error:  # noqa: BLE001 - told to whoever asked
-            ticket.post(ticket.fail, told(error))
+            run = pipe.run(**self.maybe_disable_drafting(pipe, handle.model, arguments))
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            handle.post(handle.fail, to_client_error(error))
             return
-        self.group(run.method, pipe, ticket.model).add(Job(ticket, run, wants_news))
+        self.group(run.method, pipe, handle.model).add(QueuedRequest(handle, run, wants_progress))
 
-    def eased(self, pipe: Any, model: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, with drafting turned off where it does not pay at the present load."""
+    def maybe_disable_drafting(self, pipe: Any, model: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments, with drafting turned off if it does not pay at the current load."""
         free = arguments.get("method") is None and arguments.get("speculative", True)
         if self.draft_rows is None or not free or pipe.default_method.guarantee != "identical":
             return arguments
         live = sum(group.live for group in self.groups.values() if group.model == model)
         return arguments | {"speculative": False} if live >= self.draft_rows else arguments
 
-    def group(self, method: Method, pipe: Any, model: str) -> Group:
-        """The group of a model's method, made when first needed; those that rest longest are forgotten."""
+    def group(self, method: Method, pipe: Any, model: str) -> BatchGroup:
+        """Return the batch group of a model's method, created when first needed; the longest idle ones are dropped."""
         if id(method) not in self.groups:
             idle = [key for key, group in self.groups.items() if not group.jobs]
             for key in idle[: max(0, len(idle) + 1 - KEPT)]:
                 gone = self.groups.pop(key)
-                gone.pipe.forget(gone.method)
+                gone.pipe.evict_method(gone.method)
                 self.turns.forget(key)
-            self.groups[id(method)] = Group(method, pipe, model, self.rows, self.ended)
+            self.groups[id(method)] = BatchGroup(method, pipe, model, self.rows, self.ended)
         self.groups[id(method)] = self.groups.pop(id(method))
         return self.groups[id(method)]
 
     def work(self) -> bool:
-        """One turn of the group that has used least time; whether there was one."""
+        """Run one step of the group that has used least time; return False if none is ready."""
         ready = [key for key, group in self.groups.items() if group.jobs]
         key = self.turns.next(ready)
         if key is None:

@@ -58,13 +58,13 @@ def tab(at: Desk) -> None:
                     8, 256, 96, step=8, label="Longest answer", elem_id="ask-longest", info="In tokens."
                 )
     record, turns = gr.JSON(visible=False), gr.State([])
-    own = desk.untouched(fine, seed=0, method=offer.method)
+    default_values = desk.untouched(fine, seed=0, method=offer.method)
 
     async def ask(
         image: str | None, question: str, turns: list[Turn], seed: int, method: str, *values: float
     ) -> AsyncIterator[tuple[str, dict[str, Any], list[Turn]]]:
         settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
-        given = changed(settings, own)
+        given = changed(settings, default_values)
         try:
             asked = {"image": opened(image), "messages": messages(turns), "question": question}
             async for frame in at.frames("vlm", **asked, **given | {"max_new_tokens": settings["max_new_tokens"]}):
@@ -90,33 +90,33 @@ def tab(at: Desk) -> None:
 
 def messages(turns: list[Turn]) -> list[dict[str, Any]]:
     """Earlier turns as the pipeline takes them; it puts the picture before the first question."""
-    told: list[dict[str, Any]] = []
+    previous_turns: list[dict[str, Any]] = []
     for question, pieces in turns:
-        told.append({"role": "user", "content": [{"type": "text", "text": question}]})
-        told.append({"role": "assistant", "content": "".join(pieces).strip()})
-    return told
+        previous_turns.append({"role": "user", "content": [{"type": "text", "text": question}]})
+        previous_turns.append({"role": "assistant", "content": "".join(pieces).strip()})
+    return previous_turns
 
 
 def transcript(turns: list[Turn], now: str = "") -> str:
-    """The conversation so far."""
-    said = "".join(asked(question) + answer(pieces) for question, pieces in turns)
-    return f'<div class="talk">{said}{now}</div>' if said or now else ""
+    """Return the conversation so far as HTML."""
+    turns_html = "".join(asked_question(question) + answer(pieces) for question, pieces in turns)
+    return f'<div class="talk">{turns_html}{now}</div>' if turns_html or now else ""
 
 
-def asked(question: str) -> str:
+def asked_question(question: str) -> str:
     return f'<p class="asked"><span class="unseen">You asked: </span>{escape(question)}</p>'
 
 
 def talk(frame: Frame, question: str, turns: list[Turn], given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The stage, and what is known of the run."""
+    """Return the stage as HTML, and the facts about the run."""
     now, result = frame.counts, frame.result
-    shown = transcript(turns, asked(question) + answer(frame.pieces, going=result is None))
+    shown = transcript(turns, asked_question(question) + answer(frame.pieces, going=result is None))
     if result is None:
         return stage.stage(shown, counts.bars(now) + counts.facts(now), going=True), {}
     cut = "The answer was cut at its longest length." if result.finish_reason == "length" else ""
-    told = [f"{text}." for text in result.notes]
+    previous_turns = [f"{text}." for text in result.notes]
     longest = {"max_new_tokens": now.tokens} if cut else {}
-    below = counts.bars(now) + counts.facts(now) + stage.notes([cut, *told]) + stage.actions(
+    below = counts.bars(now) + counts.facts(now) + stage.notes([cut, *previous_turns]) + stage.actions(
         link("ask", {"question": question} | given),
         python("chat", ["picture.png", question], given | longest, ".text").replace("; chat(", "; print(chat(") + ")",
     )  # fmt: skip

@@ -39,7 +39,7 @@ HINT = "Both start from one seed and share the machine. Counters run; at the end
 
 
 def tab(at: Desk) -> None:
-    """Controls on the left, two lanes on the right."""
+    """Build the tab: controls on the left, two lanes on the right."""
     kinds = [kind for kind in KINDS if kind in at.offers]
     if not kinds:
         desk.html(stage.empty("race", "No model is loaded."))
@@ -76,8 +76,8 @@ def tab(at: Desk) -> None:
             asked = {ARGUMENT[kind]: prompt, "seed": int(seed or 0)}
             asked |= {"image": opened(image)} if kind == "vlm" else {}
             again = link("compare", {"kind": kind, "prompt": prompt, "seed": int(seed or 0), "method": method})
-            async for shown in raced(at, kind, asked, method, again):
-                yield shown
+            async for picker_updates in raced(at, kind, asked, method, again):
+                yield picker_updates
         except PolydraftError as error:
             yield stage.stage(stage.failure(str(error))), {"error": str(error)}
 
@@ -90,20 +90,20 @@ def tab(at: Desk) -> None:
                 desk.chips(EXAMPLES[other], prompt, after)
             at_change(kind, other, row)
 
-    def chosen(kind: str) -> tuple[Any, ...]:
+    def example_of(kind: str) -> tuple[Any, ...]:
         return EXAMPLES[kind][0], at.offers[kind].method
 
-    def shown(kind: str) -> tuple[Any, ...]:
+    def picker_updates(kind: str) -> tuple[Any, ...]:
         return gr.update(visible=kind == "vlm"), gr.update(choices=desk.method_names(at.offers[kind]))
 
-    kind.input(chosen, kind, [prompt, method], **AT_ONCE)
-    kind.change(shown, kind, [image, method], **AT_ONCE)  # by a link as well
+    kind.input(example_of, kind, [prompt, method], **AT_ONCE)
+    kind.change(picker_updates, kind, [image, method], **AT_ONCE)  # by a link as well
     at.links["compare"] = {"kind": kind, "prompt": prompt, "seed": seed, "method": method, "runs": runs}
 
 
 def at_change(kind: gr.Radio, mine: str, row: gr.Column) -> None:
-    """Examples of `mine` are shown while it is chosen."""
-    kind.change(lambda chosen: gr.update(visible=chosen == mine), kind, row, **AT_ONCE)
+    """Show the examples of `mine` while it is selected."""
+    kind.change(lambda example_of: gr.update(visible=example_of == mine), kind, row, **AT_ONCE)
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Lane:
     drawing: Drawing | None
     grid: tuple[int, int] = (0, 0)
     frame: Frame | None = None
-    shown: str = ""
+    picker_updates: str = ""
 
     def take(self, frame: Frame) -> None:
         self.frame, self.shown = frame, self.view(frame)
@@ -129,8 +129,8 @@ class Lane:
 
     def html(self, won: bool) -> str:
         counts = self.frame.counts if self.frame else None
-        shown = self.shown or stage.empty(KINDS[self.kind].lower(), "Waiting for its turn.")
-        return race.lane(self.title, counts, shown, won)
+        picker_updates = self.shown or stage.empty(KINDS[self.kind].lower(), "Waiting for its turn.")
+        return race.lane(self.title, counts, picker_updates, won)
 
 
 async def raced(
@@ -169,9 +169,9 @@ async def raced(
     same, equal, compared = await at.engine.compute(agreement, mine.decoded, other.decoded)
     ends = plain.frame.counts, drafted.frame.counts
     end = race.verdict(*ends, same, equal, compared) + stage.notes(NOTES[kind](mine)) + stage.actions(again)
-    said = f"{'The same' if same else 'Other'} tokens; {ends[1].passes} passes instead of {ends[0].passes}."
+    spoken_summary = f"{'The same' if same else 'Other'} tokens; {ends[1].passes} passes instead of {ends[0].passes}."
     known = {"same_tokens": same, "drafted": mine.stats.to_dict(), "plain": other.stats.to_dict()}
-    yield stage.stage(lanes(end), say=said), known
+    yield stage.stage(lanes(end), say=spoken_summary), known
 
 
 def agreement(drafted: Sequence[Sequence[Any]], plain: Sequence[Sequence[Any]]) -> tuple[bool, int, int]:

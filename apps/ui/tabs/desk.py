@@ -1,4 +1,4 @@
-"""What the tabs have in common: the desk they lie on, and controls that mean the same on each."""
+"""Shared parts of the tabs: their context, and controls that mean the same on each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import gradio as gr
 from polydraft.apps.server.api.schemas.chat import LONGEST_TEXT
 from polydraft.apps.server.api.schemas.images import LONGEST_PROMPT
 from polydraft.apps.server.api.schemas.speech import LONGEST_INPUT
-from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.ui.frames import Frame, frames
 from polydraft.apps.ui.sounds import Sounds
 from polydraft.core.errors import InvalidArgument, PromptError
-from polydraft.modalities.image.family import PictureFamily
-from polydraft.modalities.loading import ModelCard
+from polydraft.modalities.image.family import ImageFamily
+from polydraft.modalities.model_card import ModelCard
 
 # Gradio submits by Enter only a box of one line; it grows with its text, and page.css gives it a second line at once
 PROMPT: dict[str, Any] = {"lines": 1, "max_lines": 8, "elem_classes": "prompt"}
@@ -47,19 +47,19 @@ def optional_inputs(pipe: Any) -> frozenset[str]:
     """Return which of `negative_prompt` and `prime` an image model takes."""
     found = set()
     with suppress(InvalidArgument):
-        pipe.led_from("rain")
+        pipe.with_negative_prompt("rain")
         found.add("negative_prompt")
     family = getattr(pipe, "family", None)
-    if isinstance(family, PictureFamily) and type(family).begun is not PictureFamily.begun:
+    if isinstance(family, ImageFamily) and type(family).with_init_image is not ImageFamily.with_init_image:
         found.add("prime")
     return frozenset(found)
 
 
 @dataclass
 class Desk:
-    """What every tab is built with. offers: by modality; links: controls that a link restores, by tab and name."""
+    """Context that every tab is built with: offers by modality, and controls that a link restores, by tab and name."""
 
-    engine: Engine
+    engine: ServerEngine
     sounds: Sounds
     offers: dict[str, Offer]
     links: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -82,18 +82,18 @@ def check_length(name: str, longest: int, arguments: Mapping[str, Any]) -> None:
 
 
 def html(value: str, **options: Any) -> gr.HTML:
-    """HTML of ours, without Gradio's styles for prose."""
+    """Return an HTML component without Gradio's styles for prose."""
     return gr.HTML(value, apply_default_css=False, **options)
 
 
 def method_names(offer: Offer) -> list[tuple[str, str]]:
-    """Methods that the model can use, each shown with what it promises."""
+    """Return the methods that the model can use, each labelled with its guarantee."""
     parse = offer.card.registry.parse
     return [(f"{method} · {parse(method).guarantee}", method) for method in offer.card.methods]
 
 
 def method_box(offer: Offer, name: str) -> gr.Dropdown:
-    """Every method that the model can use, or one with parameters, typed."""
+    """Build a dropdown of all methods of the model, in which one with parameters can be typed."""
     return gr.Dropdown(
         method_names(offer), value=offer.method, label="Method", allow_custom_value=True, elem_id=f"{name}-method",
         info="How tokens are drafted and judged; “identical” changes nothing but the speed, “ar” is plain decoding.",
@@ -101,7 +101,7 @@ def method_box(offer: Offer, name: str) -> gr.Dropdown:
 
 
 def seed_box(name: str) -> gr.Number:
-    """A seed, and a button for another."""
+    """Build a number box for the seed, and a button for a new one."""
     with gr.Row(elem_classes="seed"):
         seed = gr.Number(
             0, label="Seed", info="Same seed, same result.", precision=0, minimum=0, elem_id=f"{name}-seed",
@@ -113,37 +113,37 @@ def seed_box(name: str) -> gr.Number:
 
 
 def sampling(offer: Offer, name: str) -> dict[str, Any]:
-    """Sliders that most people leave alone, at the model's own values."""
-    own = offer.card.defaults
+    """Build the sliders of sampling parameters, at the model's defaults."""
+    defaults = offer.card.defaults
     made: dict[str, Any] = {
         "temperature": gr.Slider(
-            0, 2, own.get("temperature", 1.0), step=0.05, label="Temperature", elem_id=f"{name}-temperature",
+            0, 2, defaults.get("temperature", 1.0), step=0.05, label="Temperature", elem_id=f"{name}-temperature",
             info="0 takes the likeliest token each time; higher is more varied.",
         )
     }  # fmt: skip
     made["top_k"] = gr.Slider(
-        0, 200, own.get("top_k", 0), step=1, label="Top k", elem_id=f"{name}-top-k",
+        0, 200, defaults.get("top_k", 0), step=1, label="Top k", elem_id=f"{name}-top-k",
         info="Only the k likeliest tokens may be drawn; 0 is off.",
     )  # fmt: skip
     made["top_p"] = gr.Slider(
-        0.05, 1, own.get("top_p", 1.0), step=0.05, label="Top p", elem_id=f"{name}-top-p",
+        0.05, 1, defaults.get("top_p", 1.0), step=0.05, label="Top p", elem_id=f"{name}-top-p",
         info="Only the likeliest tokens of this share may be drawn; 1 is off.",
     )  # fmt: skip
     return made
 
 
 def untouched(boxes: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Values that need not be passed on, since they are the model's own."""
+    """Return the values that need not be passed on, since they are the model's defaults."""
     return {name: box.value for name, box in boxes.items()} | more
 
 
 def runs_box(name: str, on: bool = False) -> gr.Checkbox:
-    """Whether runs are coloured; the style sheet looks at the box, so it works at once."""
+    """Build the checkbox that colours runs; the style sheet reads it, so it takes effect at once."""
     return gr.Checkbox(on, label=RUNS, elem_id=f"{name}-runs", elem_classes="runs-box", interactive=True)
 
 
 def buttons(name: str, go: str) -> tuple[gr.Button, gr.Button]:
-    """The one that starts, and the one that stops."""
+    """Build the start and stop buttons."""
     with gr.Row(elem_classes="go"):
         start = gr.Button(go, variant="primary", elem_id=f"{name}-go", scale=3)
         stop = gr.Button("Stop", variant="secondary", elem_id=f"{name}-stop", scale=1, min_width=80)
@@ -167,7 +167,7 @@ def wired(
 
 
 def chips(texts: Sequence[str], target: Any, after: Callable[..., Any], label: str = "Try") -> None:
-    """Examples: a click fills in `target` and starts."""
+    """Build example buttons: a click fills in `target` and starts."""
     with gr.Row(elem_classes="chips"):
         html(f'<span class="chips-label">{label}</span>', elem_classes="chips-head")
         for text in texts:

@@ -25,7 +25,7 @@ WIDELY = 5.0  # guidance that goes far enough for most models
 
 
 def tab(at: Desk) -> None:
-    """Controls on the left, the picture on the right."""
+    """Build the tab: controls on the left, the image on the right."""
     offer = at.offers.get("image")
     if offer is None:
         desk.html(stage.empty("picture", "No image model is loaded; start with --image to draw."))
@@ -64,15 +64,15 @@ def tab(at: Desk) -> None:
                     )  # fmt: skip
                 prime = upload(None, "Picture to go on from", "draw-prime-picture") if "prime" in offer.reads else None
     record = gr.JSON(visible=False)
-    own = desk.untouched(fine, seed=0, method=offer.method)
+    default_values = desk.untouched(fine, seed=0, method=offer.method)
 
     async def draw(prompt: str, seed: int, method: str, *values: Any) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         settings = {"seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=False))
-        given = changed(settings, own)
+        given = changed(settings, default_values)
         try:
             primed = {} if prime is None else {"prime": opened(values[-1])}
             async for frame in at.frames("image", prompt=prompt, **given, **primed):
-                yield shown(frame, prompt, given, offer.grid)
+                yield show_image(frame, prompt, given, offer.grid)
         except PolydraftError as error:
             yield stage.stage(stage.failure(str(error))), {"error": str(error)}
 
@@ -83,19 +83,22 @@ def tab(at: Desk) -> None:
     at.links["draw"] = {"prompt": prompt, "seed": seed, "method": method, "runs": runs, **fine}
 
 
-def shown(frame: Frame, prompt: str, given: dict[str, Any], grid: tuple[int, int]) -> tuple[str, dict[str, Any]]:
-    """The stage, and what is known of the run."""
+def show_image(frame: Frame, prompt: str, given: dict[str, Any], grid: tuple[int, int]) -> tuple[str, dict[str, Any]]:
+    """Return the stage as HTML, and the facts about the run."""
     now = frame.counts
     result = frame.result
     seen = picture(frame.picture, frame.passes, grid, f"Drawing: {prompt}")
     if result is None:
         return stage.stage(seen, counts.bars(now) + counts.facts(now), going=True), {}
-    made = data_url(result.image, result.recipe.of(0).notes)
-    told = stage.notes(differences(prompt, result.captions[0], result.ignored_words))
-    below = counts.bars(now) + counts.facts(now) + told + stage.actions(
+    made = data_url(result.image, result.recipe.for_image(0).notes)
+    notes_html = stage.notes(differences(prompt, result.captions[0], result.ignored_words))
+    below = counts.bars(now) + counts.facts(now) + notes_html + stage.actions(
         link("draw", {"prompt": prompt} | given),
         python("generate_image", [prompt], given, ".image.save('picture.png')"),
         ("Save PNG", made, f"polydraft-{result.seeds[0]}.png"),
     )  # fmt: skip
-    said = f"The picture is finished. {counts.sentence(now)}"
-    return stage.stage(seen, below, said), {"stats": result.stats.to_dict(), "finish_reason": result.finish_reason}
+    announcement = f"The picture is finished. {counts.sentence(now)}"
+    return stage.stage(seen, below, announcement), {
+        "stats": result.stats.to_dict(),
+        "finish_reason": result.finish_reason,
+    }

@@ -24,7 +24,7 @@ HINT = "You will hear the first words while the rest is still being made."
 
 
 def tab(at: Desk) -> None:
-    """Controls on the left, the spectrogram with its player on the right."""
+    """Build the tab: controls on the left, the spectrogram with its player on the right."""
     offer = at.offers.get("speech")
     if offer is None:
         desk.html(stage.empty("sound", "No speech model is loaded; start with --speech to speak."))
@@ -57,20 +57,20 @@ def tab(at: Desk) -> None:
                     )
                 } | desk.sampling(offer, "speak")  # fmt: skip
     record = gr.JSON(visible=False)
-    own = desk.untouched(fine, seed=0, method=offer.method, voice=voice.value)
+    default_values = desk.untouched(fine, seed=0, method=offer.method, voice=voice.value)
     rate = at.engine.model(None, "speech").pipe.sample_rate
 
     async def speak(
         request: gr.Request, text: str, voice: str | None, seed: int, method: str, *values: float
     ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         settings = {"voice": voice, "seed": int(seed or 0), "method": method} | dict(zip(fine, values, strict=True))
-        given = changed(settings, own)
+        given = changed(settings, default_values)
         key, heard = at.sounds.begin(rate, session_of(request.request))
         drawing = Drawing(key, rate)
         try:
             async for frame in at.frames("speech", text=text, **given):
                 heard.add(frame.audio)
-                yield drawing.shown(frame, text, given)
+                yield drawing.speech_stage(frame, text, given)
         except PolydraftError as error:
             yield stage.stage(drawing.heard_so_far() + stage.failure(str(error))), {"error": str(error)}
         finally:
@@ -110,8 +110,8 @@ class Drawing:
         )  # fmt: skip
         return self.last_strip
 
-    def shown(self, frame: Frame, text: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The stage, and what is known of the run."""
+    def speech_stage(self, frame: Frame, text: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Return the stage as HTML, and the facts about the run."""
         now, result, strip = frame.counts, frame.result, self.strip(frame)
         if result is None:
             part = stage.partial_result(self.download(), hidden=True) if self.samples else ""
@@ -119,14 +119,14 @@ class Drawing:
             return stage.stage(f"<div data-live>{strip}</div>", below, going=True), {}
         unknown = stage.left_out(result.ignored_words, "said")
         cut = "A sentence did not end by itself and was cut." if result.finish_reason in ("length", "loop") else ""
-        told = stage.notes([unknown, cut, result.silent, *(f"{text}." for text in result.notes)])
-        below = counts.bars(now) + counts.facts(now) + told + stage.actions(
+        notes_html = stage.notes([unknown, cut, result.silent, *(f"{text}." for text in result.notes)])
+        below = counts.bars(now) + counts.facts(now) + notes_html + stage.actions(
             link("speak", {"text": text} | given), python("generate_speech", [text], given, ".save('speech.wav')"),
             self.download(str(result.seed)),
         )  # fmt: skip
-        said = f"{result.seconds:.1f} seconds of speech are finished. {counts.sentence(now)}"
+        announcement = f"{result.seconds:.1f} seconds of speech are finished. {counts.sentence(now)}"
         known = {
             "stats": result.stats.to_dict(), "finish_reason": result.finish_reason, "seconds": result.seconds,
             "sound": f"sound/{self.key}.wav",
         }  # fmt: skip
-        return stage.stage(f"<div data-live data-made>{strip}</div>", below, said), known
+        return stage.stage(f"<div data-live data-made>{strip}</div>", below, announcement), known

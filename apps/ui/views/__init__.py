@@ -1,1 +1,1 @@
-"""What the page shows, as HTML made from plain values; nothing here knows the engine or Gradio."""
+"""HTML of the page, made from plain values; nothing here knows the engine or Gradio."""

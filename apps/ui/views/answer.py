@@ -9,14 +9,14 @@ from polydraft.apps.ui.views.runs import SHADES
 
 
 def answer(pieces: Sequence[str], going: bool = False) -> str:
-    """pieces: what each pass added to the text, from the first on; some add nothing a reader sees."""
-    words = "".join(said(number, piece) for number, piece in enumerate(pieces, 1))
+    """Return an answer as HTML, given the text that each pass added; some add nothing visible."""
+    words = "".join(answer_text(number, piece) for number, piece in enumerate(pieces, 1))
     caret = '<span class="caret" aria-hidden="true"></span>' if going else ""
     return f'<p class="answer">{words}{caret}</p>'
 
 
-def said(number: int, piece: str) -> str:
-    """A piece under its own line; spaces at its ends belong to no word and stay without."""
+def answer_text(number: int, piece: str) -> str:
+    """Return a piece of text underlined by its pass; spaces at its ends are not underlined."""
     words = piece.strip()
     if not words:
         return escape(piece)

@@ -18,7 +18,7 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class Counts:
-    """total: tokens wanted or at most; seconds: spent decoding."""
+    """Counts of a run: `total` tokens are expected or the most, `seconds` were spent decoding."""
 
     method: str
     guarantee: str
@@ -30,22 +30,22 @@ class Counts:
 
     @property
     def tau(self) -> float:
-        """Tokens a target pass."""
+        """Return the tokens per target pass."""
         return self.tokens / self.passes if self.passes else 0.0
 
     @property
     def speed(self) -> float:
-        """Tokens a second."""
+        """Return the tokens per second."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def share(self) -> float:
-        """How much is done, 0 … 1."""
+        """Return the fraction that is done, 0 … 1."""
         return 1.0 if self.done else min(1.0, self.tokens / self.total) if self.total else 0.0
 
 
 def facts(counts: Counts) -> str:
-    """A row of figures, each with what it means."""
+    """Return a row of figures, each with its explanation."""
     figures = (
         ("Passes", f"{counts.passes}", "Times the big network ran"),
         ("Tokens", f"{counts.tokens}", "What it made"),
@@ -60,7 +60,7 @@ def facts(counts: Counts) -> str:
 
 
 def bars(counts: Counts) -> str:
-    """Passes as lengths: one a token for plain decoding, and below what this method took, a colour a pass."""
+    """Return bars of passes: one per token for plain decoding, and below those of this method, a colour per pass."""
     if not counts.tokens:
         return ""
     most = max(counts.total, counts.tokens, counts.passes)
@@ -74,7 +74,7 @@ def bars(counts: Counts) -> str:
 
 
 def rail(kind: str, passes: int, most: int) -> str:
-    """A box a pass; of very many a plain length."""
+    """Return one box per pass, or a plain bar where there are very many."""
     if kind == "plain" or passes > MOST_BOXES:
         boxes = f'<rect width="{passes}" height="1"/>'
     else:
@@ -83,7 +83,7 @@ def rail(kind: str, passes: int, most: int) -> str:
 
 
 def sentence(counts: Counts) -> str:
-    """What the numbers say."""
+    """Return the counts as a sentence."""
     if counts.method == "ar":
         return f"Plain decoding: {counts.passes} passes for {counts.tokens} tokens."
     return (
@@ -94,7 +94,7 @@ def sentence(counts: Counts) -> str:
 
 
 def badge(guarantee: str) -> str:
-    """What the method promises, in a word and in a tooltip."""
+    """Return the guarantee of a method as a word with a tooltip."""
     kind = guarantee.split()[0]
     return (
         f'<span class="badge {kind}" title="{escape(PROMISES.get(guarantee, ""))}">{escape(guarantee)}'

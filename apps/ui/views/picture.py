@@ -8,9 +8,9 @@ from html import escape
 
 from PIL import Image
 
-from polydraft.apps.ui.views.runs import Run, runs
+from polydraft.apps.ui.views.runs import TokenRun, runs
 from polydraft.apps.ui.views.stage import left_out
-from polydraft.modalities.image.result import encoded
+from polydraft.modalities.image.result import encode_image
 
 
 def picture(drawn: Image.Image | None, passes: Sequence[int], grid: tuple[int, int], alt: str) -> str:
@@ -34,7 +34,7 @@ def picture(drawn: Image.Image | None, passes: Sequence[int], grid: tuple[int, i
 
 
 def undrawn(done: int, rows: int, columns: int) -> str:
-    """What covers the cells from `done` on, and a grid over it."""
+    """Return the cover of the cells from `done` on, with a grid."""
     cover = f'<path class="undrawn" d="{outline(done, rows * columns, columns)}"/>'
     top = -(-done // columns)
     lines = [f"M0 {row}H{columns}" for row in range(top, rows)] + [f"M{at} {top}V{rows}" for at in range(1, columns)]
@@ -42,7 +42,7 @@ def undrawn(done: int, rows: int, columns: int) -> str:
 
 
 def outline(start: int, end: int, columns: int) -> str:
-    """The path around cells `start` to `end` (exclusive) of a grid read row by row."""
+    """Return the SVG path around cells `start` to `end` (exclusive) of a grid in raster order."""
     (top, left), (bottom, right) = divmod(start, columns), divmod(end - 1, columns)
     if top == bottom:
         return f"M{left} {top}H{right + 1}V{top + 1}H{left}Z"
@@ -50,8 +50,8 @@ def outline(start: int, end: int, columns: int) -> str:
 
 
 def data_url(image: Image.Image, notes: Mapping[str, str] | None = None) -> str:
-    """The picture as a PNG in a `data:` URL; notes become its text chunks."""
-    return f"data:image/png;base64,{base64.b64encode(encoded(image, 'PNG', notes or {})).decode()}"
+    """Return an image as a PNG in a `data:` URL; notes become its text chunks."""
+    return f"data:image/png;base64,{base64.b64encode(encode_image(image, 'PNG', notes or {})).decode()}"
 
 
 def differences(prompt: str, caption: str, ignored: Sequence[str]) -> list[str]:
@@ -60,4 +60,4 @@ def differences(prompt: str, caption: str, ignored: Sequence[str]) -> list[str]:
     return [drawn, left_out(ignored, "drawn")]
 
 
-__all__ = ["Run", "data_url", "differences", "outline", "picture"]
+__all__ = ["TokenRun", "data_url", "differences", "outline", "picture"]

@@ -8,7 +8,7 @@ from polydraft.apps.ui.views.counts import Counts, badge, seconds
 
 
 def lane(title: str, counts: Counts | None, shown: str, won: bool = False) -> str:
-    """One side of the race. shown: what it has made so far, as HTML."""
+    """Return one side of the race; `shown` is its output so far as HTML."""
     kind = "plain" if title == "Plain" else "drafted"
     now = counts or Counts("", "", 0, 0, 0, 0.0)
     figures = (("passes", f"{now.passes}"), ("tokens", f"{now.tokens}"), ("time", seconds(now.seconds)))
@@ -29,7 +29,7 @@ def race(plain: str, drafted: str, end: str = "", kind: str = "") -> str:
 
 
 def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: int) -> str:
-    """S, τ, passes, and whether the tokens are equal, as they were compared. equal: of `compared` places."""
+    """Return S, τ, passes and the comparison of tokens as HTML; `equal` of `compared` positions were equal."""
     speedup = drafted.speed / plain.speed if plain.speed else 0.0
     figures = (
         ("S", f"{speedup:.2f}×", "the speed of plain"),
@@ -44,7 +44,7 @@ def verdict(plain: Counts, drafted: Counts, same: bool, equal: int, compared: in
 
 
 def check(drafted: Counts, same: bool, equal: int, compared: str) -> str:
-    """Whether the tokens are the same: a comparison, and what was promised."""
+    """Return the comparison of tokens and the guarantee of the method as HTML."""
     if same:
         head, tail = "The same tokens", f"All {compared} were compared and are equal."
     else:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 SHADES = 7  # colours in turns, --run-0 … of page.css; neighbours differ in hue and in lightness
 
 
-class Run(NamedTuple):
+class TokenRun(NamedTuple):
     """Tokens `start` to `end` (exclusive), committed by target pass `number` (from 1)."""
 
     number: int
@@ -25,11 +25,11 @@ class Run(NamedTuple):
         return f"pass {self.number}: {tokens} token{'s' if tokens != 1 else ''}"
 
 
-def runs(passes: Iterable[int]) -> list[Run]:
-    """Runs of a sequence of passes, one a token; 0 is a token not yet made."""
+def runs(passes: Iterable[int]) -> list[TokenRun]:
+    """Return the runs of tokens with equal passes; pass 0 marks tokens that are not committed yet."""
     found = []
     for number, tokens in groupby(enumerate(passes), lambda item: item[1]):
         places = [place for place, _ in tokens]
         if number > 0:
-            found.append(Run(number, places[0], places[-1] + 1))
+            found.append(TokenRun(number, places[0], places[-1] + 1))
     return found

@@ -49,7 +49,7 @@ class Spectrogram:
 
 
 def sound(drawn: Image.Image | None, passes: Sequence[int], made: float, length: float, khz: float, key: str) -> str:
-    """A spectrogram of the first `made` seconds of about `length`, and which target pass made each code in them.
+    """Return the spectrogram of the first `made` seconds of about `length`, and the pass that committed each code.
 
     khz: the highest frequency shown. key: which sound of the page's player this is.
     """
@@ -75,7 +75,7 @@ def sound(drawn: Image.Image | None, passes: Sequence[int], made: float, length:
 
 
 def ticks(length: float) -> str:
-    """Seconds, as many as there is room for."""
+    """Return ticks in seconds, as many as there is room for."""
     step = next((step for step in (0.5, 1, 2, 5, 10, 20, 30, 60) if length / step <= 8), 120)
     places = np.arange(0, length, step)
     return "".join(f'<span style="left:{share(at, length)}">{at:g} s</span>' for at in places)

@@ -8,8 +8,8 @@ from html import escape
 
 def stage(shown: str, below: str = "", say: str = "", going: bool = False) -> str:
     """say: what a screen reader is told, once. going: whether there is something to stop."""
-    told = f'<span data-say="{escape(say)}" hidden></span>' if say else ""
-    return f'<div{" data-going" if going else ""}><div class="shown">{shown}</div>{below}{told}</div>'
+    announcement = f'<span data-say="{escape(say)}" hidden></span>' if say else ""
+    return f'<div{" data-going" if going else ""}><div class="shown">{shown}</div>{below}{announcement}</div>'
 
 
 def empty(kind: str, hint: str) -> str:
@@ -18,13 +18,13 @@ def empty(kind: str, hint: str) -> str:
 
 
 def failure(message: str) -> str:
-    """An error in a sentence."""
+    """Return an error as HTML."""
     text = message[:1].upper() + message[1:]
     return f'<div class="failure" role="alert"><strong>That did not work.</strong><p>{escape(text)}</p></div>'
 
 
 def notes(sentences: Sequence[str]) -> str:
-    """What is worth knowing about a result."""
+    """Return the notes on a result as HTML."""
     lines = "".join(f"<p>{escape(line)}</p>" for line in sentences if line)
     return f'<div class="notes">{lines}</div>' if lines else ""
 
@@ -45,7 +45,7 @@ def partial_result(download: tuple[str, str, str], hidden: bool) -> str:
 
 
 def actions(link: str, python: str = "", download: tuple[str, str, str] | None = None) -> str:
-    """Buttons that make the same again or keep it. download: its label, its address and a file name."""
+    """Return buttons to repeat or keep a result; `download` is label, address and file name."""
     keep = download_link(*download) if download else ""
     code = escape(python)
     line = f'<button type="button" class="act" data-copy="{code}" title="{code}">Copy Python</button>'

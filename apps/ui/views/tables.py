@@ -1,4 +1,4 @@
-"""What can be asked of the models that are loaded, and every way to draft: cards and a table."""
+"""Cards of the loaded models, and the table of methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOES = {"image": "Draws", "speech": "Speaks", "vlm": "Answers"}
 
 
 def model_cards(models: Sequence[Mapping[str, Any]]) -> str:
-    """A card a model, as `polydraft models --json` describes it; `megabytes` if its weights are known."""
+    """Return a card per model, from the records of `polydraft models --json`, with `megabytes` where known."""
     return f'<div class="cards">{"".join(model_card(model) for model in models)}</div>'
 
 
@@ -41,7 +41,7 @@ def model_card(model: Mapping[str, Any]) -> str:
 
 
 def words(category: str, found: Sequence[str]) -> str:
-    """What a model can draw or say, folded away."""
+    """Return the vocabulary of a category as a folded list."""
     chips = "".join(f"<li>{escape(word)}</li>" for word in found)
     name = f"{escape(category.capitalize())} <small>{len(found)}</small>"
     return f"<details><summary>{name}</summary><ul>{chips}</ul></details>"
@@ -56,7 +56,7 @@ def sentence(text: str) -> str:
 
 
 def methods_table(methods: Sequence[Mapping[str, Any]], users: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """A row a method, as `polydraft methods --json` describes it.
+    """Return a table with a row per method, from the records of `polydraft methods --json`.
 
     users: models that can use it, by its kind of token and name.
     """
@@ -75,7 +75,7 @@ def method_row(method: Mapping[str, Any], users: Sequence[str]) -> str:
     used = ", ".join(f"<span>{escape(user)}</span>" for user in users) or "none loaded"
     return (
         f'<tr data-promise="{method["guarantee"]}"><th scope="row"><code>{escape(method["name"])}</code>'
-        f'{UNFOLD.format(escape(method["name"]))}</th>'
+        f"{UNFOLD.format(escape(method['name']))}</th>"
         f'<td data-name="Promises">{badge(method["guarantee"])}</td>'
         f'<td data-name="What it does">{escape(sentence(method["summary"]))}{fold}</td>'
         f'<td data-name="Models">{used}</td><td data-name="Paper">{escape(method["paper"]) or "–"}</td></tr>'

@@ -1,1 +1,1 @@
-"""Heads on the target's features that guess several places at once: Medusa, Hydra, blocks, rows above."""
+"""Heads on the target's hidden states that predict several tokens at once: Medusa, Hydra, blocks, the row above."""

@@ -1,12 +1,12 @@
-"""Drafters that say all levels of a tree at once, and Medusa heads, the smallest of them.
+"""Drafters that predict all levels of a tree at once, and Medusa heads, the smallest of them.
 
-What is guessed for a place does not depend on what is guessed before it, so a node's law is that of its depth (seen
-through the sampler with the node's own path), and a tree of any shape costs one pass of a small network.
+The prediction for a position does not depend on the draft tokens before it: the distribution at a node is that of its
+depth (processed by the sampler with the node's own path), and a tree of any shape costs one pass of a small network.
 
-Medusa: K guesses from the target's last feature alone, each a residual block. Cai et al. 2024 (arXiv 2401.10774),
-section 2.1; on speech codes Li et al. 2024, VADUSA (arXiv 2410.21951). As published every head ends in a vocabulary
-projection of its own; here all share the target's frozen one, applied to the head's transformed feature: K·D² weights
-instead of K·(D² + D·V), and an untrained head already says what the target said one place earlier.
+Medusa: K predictions from the target's last hidden state alone, each by a residual block. Cai et al. 2024 (arXiv
+2401.10774), section 2.1; on speech tokens Li et al. 2024, VADUSA (arXiv 2410.21951). As published every head ends in a
+vocabulary projection of its own; here all share the target's frozen LM head, applied to the head's transformed hidden
+state: K·D² weights instead of K·(D² + D·V), and an untrained head repeats the target's prediction of one token earlier.
 """
 
 from __future__ import annotations
@@ -17,104 +17,134 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polydraft.core.drafters.network.base import FeatureNetwork
-from polydraft.core.drafters.network.reading import ReadState, embeddings
-from polydraft.core.drafters.tree.candidates import Tree
+from polydraft.core.batched_state import cached_arange
+from polydraft.core.drafters.network.base import DrafterModel
+from polydraft.core.drafters.network.state import DrafterCacheState, prompt_embeddings
+from polydraft.core.drafters.tree.candidates import DraftTree
 from polydraft.core.drafters.tree.drafter import TreeDrafter
-from polydraft.core.drafters.tree.plans import Plan, Rank
-from polydraft.core.model.cache import SlotCache
-from polydraft.core.rows import places
-from polydraft.core.state import State
-from polydraft.core.target import CausalTarget, Prefill
+from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
+from polydraft.core.model.cache import KVCache
+from polydraft.core.target.causal import CausalTarget, PrefillOutput
+from polydraft.core.target.state import BatchState
 
 
-class MultiTokenNetwork(FeatureNetwork):
-    """A network that guesses the target's features of the next `places` columns, for the target's own frozen head.
+class MultiTokenModel(DrafterModel):
+    """Model that predicts the target's hidden states of the next K positions, for the target's frozen LM head.
 
-    Entry i is the target's feature of token i (what chose token i + 1) and the embedding of token i + 1; place k behind
-    it is the column of token i + 1 + k, whose law is that of token i + 2 + k. The root, which the target itself
-    supplied, is the token of the last entry: its feature is not known yet, and is the first that is guessed.
+    Entry i of its input is the target's hidden state of token i (from which token i + 1 was chosen) and the embedding
+    of token i + 1. Its k-th output after entry i is the hidden state of token i + 1 + k, which predicts token
+    i + 2 + k. The root, chosen by the target itself, is the token of the last entry: its hidden state is not known yet,
+    and is the first that is predicted.
     """
 
-    places: int
+    num_positions: int  # K
 
     @abstractmethod
-    def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
-        """`[B, S, K, D]` behind the entries `starts` `[S]` of whole sequences, `[B, I, D]` each; for training."""
+    def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
+        """Predict after many entries of whole sequences at once, for training.
 
-    def cache(self, branches: int) -> SlotCache:
-        """What it remembers of earlier entries; nothing unless it says otherwise."""
-        return SlotCache(0, branches)
+        Args:
+            hidden_states (Tensor): [B, I, D] target hidden states of the entries.
+            embeddings (Tensor): [B, I, D] embeddings of the entries.
+            starts (Tensor): [S] entries to predict after.
 
-    def remember(self, cache: SlotCache, features: Tensor, embeddings: Tensor, rows: slice) -> None:
-        """Read prompts, `[rows, I, D]` each, into `rows` of the cache."""
+        Returns:
+            Tensor: [B, S, K, D] predicted hidden states.
+        """
+
+    def create_cache(self, branches: int) -> KVCache:
+        """Return an empty KV cache; it has no layers unless a subclass keeps earlier entries."""
+        return KVCache(0, branches)
+
+    def prefill(self, cache: KVCache, hidden_states: Tensor, embeddings: Tensor, rows: slice) -> None:
+        """Process the entries of prompts, `[rows, I, D]` each, in `rows` of the cache."""
 
     @abstractmethod
-    def ahead(
-        self, cache: SlotCache, cached: Tensor, features: Tensor, embeddings: Tensor, counts: Tensor, places: int
-    ) -> Tensor:
-        """`[B, R, places, D]` behind the last of the first `counts` `[B]` new entries, `[B, R, C, D]` each.
+    def forward_draft(
+        self, cache: KVCache, num_cached: Tensor, hidden_states: Tensor, embeddings: Tensor, num_new: Tensor,
+        positions: int,
+    ) -> Tensor:  # fmt: skip
+        """Process new entries and predict after the last of them in every row.
 
-        cached: `[B, R]` entries that `cache` holds; the new ones are read into it behind those.
+        Args:
+            cache (KVCache): Cache of earlier entries; the new ones are written after them.
+            num_cached (Tensor): [B, R] entries that the cache holds.
+            hidden_states (Tensor): [B, R, C, D] target hidden states of the new entries.
+            embeddings (Tensor): [B, R, C, D] embeddings of the new entries.
+            num_new (Tensor): [B] number of new entries of each row.
+            positions (int): Number of positions to predict.
+
+        Returns:
+            Tensor: [B, R, positions, D] predicted hidden states.
         """
 
 
 class MultiTokenDrafter(TreeDrafter):
-    """What it says are the logits `[B, depth, V]` of all levels."""
+    """Drafter whose model predicts all levels of a tree in one pass; its level state are all logits `[B, depth, V]`."""
 
-    def __init__(self, model: MultiTokenNetwork, target: CausalTarget, plan: Plan, rank: Rank) -> None:
-        super().__init__(target, plan, rank)
+    def __init__(
+        self, model: MultiTokenModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking
+    ) -> None:
+        super().__init__(target, tree_shape, ranking)
         self.model = model.eval()
 
-    def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
-        cache = self.model.cache(seen.lengths.shape[1]) if cache is None else cache
-        rows, features = cache.join(len(seen.lengths)), seen.features.flatten(0, 1)[:, :-1]
-        if features.shape[1]:
-            self.model.remember(cache, features, embeddings(self.target, seen)[:, 1:], rows)
-        return cache, (seen.lengths - 2).clamp(min=0)
+    def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
+        cache = self.model.create_cache(prompts.branch_lens.shape[1]) if cache is None else cache
+        rows, hidden_states = cache.add_rows(len(prompts.branch_lens)), prompts.hidden_states.flatten(0, 1)[:, :-1]
+        if hidden_states.shape[1]:
+            self.model.prefill(cache, hidden_states, prompt_embeddings(self.target, prompts)[:, 1:], rows)
+        return cache, (prompts.branch_lens - 2).clamp(min=0)
 
-    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Tensor:
-        read, depth = self.target.embed(tokens)[:, None].expand_as(features), self.plan.depth
-        own.cache.reach(state.longest + tokens.shape[1] + depth)
-        ahead = self.model.ahead(own.cache, own.cached, features, read, own.counts, depth)
-        t = (state.generated + own.waiting)[:, None] + places(depth, tokens.device)
-        return self.target.combine(self.target.head(ahead), state.settings, t)
+    def forward_committed(
+        self, state: BatchState, drafter_state: DrafterCacheState, tokens: Tensor, hidden_states: Tensor
+    ) -> Tensor:
+        cache, depth = drafter_state.cache, self.tree_shape.depth
+        embeddings = self.target.embed(tokens)[:, None].expand_as(hidden_states)
+        cache.ensure_capacity(state.max_seq_len + tokens.shape[1] + depth)
+        predicted = self.model.forward_draft(
+            cache, drafter_state.num_cached, hidden_states, embeddings, drafter_state.num_new, depth
+        )
+        first = (state.num_generated + drafter_state.num_pending)[:, None]
+        positions = first + cached_arange(depth, tokens.device)
+        logits = self.target.compute_logits(predicted)
+        return self.target.apply_guidance(logits, state.sampling_tensors, positions)
 
-    def onward(self, said: Tensor, own: ReadState, tree: Tree) -> Tensor:
-        return said
+    def forward_children(self, level_state: Tensor, drafter_state: DrafterCacheState, tree: DraftTree) -> Tensor:
+        return level_state
 
-    def logits(self, said: Tensor, state: State, tree: Tree, t: Tensor) -> Tensor:
-        return said[:, len(tree.levels), None].expand(-1, tree.width, -1)
-
-
-def last(entries: Tensor, counts: Tensor) -> Tensor:
-    """Entry `counts - 1` `[B]` of `[B, R, C, D]` → `[B, R, D]`."""
-    return entries[places(len(entries), entries.device), :, counts - 1]
+    def logits(self, level_state: Tensor, state: BatchState, tree: DraftTree, positions: Tensor) -> Tensor:
+        return level_state[:, len(tree.levels), None].expand(-1, tree.width, -1)
 
 
-class MedusaHeads(MultiTokenNetwork):
-    """`h + SiLU(W_k h + b_k)` for k = 1 … `places`, with W and b zero at first; one product for all heads."""
+def last_entry(entries: Tensor, counts: Tensor) -> Tensor:
+    """Return entry `counts - 1` `[B]` of `[B, R, C, D]`, as `[B, R, D]`."""
+    return entries[cached_arange(len(entries), entries.device), :, counts - 1]
+
+
+class MedusaHeads(MultiTokenModel):
+    """Medusa heads `h + SiLU(W_k h + b_k)` for k = 1 … K, with W and b zero at first; one matmul for all heads."""
 
     kind, title = "heads", "Medusa heads"
 
     def __init__(self, target_config: Any, places: int = 4) -> None:
         super().__init__(target_config, places=places)
-        self.places = places
+        self.num_positions = places
         size = target_config.hidden_size
         self.blocks = nn.Linear(size, places * size)
         nn.init.zeros_(self.blocks.weight)
         nn.init.zeros_(self.blocks.bias)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """`[..., D]` → `[..., K, D]`."""
-        features = features.to(self.blocks.weight.dtype)
-        turned = self.blocks(features).unflatten(-1, (self.places, -1))
-        return features[..., None, :] + torch.nn.functional.silu(turned)
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Predict the next K hidden states, `[..., D]` → `[..., K, D]`."""
+        hidden_states = hidden_states.to(self.blocks.weight.dtype)
+        residuals = self.blocks(hidden_states).unflatten(-1, (self.num_positions, -1))
+        return hidden_states[..., None, :] + torch.nn.functional.silu(residuals)
 
-    def everywhere(self, features: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
-        return self(features[:, starts])
+    def forward_all_starts(self, hidden_states: Tensor, embeddings: Tensor, starts: Tensor) -> Tensor:
+        return self(hidden_states[:, starts])
 
-    def ahead(
-        self, cache: SlotCache, cached: Tensor, features: Tensor, embeddings: Tensor, counts: Tensor, places: int
-    ) -> Tensor:
-        return self(last(features, counts))[:, :, :places]
+    def forward_draft(
+        self, cache: KVCache, num_cached: Tensor, hidden_states: Tensor, embeddings: Tensor, num_new: Tensor,
+        positions: int,
+    ) -> Tensor:  # fmt: skip
+        return self(last_entry(hidden_states, num_new))[:, :, :positions]

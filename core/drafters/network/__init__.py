@@ -1,1 +1,1 @@
-"""Networks that draft token by token: EAGLE, an early exit, a small LM; and what all networks that draft share."""
+"""Networks that draft token by token: EAGLE, early exit, a small language model; and what they share."""

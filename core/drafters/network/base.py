@@ -1,7 +1,7 @@
-"""What drafters with networks share: networks that read the target's features, and trees grown node by node.
+"""Base classes of drafters with networks: models that are stored as folders, and drafters that grow trees with them.
 
-A network belongs to its target and is a folder like any other model: `config.json` holds what the constructor takes
-and the shape of the target, `model.safetensors` the weights.
+A drafter model belongs to its target and is a folder like any other model: `config.json` holds the arguments of the
+constructor and the shape of the target, `model.safetensors` the weights.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, GenerationMixin, PreTrainedModel
 
-from polydraft.core.draft import Draft, agreed
-from polydraft.core.drafters.network.reading import NetworkReader, ReadState, Said
-from polydraft.core.drafters.tree.candidates import Tree
-from polydraft.core.drafters.tree.drafter import Stem, TreeDrafter
-from polydraft.core.drafters.tree.plans import Plan, Rank
+from polydraft.core.draft import Draft, all_equal_without_sync
+from polydraft.core.drafters.network.state import DrafterCacheState, DrafterNetwork, HeadInput
+from polydraft.core.drafters.tree.candidates import DraftTree
+from polydraft.core.drafters.tree.drafter import PendingPrefix, TreeDrafter
+from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
 from polydraft.core.errors import UnsupportedMethod, WeightsError
 from polydraft.core.folders.fields import check_arguments, check_fields
 from polydraft.core.folders.json_files import read_settings
 from polydraft.core.folders.sizes import CONFIG, WEIGHTS, check_layers, check_tensors
 from polydraft.core.folders.weight_files import read_tensors
-from polydraft.core.law.noise import Noise
-from polydraft.core.law.sampling import Sampler
-from polydraft.core.model.cache import SlotCache
-from polydraft.core.model.kernels import prepare
-from polydraft.core.state import State
-from polydraft.core.target import CausalTarget, Prefill
-from polydraft.core.tokens import take
+from polydraft.core.model.cache import KVCache
+from polydraft.core.model.linear import prepare_linears
+from polydraft.core.sampling.noise import Noise
+from polydraft.core.sampling.sampler import Sampler
+from polydraft.core.target.causal import CausalTarget, PrefillOutput
+from polydraft.core.target.state import BatchState
+from polydraft.core.tokens import batch_gather
 
-NOT_ALONE = (  # settings of layers that differ from each other, or read what other layers or ids give them
-    "is_heterogeneous", "num_kv_shared_layers", "hidden_size_per_layer_input",
-)  # fmt: skip
-TABLES = 1 << 24  # bytes of what ids are worth that are kept
-Lines: TypeAlias = Callable[[Tensor], Tensor]  # ids `[...]` → `[..., H]`
+# settings of layers that differ from each other, or that depend on other layers or on token ids
+UNSUPPORTED_SETTINGS = ("is_heterogeneous", "num_kv_shared_layers", "hidden_size_per_layer_input")
+MAX_TABLE_BYTES = 1 << 24  # size of the embedding tables of a drafter
+TokenLookup: TypeAlias = Callable[[Tensor], Tensor]  # token ids `[...]` → `[..., H]`
 
 
-class FeatureNetwork(nn.Module):
-    """kind: its name in `polydraft train drafter --kind`; title: what messages call it; settings: see above."""
+class DrafterModel(nn.Module):
+    """Trained weights of a drafter, stored as a folder.
 
-    kind: ClassVar[str]
-    title: ClassVar[str]
+    `settings` are the arguments of the constructor, `target` is the fingerprint of the target; `config.json` has both.
+    """
+
+    kind: ClassVar[str]  # name in `polydraft train drafter --kind`
+    title: ClassVar[str]  # name in messages
 
     def __init__(self, target_config: Any, **settings: Any) -> None:
         super().__init__()
@@ -58,35 +60,44 @@ class FeatureNetwork(nn.Module):
 
     @classmethod
     def from_folder(cls, folder: Path, target: PreTrainedModel) -> Self:
-        """Weights written by `save_pretrained`, refused if they were trained for a target of another shape."""
+        """Load weights that `save_pretrained` wrote.
+
+        Args:
+            folder (Path): Folder with `config.json` and `model.safetensors`.
+            target (PreTrainedModel): Model to draft for.
+
+        Raises:
+            UnsupportedMethod: The weights were trained for a target of another shape.
+            WeightsError: The folder does not say which target it is for, or a file in it is broken.
+        """
         file = folder / CONFIG
         check_layers(folder)
         stored = read_settings(file)
         check_fields(stored, {"target": dict}, file)
         if "target" not in stored:
             raise WeightsError(f"{file} does not say which target it is for; train the drafter again.")
-        if differing := differences(stored["target"], fingerprint(target.config.get_text_config())):
+        if differing := describe_differences(stored["target"], fingerprint(target.config.get_text_config())):
             raise UnsupportedMethod(
                 f"the {cls.title} in {folder} belongs to another target ({differing}); "
                 f"train one with `polydraft train drafter --target MODEL --kind {cls.kind} --out FOLDER`."
             )
         settings = {name: value for name, value in stored.items() if name not in ("model_type", "target")}
         check_arguments(cls, settings, file)
-        return cls.filled(target, settings, read_tensors(weights := folder / WEIGHTS), weights)
+        return cls.from_weights(target, settings, read_tensors(weights := folder / WEIGHTS), weights)
 
     @classmethod
-    def filled(
+    def from_weights(
         cls, target: PreTrainedModel, settings: dict[str, Any], weights: dict[str, Tensor], file: Path
     ) -> Self:  # fmt: skip
-        """Ready to run beside `target`; file: what the weights come from."""
+        """Return a model with `weights` on the device of `target`; `file` is named in messages about them."""
         check_tensors(lambda: cls(target.config.get_text_config(), **settings), weights, file)
         network = cls(target.config.get_text_config(), **settings).to(target.dtype)
         network.load_state_dict(weights)
-        prepare(network.to(target.device).requires_grad_(False))
+        prepare_linears(network.to(target.device).requires_grad_(False))
         return network
 
     def save_pretrained(self, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
-        """`model.safetensors` and `config.json`."""
+        """Write `model.safetensors` and `config.json` to `folder`."""
         weights = self.state_dict() if state_dict is None else state_dict
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
         config = {"model_type": f"polydraft-{self.kind}", **self.settings, "target": self.target}
@@ -94,123 +105,143 @@ class FeatureNetwork(nn.Module):
 
 
 def fingerprint(config: Any) -> dict[str, Any]:
-    """What a network and its target must share."""
+    """Return the fields of a target's configuration that a drafter model depends on."""
     return {name: getattr(config, name) for name in ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")}
 
 
-def differences(stored: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """Return which fields of a stored fingerprint are not those of the target, with both values."""
+def describe_differences(stored: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Return the fields in which a stored fingerprint differs from the target's, with both values, for a message."""
     names = [name for name in wanted if stored.get(name) != wanted[name]]
     return ", ".join(f"{name} is {stored.get(name)} and not {wanted[name]}" for name in names)
 
 
-def layers_like(target_config: Any, layers: int, **others: Any) -> Any:
-    """The configuration of `layers` layers of the target's own kind, without a vocabulary; others: what differs.
+def layer_config(target_config: Any, layers: int, **others: Any) -> Any:
+    """Return a configuration of `layers` layers of the target's architecture, without a vocabulary.
 
-    Raises UnsupportedMethod for layers that differ from each other, or need more than features and positions.
+    Args:
+        target_config (Any): Text configuration of the target.
+        layers (int): Number of layers.
+        **others (Any): Fields that differ from the target's.
+
+    Raises:
+        UnsupportedMethod: Layers differ from each other, or need more than hidden states and positions.
     """
-    if any(getattr(target_config, name, None) for name in NOT_ALONE):
-        raise no_drafter(target_config)
-    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)  # some configurations want them
+    if any(getattr(target_config, name, None) for name in UNSUPPORTED_SETTINGS):
+        raise unsupported_layers_error(target_config)
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)  # some configurations require them
     changes: dict[str, Any] = {"num_hidden_layers": layers, "vocab_size": 1, **ids}
     if getattr(target_config, "layer_types", None):
         changes["layer_types"] = ["full_attention"] * layers
-    made = type(target_config)(**(target_config.to_dict() | changes | others))
-    if experts := getattr(target_config, "_experts_implementation", None):  # float64 has not all of them
-        made._experts_implementation = experts
-    return made
+    config = type(target_config)(**(target_config.to_dict() | changes | others))
+    if experts := getattr(target_config, "_experts_implementation", None):  # some implementations lack float64
+        config._experts_implementation = experts
+    return config
 
 
-def no_drafter(config: Any) -> UnsupportedMethod:
-    """Return the error for layers that a drafter cannot be made of."""
+def unsupported_layers_error(config: Any) -> UnsupportedMethod:
+    """Return the error for layers of which no drafter can be built."""
     return UnsupportedMethod(
         f"layers of the kind {config.model_type!r} make no drafter here; train hydra or heads, which have none, or "
         "use jacobi."
     )
 
 
-def layers_alone(config: Any) -> Any:
-    """Untrained layers as `config` says, without embeddings or what their model has for pictures.
+def build_layers(config: Any) -> Any:
+    """Build untrained layers of `config`, without embeddings and image modules.
 
-    Raises UnsupportedMethod for kinds that no drafter can be made of.
+    Raises:
+        UnsupportedMethod: The architecture cannot serve as a drafter.
     """
-    kind = decoder_of(config)
-    made: Any = None if kind is None else kind._from_config(config)
-    if not hasattr(made, "layers"):  # what has none does not take our mask either
-        raise no_drafter(config)
-    made.embed_tokens = nn.Identity()
-    if hasattr(made, "vqmodel"):
-        del made.vqmodel
-    return made
+    decoder_class = find_decoder_class(config)
+    layers: Any = None if decoder_class is None else decoder_class._from_config(config)
+    if not hasattr(layers, "layers"):  # a model without `layers` does not take our attention mask either
+        raise unsupported_layers_error(config)
+    layers.embed_tokens = nn.Identity()
+    if hasattr(layers, "vqmodel"):
+        del layers.vqmodel
+    return layers
 
 
-def decoder_of(config: Any) -> Any:
-    """transformers' class of the layers that `config` describes, also of those that are part of a larger model alone;
-    None where there is none."""
+def find_decoder_class(config: Any) -> Any:
+    """Return the transformers class of the layers that `config` describes; None if there is none.
+
+    Layers that only exist as part of a larger model are found as well.
+    """
     if type(config) in MODEL_MAPPING:
         return MODEL_MAPPING[type(config)]
-    described = type(config).__module__
-    module = import_module(described.replace(".configuration_", ".modeling_"))
-    parts = (part for part in vars(module).values() if isinstance(part, type) and issubclass(part, PreTrainedModel))
-    fitting = (part for part in parts if getattr(part, "config_class", None) is type(config))
-    return next((part for part in fitting if not issubclass(part, GenerationMixin)), None)
+    config_module = type(config).__module__
+    module = import_module(config_module.replace(".configuration_", ".modeling_"))
+    classes = (
+        candidate
+        for candidate in vars(module).values()
+        if isinstance(candidate, type) and issubclass(candidate, PreTrainedModel)
+    )
+    matching = (candidate for candidate in classes if getattr(candidate, "config_class", None) is type(config))
+    return next((candidate for candidate in matching if not issubclass(candidate, GenerationMixin)), None)
 
 
 class NetworkDrafter(TreeDrafter):
-    """Grows a tree of ids node by node with a network that reads what it guessed."""
+    """Drafter that grows a draft tree node by node with a network that processes its own draft tokens."""
 
     def __init__(
-        self, reader: NetworkReader, target: CausalTarget, plan: Plan, rank: Rank, words: Tensor | None = None
-    ) -> None:
-        super().__init__(target, plan, rank, words)
-        self.reader = reader
+        self, network: DrafterNetwork, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking,
+        vocab_subset: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(target, tree_shape, ranking, vocab_subset)
+        self.network = network
 
-    def draft(self, state: State, own: ReadState, sampler: Sampler, noise: Noise) -> Draft:
-        """Grow a tree as far as the network has positions; past the last of them it drafts nothing."""
-        deepest = self.reader.depth_within_context(own)
-        if deepest is None:
-            return super().draft(state, own, sampler, noise)
-        if agreed(deepest <= own.waiting):
-            return Stem.of(own, self.plan.depth).as_draft()
-        draft = super().draft(state, own, sampler, noise)
-        known = draft.depth[:, 1:] <= torch.maximum(deepest, own.waiting)[:, None]
-        return replace(draft, valid=draft.valid & known)
+    def draft(self, state: BatchState, drafter_state: DrafterCacheState, sampler: Sampler, noise: Noise) -> Draft:
+        """Grow a tree as deep as the network has positions; past the last of them draft nothing."""
+        max_depth = self.network.depth_within_context(drafter_state)
+        if max_depth is None:
+            return super().draft(state, drafter_state, sampler, noise)
+        if all_equal_without_sync(max_depth <= drafter_state.num_pending):
+            return PendingPrefix.from_state(drafter_state, self.tree_shape.depth).as_draft()
+        draft = super().draft(state, drafter_state, sampler, noise)
+        is_inside = draft.depth[:, 1:] <= torch.maximum(max_depth, drafter_state.num_pending)[:, None]
+        return replace(draft, valid=draft.valid & is_inside)
 
-    def passes(self, levels: int) -> int:
+    def num_passes(self, levels: int) -> int:
         return levels
 
     @abstractmethod
-    def head(self, features: Tensor) -> Tensor:
-        """Logits `[B, R, C, …]` of the network's own features."""
+    def head(self, hidden_states: Tensor) -> Tensor:
+        """Return logits `[B, R, C, …]` of the network's hidden states."""
 
-    def remember(self, cache: SlotCache | None, seen: Prefill) -> tuple[SlotCache, Tensor]:
-        return self.reader.remember(cache, seen)
+    def prefill(self, cache: KVCache | None, prompts: PrefillOutput) -> tuple[KVCache, Tensor]:
+        return self.network.prefill(cache, prompts)
 
-    def read(self, state: State, own: ReadState, tokens: Tensor, features: Tensor) -> Said:
-        return self.reader.read(state, own, tokens, features, self.plan.live)
+    def forward_committed(
+        self, state: BatchState, drafter_state: DrafterCacheState, tokens: Tensor, hidden_states: Tensor
+    ) -> HeadInput:
+        max_nodes = self.tree_shape.max_expanded_nodes
+        return self.network.forward_committed(state, drafter_state, tokens, hidden_states, max_nodes)
 
-    def onward(self, said: Said, own: ReadState, tree: Tree) -> Said:
-        return self.reader.onward(said, own, tree.newest, tree.above)
+    def forward_children(self, level_state: HeadInput, drafter_state: DrafterCacheState, tree: DraftTree) -> HeadInput:
+        return self.network.forward_children(level_state, drafter_state, tree.frontier_ids, tree.parent_index)
 
-    def logits(self, said: Said, state: State, tree: Tree, t: Tensor) -> Tensor:
-        return self.target.combine(self.head(said.features.unflatten(0, (len(state), -1))), state.settings, t)
+    def logits(self, level_state: HeadInput, state: BatchState, tree: DraftTree, positions: Tensor) -> Tensor:
+        logits = self.head(level_state.hidden_states.unflatten(0, (len(state), -1)))
+        return self.target.apply_guidance(logits, state.sampling_tensors, positions)
 
 
-def tables(target: CausalTarget, weights: list[Tensor]) -> list[Lines] | None:
-    """What ids are worth through each of weights `[H, D]` on their embeddings: lines of tables that are made now; None
-    where there are so many ids that they would take more than TABLES."""
-    if target.held * sum(map(len, weights)) * weights[0].itemsize > TABLES:
+def embedding_tables(target: CausalTarget, weights: list[Tensor]) -> list[TokenLookup] | None:
+    """Return a lookup of `weight @ embedding` of every token id, for each of `weights` `[H, D]`.
+
+    None if the tables would take more than MAX_TABLE_BYTES.
+    """
+    if target.num_token_ids * sum(map(len, weights)) * weights[0].itemsize > MAX_TABLE_BYTES:
         return None
-    every = target.embed(torch.arange(target.held, device=target.device)).detach().to(weights[0].dtype)
-    return [partial(F.embedding, weight=F.linear(every, weight)) for weight in weights]
+    embeddings = target.embed(torch.arange(target.num_token_ids, device=target.device)).detach().to(weights[0].dtype)
+    return [partial(F.embedding, weight=F.linear(embeddings, weight)) for weight in weights]
 
 
-def counted(columns: Tensor, last: Tensor) -> Tensor:
-    """How many of columns `[B*R, L]` bool hold up to and at `last` `[B, R]`."""
-    return columns.cumsum(1).gather(1, last.view(-1, 1)).view_as(last)
+def count_until(mask: Tensor, last: Tensor) -> Tensor:
+    """Count the columns of `mask` `[B*R, L]` that are set up to and including column `last` `[B, R]`."""
+    return mask.cumsum(1).gather(1, last.view(-1, 1)).view_as(last)
 
 
-def in_front(read: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
-    """Columns `[B, L]` or `[B, L, D]` with those where `read` `[B, L]` holds first, in their order."""
-    order = (~read).int().argsort(dim=1, stable=True)
-    return tuple(take(column, order) for column in columns)
+def move_to_front(mask: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
+    """Reorder columns `[B, L]` or `[B, L, D]` so that those with `mask` `[B, L]` set come first, otherwise in order."""
+    order = (~mask).int().argsort(dim=1, stable=True)
+    return tuple(batch_gather(column, order) for column in columns)

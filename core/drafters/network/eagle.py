@@ -1,15 +1,15 @@
-"""EAGLE: one decoder layer that continues the target's own features.
+"""EAGLE: one decoder layer that predicts the target's next hidden state.
 
-Entry i reads the target's feature of token i and the embedding of token i + 1 and predicts the feature of token i + 1;
-the target's head turns it into a proposal. While it grows a tree it reads its own predictions; what was committed it
-reads again with the target's true features.
-Li et al. 2024, EAGLE (arXiv 2401.15077), section 4; EAGLE-2 (arXiv 2406.16858) grows the tree as it turns out.
+Position i takes the target's hidden state of token i and the embedding of token i + 1, and predicts the hidden state of
+token i + 1; the target's LM head turns it into draft logits. While a tree is grown the layer runs on its own
+predictions; committed tokens are processed again with the target's true hidden states.
+Li et al. 2024, EAGLE (arXiv 2401.15077), section 4; EAGLE-2 (arXiv 2406.16858) grows dynamic trees.
 
-A head may guess only the ids that its target says most often: of a large vocabulary reading all rows of the projection
-costs more than the layer (Zhao et al. 2025, FR-Spec, arXiv 2502.14856, section 3).
+A head may be restricted to the token ids that its target generates most often: with a large vocabulary, the full LM
+head costs more than the layer (Zhao et al. 2025, FR-Spec, arXiv 2502.14856, section 3).
 
-Where the target saw a picture there are three ways: "features" reads its positions as any others, "embeddings" reads
-there what the picture became, past the layer that joins it with features (MSD), and "dropped" leaves them out.
+There are three ways to process positions of an image: "features" treats them as any others, "embeddings" feeds the
+layer the image embeddings and bypasses `fuse` (MSD), and "dropped" leaves them out.
 """
 
 from __future__ import annotations
@@ -23,32 +23,39 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from polydraft.core.drafters.network import published
+from polydraft.core.drafters.network import published_eagle
 from polydraft.core.drafters.network.base import (
-    FeatureNetwork,
-    Lines,
+    DrafterModel,
     NetworkDrafter,
-    counted,
-    in_front,
-    layers_alone,
-    layers_like,
-    tables,
+    TokenLookup,
+    build_layers,
+    count_until,
+    embedding_tables,
+    layer_config,
+    move_to_front,
 )
-from polydraft.core.drafters.network.reading import NetworkReader, Said, embeddings
-from polydraft.core.drafters.tree.plans import Plan, Rank
+from polydraft.core.drafters.network.state import DrafterNetwork, HeadInput, prompt_embeddings
+from polydraft.core.drafters.tree.shapes import CandidateRanking, TreeShape
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
-from polydraft.core.model.kernels import layer, together, weight_of
-from polydraft.core.model.network import Frontier, Network
-from polydraft.core.target import CausalTarget, Prefill
+from polydraft.core.model.decoder import TreeDecoder, TreeFrontier
+from polydraft.core.model.linear import build_linear, dense_weight, fuse_linears
+from polydraft.core.target.causal import CausalTarget, PrefillOutput
 
-PICTURES = ("features", "embeddings", "dropped")
+IMAGE_MODES = ("features", "embeddings", "dropped")
 
 
-class EagleNetwork(FeatureNetwork):
-    """`fuse` [embedding, feature] → D, then one layer of the target's own kind; no embeddings, no head.
+class EagleModel(DrafterModel):
+    """EAGLE head: `fuse` [embedding, hidden state] → D, then one decoder layer of the target's architecture.
 
-    pictures: see above. words: the ids it may guess, None is all. bias: of `fuse`. normed: whether the layer normalises
-    what it reads and what it says. shape: what of the layer's configuration is not the target's.
+    It has no embeddings and no LM head of its own.
+
+    Args:
+        target_config (Any): Text configuration of the target.
+        pictures (str): How positions of an image are processed, one of IMAGE_MODES; see the module's docstring.
+        bias (bool): Whether `fuse` has a bias.
+        normed (bool): Whether the layer normalises its input and its output.
+        shape (dict[str, Any] | None): Fields of the layer's configuration that differ from the target's.
+        words (list[int] | None): Token ids that may be drafted; None for all.
     """
 
     kind, title = "eagle", "EAGLE head"
@@ -58,150 +65,186 @@ class EagleNetwork(FeatureNetwork):
         shape: dict[str, Any] | None = None, words: list[int] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(target_config, pictures=pictures, bias=bias, normed=normed, shape=shape or {})
-        if pictures not in PICTURES:
-            raise InvalidArgument(f"pictures={pictures!r} is not possible; use one of {', '.join(PICTURES)}.")
-        self.pictures = pictures
-        self.guess_only(words)
-        self.config = layers_like(target_config, 1, **shape or {})
+        if pictures not in IMAGE_MODES:
+            raise InvalidArgument(f"pictures={pictures!r} is not possible; use one of {', '.join(IMAGE_MODES)}.")
+        self.image_mode = pictures
+        self.restrict_vocab(words)
+        self.config = layer_config(target_config, 1, **shape or {})
         size = self.config.hidden_size
         self.fuse = nn.Linear(2 * size, size, bias=bias)
-        self.layer: PreTrainedModel = layers_alone(self.config)
+        self.layer: PreTrainedModel = build_layers(self.config)
         if not normed:
             self.layer.norm = self.layer.layers[0].input_layernorm = nn.Identity()
 
     @classmethod
     def from_folder(cls, folder: Path, target: PreTrainedModel) -> Self:
-        """One of ours, or one as EAGLE's authors publish them."""
-        if not published.found(folder):
+        """Load a head saved by `save_pretrained`, or a checkpoint that EAGLE's authors published."""
+        if not published_eagle.is_published_head(folder):
             return super().from_folder(folder, target)
-        settings, weights = published.read(folder, target.config.get_text_config().hidden_size)
-        return cls.filled(target, settings, weights, folder / published.FILE)
+        settings, weights = published_eagle.load_published_head(folder, target.config.get_text_config().hidden_size)
+        return cls.from_weights(target, settings, weights, folder / published_eagle.WEIGHTS_FILE)
 
-    def guess_only(self, words: list[int] | None) -> None:
-        """From now on no other ids."""
-        self.words = self.settings["words"] = words
+    def restrict_vocab(self, token_ids: list[int] | None) -> None:
+        """Draft only `token_ids` from now on (None: all)."""
+        self.vocab_subset = self.settings["words"] = token_ids
 
-    def fused(self, embeddings: Tensor, features: Tensor) -> Tensor:
-        """`[..., C, D]` each: embedding of token i + 1 and feature of token i."""
-        return self.fuse(torch.cat([embeddings, features.to(embeddings.dtype)], -1))
+    def fuse_inputs(self, embeddings: Tensor, hidden_states: Tensor) -> Tensor:
+        """Return `fuse` of the embedding of token i + 1 and the hidden state of token i, `[..., C, D]` each."""
+        return self.fuse(torch.cat([embeddings, hidden_states.to(embeddings.dtype)], -1))
 
-    def entries(self, embeddings: Tensor, features: Tensor, pictured: Tensor | None) -> Tensor:
-        """What the layer reads, `[B, C, D]`; pictured: `[B, C]` bool, tokens i + 1 that stand for pictures."""
-        entries = self.fused(embeddings, features)
-        if pictured is None or self.pictures != "embeddings":
-            return entries
-        return torch.where(pictured[..., None], embeddings.to(entries.dtype), entries)
+    def layer_inputs(self, embeddings: Tensor, hidden_states: Tensor, image_mask: Tensor | None) -> Tensor:
+        """Return the inputs of the decoder layer, `[B, C, D]`; `image_mask` `[B, C]` marks tokens i + 1 of images."""
+        inputs = self.fuse_inputs(embeddings, hidden_states)
+        if image_mask is None or self.image_mode != "embeddings":
+            return inputs
+        return torch.where(image_mask[..., None], embeddings.to(inputs.dtype), inputs)
 
 
-class EagleReader(NetworkReader):
-    """pictured: `[V]` bool, ids of prompts that stand for pictures."""
+class EagleDrafterNetwork(DrafterNetwork):
+    """EAGLE head over a KV cache.
 
-    def __init__(self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None = None) -> None:
-        self.model, self.pictured = model.eval(), pictured
-        super().__init__(Network(model.layer, model.config), target)
-        if unknown := [word for word in model.words or () if not 0 <= word < target.vocab]:
+    Args:
+        model (EagleModel): The head.
+        target (CausalTarget): Target that the drafts are for.
+        image_placeholder_mask (Tensor | None): [V] bool, token ids that stand for images in prompts.
+    """
+
+    def __init__(self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None = None) -> None:
+        self.model, self.image_placeholder_mask = model.eval(), image_placeholder_mask
+        super().__init__(TreeDecoder(model.layer, model.config), target)
+        if unknown := [token for token in model.vocab_subset or () if not 0 <= token < target.vocab_size]:
             raise UnsupportedMethod(
-                f"this EAGLE head guesses the id {unknown[0]} and its target draws 0 to {target.vocab - 1}; use the "
-                "head that was made for it."
+                f"this EAGLE head guesses the id {unknown[0]} and its target draws 0 to {target.vocab_size - 1}; use "
+                "the head that was made for it."
             )
-        self.words = None if model.words is None else torch.tensor(model.words, device=target.device)
-        self.projection = None if self.words is None else target.narrowed(self.words)
+        subset = model.vocab_subset
+        self.vocab_subset = None if subset is None else torch.tensor(subset, device=target.device)
+        self.lm_head = None if self.vocab_subset is None else target.restrict_lm_head(self.vocab_subset)
 
-    def head(self, features: Tensor) -> Tensor:
-        """Logits of what was said, `[..., V]`, or of the ids that it may guess."""
-        return self.target.head(features, self.projection)
+    def head(self, hidden_states: Tensor) -> Tensor:
+        """Return logits `[..., V]`, or over the vocabulary subset."""
+        return self.target.compute_logits(hidden_states, self.lm_head)
 
-    def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        embeddings = self.target.embed(tokens)[:, None].expand(-1, features.shape[1], -1, -1)
-        return self.model.fused(embeddings, features).flatten(0, 1)
+    def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
+        embeddings = self.target.embed(tokens)[:, None].expand(-1, hidden_states.shape[1], -1, -1)
+        return self.model.fuse_inputs(embeddings, hidden_states).flatten(0, 1)
 
-    def prompt(self, seen: Prefill) -> tuple[Tensor, Tensor]:
-        ids, last = seen.ids, (seen.lengths - 2).clamp(min=0)
-        features = seen.features.flatten(0, 1)[:, :-1]
-        pictured = None if self.pictured is None else self.pictured[ids[:, 1:]]
-        entries = self.model.entries(embeddings(self.target, seen)[:, 1:], features, pictured)
-        if pictured is None or self.model.pictures != "dropped" or not entries.shape[1]:
-            return entries, last
-        return in_front(~pictured, entries)[0], last - counted(pictured, last)
+    def prompt_inputs(self, prompts: PrefillOutput) -> tuple[Tensor, Tensor]:
+        ids, last = prompts.ids, (prompts.branch_lens - 2).clamp(min=0)
+        hidden_states = prompts.hidden_states.flatten(0, 1)[:, :-1]
+        is_image = None if self.image_placeholder_mask is None else self.image_placeholder_mask[ids[:, 1:]]
+        inputs = self.model.layer_inputs(prompt_embeddings(self.target, prompts)[:, 1:], hidden_states, is_image)
+        if is_image is None or self.model.image_mode != "dropped" or not inputs.shape[1]:
+            return inputs, last
+        return move_to_front(~is_image, inputs)[0], last - count_until(is_image, last)
 
 
-class LookingUp(EagleReader):
-    """The same of few ids: `fuse` sums over embedding and feature, and what an embedding adds is looked up.
+class TableEagleNetwork(EagleDrafterNetwork):
+    """EAGLE head for small vocabularies: the part of `fuse` that multiplies embeddings is a table lookup.
 
-    adds: those lines; weight: `[D, D]`, what of `fuse` reads features.
+    Args:
+        model (EagleModel): The head.
+        target (CausalTarget): Target that the drafts are for.
+        image_placeholder_mask (Tensor | None): [V] bool, token ids that stand for images in prompts.
+        embedding_part (TokenLookup): Lookup of what the embedding of a token adds to `fuse`.
+        hidden_weight (Tensor): [D, D] columns of `fuse` that multiply hidden states.
     """
 
     def __init__(
-        self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None, adds: Lines, weight: Tensor
-    ) -> None:
-        super().__init__(model, target, pictured)
-        self.adds, self.begin = adds, together([layer(weight, model.fuse.bias)])
-
-    def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        return self.behind(tokens, self.begin(features.to(self.network.dtype)))
-
-    def behind(self, tokens: Tensor, begins: Tensor) -> Tensor:
-        return (begins + self.adds(tokens)[:, None]).flatten(0, 1)
-
-    def said(self, features: Tensor, frontier: Frontier) -> Said:
-        return Said(features, self.begin(features), frontier)
-
-
-class AtOnce(LookingUp):
-    """The same under a linear head: logits and what children begin with are one product of a feature.
-
-    logits: `[V, D]`, that head.
-    """
-
-    def __init__(
-        self, model: EagleNetwork, target: CausalTarget, pictured: Tensor | None, adds: Lines, weight: Tensor,
-        logits: Tensor,
+        self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None,
+        embedding_part: TokenLookup, hidden_weight: Tensor,
     ) -> None:  # fmt: skip
-        super().__init__(model, target, pictured, adds, weight)
-        bias = None if model.fuse.bias is None else F.pad(model.fuse.bias.detach(), (len(logits), 0))
-        self.both, self.ids = together([layer(torch.cat([logits, weight]), bias)]), len(logits)
+        super().__init__(model, target, image_placeholder_mask)
+        self.embedding_part = embedding_part
+        self.hidden_part = fuse_linears([build_linear(hidden_weight, model.fuse.bias)])
 
-    def said(self, features: Tensor, frontier: Frontier) -> Said:
-        both = self.both(features)
-        return Said(both[..., : self.ids], both[..., self.ids :], frontier)
+    def embed_inputs(self, tokens: Tensor, hidden_states: Tensor) -> Tensor:
+        return self.child_inputs(tokens, self.hidden_part(hidden_states.to(self.decoder.dtype)))
 
-    def head(self, features: Tensor) -> Tensor:
-        return features
+    def child_inputs(self, tokens: Tensor, child_states: Tensor) -> Tensor:
+        return (child_states + self.embedding_part(tokens)[:, None]).flatten(0, 1)
+
+    def outputs(self, hidden_states: Tensor, frontier: TreeFrontier) -> HeadInput:
+        return HeadInput(hidden_states, self.hidden_part(hidden_states), frontier)
 
 
-def reader_of(model: EagleNetwork, target: CausalTarget, pictured: Tensor | None) -> EagleReader:
-    """What is quickest for so many ids, and such a head."""
-    of_embeddings, of_features = weight_of(model.fuse).chunk(2, 1)
-    looked_up, reader = tables(target, [of_embeddings]), EagleReader(model, target, pictured)
-    if looked_up is None:
-        return reader
-    known = model, target, pictured, looked_up[0], of_features
-    logits = linear(reader.head, of_features)
-    return LookingUp(*known) if logits is None else AtOnce(*known, logits)
+class FusedHeadEagleNetwork(TableEagleNetwork):
+    """`TableEagleNetwork` for linear LM heads: logits and the children's inputs are one product of a hidden state.
+
+    Args:
+        model (EagleModel): The head.
+        target (CausalTarget): Target that the drafts are for.
+        image_placeholder_mask (Tensor | None): [V] bool, token ids that stand for images in prompts.
+        embedding_part (TokenLookup): Lookup of what the embedding of a token adds to `fuse`.
+        hidden_weight (Tensor): [D, D] columns of `fuse` that multiply hidden states.
+        head_weight (Tensor): [V, D] weight of the LM head.
+    """
+
+    def __init__(
+        self, model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None,
+        embedding_part: TokenLookup, hidden_weight: Tensor, head_weight: Tensor,
+    ) -> None:  # fmt: skip
+        super().__init__(model, target, image_placeholder_mask, embedding_part, hidden_weight)
+        self.num_logits = len(head_weight)
+        bias = None if model.fuse.bias is None else F.pad(model.fuse.bias.detach(), (self.num_logits, 0))
+        self.head_and_hidden_part = fuse_linears([build_linear(torch.cat([head_weight, hidden_weight]), bias)])
+
+    def outputs(self, hidden_states: Tensor, frontier: TreeFrontier) -> HeadInput:
+        both = self.head_and_hidden_part(hidden_states)
+        return HeadInput(both[..., : self.num_logits], both[..., self.num_logits :], frontier)
+
+    def head(self, hidden_states: Tensor) -> Tensor:
+        """Return `hidden_states` as they are: `outputs` has computed the logits."""
+        return hidden_states
+
+
+def build_eagle_network(
+    model: EagleModel, target: CausalTarget, image_placeholder_mask: Tensor | None
+) -> EagleDrafterNetwork:
+    """Return the fastest implementation of `model` for the target's vocabulary size and LM head."""
+    embedding_weight, hidden_weight = dense_weight(model.fuse).chunk(2, 1)
+    tables = embedding_tables(target, [embedding_weight])
+    network = EagleDrafterNetwork(model, target, image_placeholder_mask)
+    if tables is None:
+        return network
+    arguments = model, target, image_placeholder_mask, tables[0], hidden_weight
+    head_weight = linear_head_weight(network.head, hidden_weight)
+    return TableEagleNetwork(*arguments) if head_weight is None else FusedHeadEagleNetwork(*arguments, head_weight)
 
 
 @torch.inference_mode()
-def linear(head: Callable[[Tensor], Tensor], like: Tensor) -> Tensor | None:
-    """`[V, D]`, what `head` multiplies features by, as many and of the type of `like` `[…, D]`; None where it does
-    anything else."""
+def linear_head_weight(head: Callable[[Tensor], Tensor], like: Tensor) -> Tensor | None:
+    """Return the weight `[V, D]` of `head` if it is linear without bias, else None.
+
+    `like` `[…, D]` gives the size of its input and the dtype.
+    """
     size = like.shape[-1]
     generator = torch.Generator().manual_seed(0)
-    some = 100 * torch.randn(4, size, generator=generator).to(like)  # which would show a bound
-    weight, said = head(torch.eye(size).to(like)).T, head(some)
-    apart = (F.linear(some, weight) - said).abs().max()
-    return weight if apart <= 0.02 * said.abs().max() and not head(torch.zeros_like(some)).any() else None
+    probes = 100 * torch.randn(4, size, generator=generator).to(like)  # so large that a soft cap would show
+    weight, logits = head(torch.eye(size).to(like)).T, head(probes)
+    error = (F.linear(probes, weight) - logits).abs().max()
+    return weight if error <= 0.02 * logits.abs().max() and not head(torch.zeros_like(probes)).any() else None
 
 
 class EagleDrafter(NetworkDrafter):
-    """pictured: see `EagleReader`."""
+    """Drafter that grows trees with an EAGLE head.
 
-    reader: EagleReader
+    Args:
+        model (EagleModel): The head.
+        target (CausalTarget): Target that the drafts are for.
+        tree_shape (TreeShape): Rule that decides which nodes a draft has.
+        ranking (CandidateRanking): Ranking of the children of a node.
+        image_placeholder_mask (Tensor | None): [V] bool, token ids that stand for images in prompts.
+    """
+
+    network: EagleDrafterNetwork
 
     def __init__(
-        self, model: EagleNetwork, target: CausalTarget, plan: Plan, rank: Rank, pictured: Tensor | None = None
-    ) -> None:
-        reader = reader_of(model, target, pictured)
-        super().__init__(reader, target, plan, rank, reader.words)
+        self, model: EagleModel, target: CausalTarget, tree_shape: TreeShape, ranking: CandidateRanking,
+        image_placeholder_mask: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        network = build_eagle_network(model, target, image_placeholder_mask)
+        super().__init__(network, target, tree_shape, ranking, network.vocab_subset)
 
-    def head(self, features: Tensor) -> Tensor:
-        return self.reader.head(features)
+    def head(self, hidden_states: Tensor) -> Tensor:
+        return self.network.head(hidden_states)

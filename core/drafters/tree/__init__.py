@@ -1,1 +1,1 @@
-"""Draft trees: the candidates of every level, which of them are kept, and drafters that grow them."""
+"""Draft trees: candidates of every level, which of them are kept, and drafters that grow them."""

@@ -1,4 +1,4 @@
-"""The small network that draws one continuous token: residual MLP blocks steered by time and condition.
+"""Small network that denoises one continuous token: residual MLP blocks modulated by time and condition.
 
     net = AdaLN(inputs=64, outputs=64, condition=5120, width=1536, depth=12)
     y = net.cond_embed(hidden) + net.time_embed(torch.tensor([0.5]))
@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FREQUENCIES = 128  # of the sinusoids that times become
-SLOWEST = 10_000.0  # times the fastest one's period
+FREQUENCIES = 128  # of the sinusoids
+SLOWEST = 10_000.0  # period of the slowest sinusoid, in periods of the fastest
 EPSILON = 1e-6
 
 
 class TimeEmbedding(nn.Module):
-    """Times `[...]` to vectors `[..., W]` through sinusoids; times are read in fp32."""
+    """Sinusoidal embedding of times `[...]` as vectors `[..., W]`; times are read in fp32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -32,12 +32,12 @@ class TimeEmbedding(nn.Module):
         rates = torch.exp(-math.log(SLOWEST) * torch.arange(FREQUENCIES, dtype=torch.float32) / FREQUENCIES)
         angles = times.float()[..., None] * rates.to(times.device)
         waves = torch.cat([angles.cos(), angles.sin()], -1)
-        made: Tensor = self.mlp(waves.to(next(self.mlp.parameters()).dtype))
-        return made
+        output: Tensor = self.mlp(waves.to(next(self.mlp.parameters()).dtype))
+        return output
 
 
-class Block(nn.Module):
-    """x + gate · MLP(norm(x) · (1 + scale) + shift), the three read from y."""
+class AdaLNBlock(nn.Module):
+    """x + gate · MLP(norm(x) · (1 + scale) + shift), all three computed from y."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -50,8 +50,8 @@ class Block(nn.Module):
         return x + gate * self.mlp(self.in_ln(x) * (1 + scale) + shift)
 
 
-class Final(nn.Module):
-    """What the network says, after one more norm steered by y."""
+class AdaLNFinalLayer(nn.Module):
+    """Output projection after one more norm modulated by y."""
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
@@ -60,20 +60,20 @@ class Final(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         shift, scale = self.adaLN_modulation(y).chunk(2, -1)
-        made: Tensor = self.linear(F.layer_norm(x, x.shape[-1:], eps=EPSILON) * (1 + scale) + shift)
-        return made
+        output: Tensor = self.linear(F.layer_norm(x, x.shape[-1:], eps=EPSILON) * (1 + scale) + shift)
+        return output
 
 
 class AdaLN(nn.Module):
-    """Tokens `[..., inputs]` and y `[..., width]`, time and condition embedded and added, to `[..., outputs]`."""
+    """Tokens `[..., inputs]` and y `[..., width]`, the sum of embedded time and condition, to `[..., outputs]`."""
 
     def __init__(self, inputs: int, outputs: int, condition: int, width: int, depth: int) -> None:
         super().__init__()
         self.time_embed = TimeEmbedding(width)
         self.cond_embed = nn.Linear(condition, width)
         self.input_proj = nn.Linear(inputs, width)
-        self.res_blocks = nn.ModuleList(Block(width) for _ in range(depth))
-        self.final_layer = Final(width, outputs)
+        self.res_blocks = nn.ModuleList(AdaLNBlock(width) for _ in range(depth))
+        self.final_layer = AdaLNFinalLayer(width, outputs)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -83,5 +83,5 @@ class AdaLN(nn.Module):
         x = self.input_proj(x)
         for block in self.res_blocks:
             x = block(x, y)
-        made: Tensor = self.final_layer(x, y)
-        return made
+        output: Tensor = self.final_layer(x, y)
+        return output

@@ -1,8 +1,8 @@
-"""Pictures whose rows end with an id of their own: a row of codes, then its end.
+"""Image families whose rows end with an id of their own: a row of codes, then its end.
 
-The loop's ids are the codes and, behind them, the end of a row. Which of both a place is follows from its position, so
-that ends cost no pass, whoever drafts, and no row has another length, whoever judges. The end of the last row, and what
-would end the picture behind it, is never drawn.
+The loop's ids are the codes and, behind them, the end of a row. Which of the two is allowed follows from the position,
+so that row ends cost no pass with any drafter, and no row has another length with any verifier. The end of the last
+row, and what would end the image behind it, is never generated.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from polydraft.core.law.history import History
-from polydraft.modalities.image.family import PictureFamily
+from polydraft.core.sampling.context import GenerationContext
+from polydraft.modalities.image.family import ImageFamily
 
 
-class EndedRows(PictureFamily):
-    """To be put before the family itself. first_word, end: the text's ids of code 0 and of the end of a row."""
+class RowDelimiterFamily(ImageFamily):
+    """Mixin of families with row ends, to be put before the family itself."""
 
-    forced, planned = 1, 0
-    first_word: int
-    end: int
-
-    @property
-    def budget(self) -> int:
-        return self.grid[0] * self.row - 1
+    max_forced_tokens, num_prefix_tokens_read = 1, 0
+    first_code_text_id: int  # the text vocabulary's id of code 0
+    row_end_text_id: int  # the text vocabulary's id of the end of a row
 
     @property
-    def row(self) -> int:
+    def num_new_tokens(self) -> int:
+        return self.grid[0] * self.row_stride - 1
+
+    @property
+    def row_stride(self) -> int:
         return self.grid[1] + 1
 
     @property
-    def placed(self) -> Tensor:
-        places = torch.arange(self.budget)
-        codes = places // self.row * self.grid[1] + places % self.row
-        return codes.where(places % self.row < self.grid[1], -1)
+    def code_indices(self) -> Tensor:
+        positions = torch.arange(self.num_new_tokens)
+        codes = positions // self.row_stride * self.grid[1] + positions % self.row_stride
+        return codes.where(positions % self.row_stride < self.grid[1], -1)
 
     @cached_property
-    def classes(self) -> Tensor:
-        """`[2, size]`: codes, and the end of a row."""
-        ends = torch.arange(self.size, device=self.device) == self.size - 1
-        return torch.stack([~ends, ends])
+    def allowed_tokens(self) -> Tensor:
+        """Return `[2, vocab_size]` bool: codes, and the end of a row."""
+        is_row_end = torch.arange(self.vocab_size, device=self.device) == self.vocab_size - 1
+        return torch.stack([~is_row_end, is_row_end])
 
-    def slot(self, history: History) -> Tensor:
-        return ((history.t + 1) % self.row == 0).long()
+    def grammar_state(self, context: GenerationContext) -> Tensor:
+        return ((context.positions + 1) % self.row_stride == 0).long()
 
-    def embed(self, ids: Tensor) -> Tensor:
-        return self.read((ids + self.first_word).where(ids < self.size - 1, self.end))
+    def embed_generated(self, ids: Tensor) -> Tensor:
+        return self.embed_prompt((ids + self.first_code_text_id).where(ids < self.vocab_size - 1, self.row_end_text_id))

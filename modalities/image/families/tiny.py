@@ -1,6 +1,6 @@
-"""The project's own pictures: words of the emoji world and codes in one vocabulary, and a tokenizer of their own.
+"""polydraft's own image models: words of the emoji world and codes in one vocabulary, and an own image tokenizer.
 
-A model whose vocabulary has plans writes one before it draws (`plan.py`).
+A model whose vocabulary has scene plans generates one before the image (`scene_plan.py`).
 """
 
 from __future__ import annotations
@@ -11,69 +11,73 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
-from polydraft.core.law.history import History
-from polydraft.core.target import CausalTarget
-from polydraft.modalities.image import shows, vocabulary
-from polydraft.modalities.image.family import Branches, Parts, PictureFamily
-from polydraft.modalities.image.plan import Slots
-from polydraft.modalities.image.run import Asked
+from polydraft.core.sampling.context import GenerationContext
+from polydraft.core.target.causal import CausalTarget
+from polydraft.modalities.image import code_contents, vocabulary
+from polydraft.modalities.image.emoji_pipeline import EmojiVocabulary
+from polydraft.modalities.image.family import GuidanceBranches, ImageFamily, ImageFamilyParts
+from polydraft.modalities.image.request import ImageRequestInfo
+from polydraft.modalities.image.scene_plan import PlanGrammar
 from polydraft.modalities.image.vq import VQTokenizer
-from polydraft.modalities.image.world import WorldWords
-from polydraft.modalities.loading import read_weights
+from polydraft.modalities.weights import read_weights
 
 
-class TinyImage(PictureFamily):
-    """A folder made by `polydraft train tiny-image`. The loop's ids are its whole vocabulary."""
+class TinyImage(ImageFamily):
+    """Model trained by `polydraft train tiny-image`; the loop's ids are its whole vocabulary."""
 
-    speaks = True
+    uses_text_vocabulary = True
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ImageFamilyParts) -> None:
         super().__init__(parts)
-        self.world = WorldWords(parts.card)
-        self.first = vocabulary.code_offset(self.world.words)
+        self.emoji_vocabulary = EmojiVocabulary(parts.card)
+        self.first_code_id = vocabulary.code_offset(self.emoji_vocabulary.tokenizer)
         folder, dtype = parts.card.path / "tokenizer", parts.model.dtype
         self.vq = read_weights(
             "tokenizer", folder, lambda: VQTokenizer.from_folder(folder).to(parts.device, dtype).eval()
         )
         self.grid = self.vq.config.grid, self.vq.config.grid
-        self.side = self.vq.config.image_size // self.vq.config.grid
-        wanted = self.first + len(self.vq.codebook)
-        if wanted != self.size:
+        self.pixels_per_code = self.vq.config.image_size // self.vq.config.grid
+        num_ids = self.first_code_id + len(self.vq.codebook)
+        if num_ids != self.vocab_size:
             raise WeightsError(
-                f"the words and codes in {parts.card.path} are {wanted} ids and its target knows {self.size}; "
+                f"the words and codes in {parts.card.path} are {num_ids} ids and its target knows {self.vocab_size}; "
                 "its parts are of several models, install it again."
             )
-        told = read_weights("table of codes", folder, lambda: shows.load(folder, len(self.vq.codebook)))
-        self.slots = Slots.of(self.world.words, ~self.table.isnan().any(-1), told)
-        self.narrowing, self.planned = self.slots.narrowing, self.slots.length
+        contents = read_weights("table of codes", folder, lambda: code_contents.load(folder, len(self.vq.codebook)))
+        self.plan_grammar = PlanGrammar.from_vocabulary(
+            self.emoji_vocabulary.tokenizer, ~self.embeddings_by_id.isnan().any(-1), contents
+        )
+        self.min_p_scale, self.num_prefix_tokens_read = self.plan_grammar.min_p_scale, self.plan_grammar.plan_length
 
     @property
-    def budget(self) -> int:
-        return self.slots.length + super().budget
+    def num_new_tokens(self) -> int:
+        return self.plan_grammar.plan_length + super().num_new_tokens
 
     @property
-    def placed(self) -> Tensor:
-        return torch.cat([torch.full((self.slots.length,), -1), super().placed[: super().budget]])
+    def code_indices(self) -> Tensor:
+        return torch.cat(
+            [torch.full((self.plan_grammar.plan_length,), -1), super().code_indices[: super().num_new_tokens]]
+        )
 
     @property
-    def classes(self) -> Tensor:
-        return self.slots.classes
+    def allowed_tokens(self) -> Tensor:
+        return self.plan_grammar.allowed_tokens
 
-    def slot(self, history: History) -> Tensor:
-        return self.slots(history)
+    def grammar_state(self, context: GenerationContext) -> Tensor:
+        return self.plan_grammar(context)
 
-    def caption(self, text: str) -> tuple[str, list[str]]:
-        return self.world.caption(text)
+    def parse_caption(self, text: str) -> tuple[str, list[str]]:
+        return self.emoji_vocabulary.parse_caption(text)
 
-    def prompt(self, caption: str, negative: str) -> Branches:
-        return Branches(self.world.branches(caption))
+    def encode_prompt(self, caption: str, negative: str) -> GuidanceBranches:
+        return GuidanceBranches(self.emoji_vocabulary.encode_branches(caption))
 
     @property
-    def vectors(self) -> Tensor:
+    def codebook_embeddings(self) -> Tensor:
         return self.vq.codebook
 
-    def pixels(self, codes: Tensor, asked: Sequence[Asked]) -> Tensor:
+    def decode_pixels(self, codes: Tensor, request_info: Sequence[ImageRequestInfo]) -> Tensor:
         return self.vq.decode(codes)
 
-    def target(self, guided: bool) -> CausalTarget:
+    def build_target(self, guided: bool) -> CausalTarget:
         return CausalTarget(self.model, guided=guided, context=self.context)

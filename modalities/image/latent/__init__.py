@@ -1,1 +1,1 @@
-"""Pictures as continuous tokens: an autoencoder whose latents are the tokens, and the head that draws them."""
+"""Images as continuous tokens: an autoencoder whose latents are the tokens, and the head that samples them."""

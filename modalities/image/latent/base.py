@@ -1,4 +1,4 @@
-"""What pipelines of pictures of latents share, whatever the backbone, the head and the autoencoder are."""
+"""Base classes of image pipelines of latents, whatever the backbone, the head and the autoencoder are."""
 
 from __future__ import annotations
 
@@ -9,62 +9,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.core.latent.law import LatentSampler
-from polydraft.core.latent.target import Head, LatentTarget, check
-from polydraft.core.law.sampling import Sampling
-from polydraft.core.target import CausalTarget
-from polydraft.modalities.image.base import PicturePipeline
+from polydraft.core.continuous.denoising import LatentSampler
+from polydraft.core.continuous.target import DenoisingHead, LatentTarget, check_latent_sampling
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.target.causal import CausalTarget
+from polydraft.modalities.image.base import TextToImagePipeline
 
 
-class LatentTokens(PicturePipeline):
-    """Tokens of pictures are latents, whatever draws them."""
+class LatentTokenPipeline(TextToImagePipeline):
+    """Pipeline whose image tokens are latents."""
 
     @property
     @abstractmethod
-    def coordinates(self) -> int:
-        """Numbers a latent."""
+    def latent_dim(self) -> int:
+        """Return the number of values of a latent."""
 
-    def sampling(self, **asked: Any) -> Sampling:
-        found = super().sampling(**asked)
-        check(found)
-        return found
+    def sampling_params(self, **requested: Any) -> SamplingParams:
+        params = super().sampling_params(**requested)
+        check_latent_sampling(params)
+        return params
 
     @property
-    def codes(self) -> None:
+    def codebook(self) -> None:
         return None
 
-    def blank(self, rows: int) -> Tensor:
-        return torch.full((rows, self.image_tokens, self.coordinates), torch.nan)
+    def empty_tokens(self, num_images: int) -> Tensor:
+        return torch.full((num_images, self.image_tokens, self.latent_dim), torch.nan)
 
-    def read_tokens(self, committed: list[Any] | Tensor) -> Tensor:
-        return torch.as_tensor(committed, dtype=torch.float32).view(-1, self.coordinates)
+    def to_result_tokens(self, committed: list[Any] | Tensor) -> Tensor:
+        return torch.as_tensor(committed, dtype=torch.float32).view(-1, self.latent_dim)
 
-    def missing(self, tokens: Tensor) -> Tensor:
+    def missing_mask(self, tokens: Tensor) -> Tensor:
         return tokens.isnan().any(-1)
 
 
-class LatentPictures(LatentTokens):
-    """head: what draws a latent, given what the backbone says of its place."""
+class LatentHeadPipeline(LatentTokenPipeline):
+    """Pipeline whose latents are sampled by a head, given the backbone's hidden states."""
 
-    head: Head
+    head: DenoisingHead
 
     @property
-    def coordinates(self) -> int:
+    def latent_dim(self) -> int:
         return self.head.size
 
     @property
     @abstractmethod
     def begin(self) -> int:
-        """The id that every prompt ends with."""
+        """Return the id that every prompt ends with."""
 
-    def adapted(self, guided: bool) -> CausalTarget:
-        return LatentTarget(self.target_model, self.head, begin=self.begin, guided=guided, context=self.context)
+    def build_target(self, guided: bool) -> CausalTarget:
+        return LatentTarget(self.target_model, self.head, begin=self.begin, guided=guided, context=self.context_len)
 
     @cached_property
     def sampler(self) -> LatentSampler:
         return LatentSampler(self.head)
 
     @property
-    def mask(self) -> Tensor:
+    def token_mask(self) -> Tensor:
         """`[1, V]` bool: no id is generated."""
         return torch.zeros(1, self.target_model.config.vocab_size, dtype=torch.bool, device=self.device)

@@ -20,8 +20,8 @@ Decode = Callable[[Tensor, int], Tensor]  # codes [T], place of the first → so
 
 
 @dataclass(frozen=True)
-class Window:
-    """What a chunk is decoded with: codes before and after it, and how many of those fade it into the next.
+class DecodeWindow:
+    """Context that a chunk is decoded with: codes before and after it, and how many of those fade it into the next.
 
     frame: codes that only sound together; samples: of a code.
     """
@@ -39,7 +39,9 @@ class Window:
 class ChunkStream:
     """lead: codes heard before, which are context and do not sound."""
 
-    def __init__(self, window: Window, decode: Decode, first: int, chunk: int, lead: Tensor | None = None) -> None:
+    def __init__(
+        self, window: DecodeWindow, decode: Decode, first: int, chunk: int, lead: Tensor | None = None
+    ) -> None:
         self.window, self.decode, self.size, self.end = window, decode, chunk, first
         self.codes = torch.empty(0, dtype=torch.long) if lead is None else lead[max(0, len(lead) - window.before) :]
         self.lead = len(self.codes)

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.core.folders.door import read_model
 from polydraft.core.folders.json_files import read_settings
-from polydraft.modalities.hub import refuse_pickles
-from polydraft.modalities.loading import check_report, read_weights
-from polydraft.modalities.speech.codecs.chunks import Window
+from polydraft.core.folders.readers import read_model
+from polydraft.modalities.speech.codecs.chunks import DecodeWindow
+from polydraft.modalities.weight_paths import refuse_pickles
+from polydraft.modalities.weights import check_loading_report, read_weights
 
 BEFORE, AFTER, FADE = 50, 5, 1  # codes
 MELS, FRAME, HOP, FFT, STRIDE = 80, 400, 160, 512, 2  # what the semantic encoder (w2v-BERT 2.0) hears
@@ -34,24 +34,24 @@ class FsqCodec:
 
     def __init__(self, folder: Path, model: Any, device: torch.device) -> None:
         self.device = device
-        self.model = read_weights("codec", folder, lambda: whole(model, folder)).to(device).eval()
+        self.model = read_weights("codec", folder, lambda: load_codec(model, folder)).to(device).eval()
         config = self.model.config
         self.sample_rate = int(getattr(config, "output_sampling_rate", 0) or config.sampling_rate)
-        self.heard = int(getattr(config, "input_sampling_rate", 0) or config.sampling_rate)
-        self.samples = int(config.hop_length)
-        self.step = int(getattr(config, "encoder_hop_length", config.hop_length))  # samples heard a code
-        self.margin = 0 if config.model_type == "neucodec" else self.step // 2  # silence around what is heard
-        self.book: Tensor = self.model.quantizer.quantizer.codebook.float()
+        self.input_sample_rate = int(getattr(config, "input_sampling_rate", 0) or config.sampling_rate)
+        self.samples_per_code = int(config.hop_length)
+        self.encoder_hop = int(getattr(config, "encoder_hop_length", config.hop_length))  # samples heard a code
+        self.margin = 0 if config.model_type == "neucodec" else self.encoder_hop // 2  # silence around what is heard
+        self.codebook: Tensor = self.model.quantizer.quantizer.codebook.float()
 
     @property
-    def window(self) -> Window:
-        return Window(self.samples, BEFORE, AFTER, FADE)
+    def window(self) -> DecodeWindow:
+        return DecodeWindow(self.samples_per_code, BEFORE, AFTER, FADE)
 
     @torch.inference_mode()
     def encode(self, sound: NDArray[np.float32]) -> Tensor:
         """Codes `[T]` of sound `[S]` at `heard` Hz."""
-        padded = np.pad(sound, (0, self.step - len(sound) % self.step))
-        features = torch.from_numpy(semantic(np.pad(padded, self.margin), self.heard))
+        padded = np.pad(sound, (0, self.encoder_hop - len(sound) % self.encoder_hop))
+        features = torch.from_numpy(semantic_features(np.pad(padded, self.margin), self.input_sample_rate))
         encoded = self.model.encode(
             torch.from_numpy(padded)[None, None].to(self.device), input_features=features[None].to(self.device)
         )
@@ -65,7 +65,7 @@ class FsqCodec:
         return sound[0, 0].float().cpu()
 
 
-def whole(model: Any, folder: Path) -> Any:
+def load_codec(model: Any, folder: Path) -> Any:
     """The codec in `folder`; missing, extra or misshapen tensors are errors."""
     stored, wanted = read_settings(folder / "config.json").get("model_type"), model.config_class.model_type
     if stored != wanted:
@@ -73,11 +73,11 @@ def whole(model: Any, folder: Path) -> Any:
     refuse_pickles(folder)
     options = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     loaded, report = read_model("codec", model, folder, dtype=torch.float32, **options)
-    check_report(folder, report)
+    check_loading_report(folder, report)
     return loaded
 
 
-def semantic(sound: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
+def semantic_features(sound: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
     """Kaldi's log mel energies, normalised, two frames a row: `[T, 160]`."""
     from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 

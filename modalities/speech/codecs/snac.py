@@ -17,23 +17,23 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from polydraft.core.checks.extras import optional_import
 from polydraft.core.errors import WeightsError
-from polydraft.core.extras import optional
 from polydraft.core.folders.json_files import read_settings
 from polydraft.core.folders.networks import load_network
 from polydraft.core.folders.sizes import CONFIG, check_layers
 from polydraft.core.folders.weight_files import read_tensors
-from polydraft.core.law.noise import uniform
-from polydraft.modalities.checkpoints import tensors, write
-from polydraft.modalities.loading import read_weights
-from polydraft.modalities.speech.codecs.chunks import Window
+from polydraft.core.sampling.noise import uniform_from_keys
+from polydraft.modalities.checkpoints import load_tensors, write_folder
+from polydraft.modalities.speech.codecs.chunks import DecodeWindow
+from polydraft.modalities.weights import read_weights
 
 FILE, PICKLE = "model.safetensors", "pytorch_model.bin"  # as we have it, and as it is published
 SOURCE = "huggingface.co/hubertsiuzdak/snac_24khz"
-REACH = 39  # samples that three residual units of kernel 7 and dilations 1, 3, 9 see to either side
+RECEPTIVE_RADIUS = 39  # samples that three residual units of kernel 7 and dilations 1, 3, 9 see to either side
 
 
-class PlacedNoise(nn.Module):
+class PositionKeyedNoise(nn.Module):
     """The decoder's noise block, drawn from its place in the stream and not from when it is asked.
 
     rate: its samples a latent; start: latents before this window.
@@ -48,8 +48,8 @@ class PlacedNoise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         places = torch.arange(x.shape[-1], device=x.device) + self.start * self.rate
         layer = torch.tensor(self.rate, device=x.device)
-        radius = (-2 * uniform(layer, places, torch.zeros_like(places)).log()).sqrt()
-        normal = radius * (2 * math.pi * uniform(layer, places, torch.ones_like(places))).cos()
+        radius = (-2 * uniform_from_keys(layer, places, torch.zeros_like(places)).log()).sqrt()
+        normal = radius * (2 * math.pi * uniform_from_keys(layer, places, torch.ones_like(places))).cos()
         out: Tensor = x + normal.to(x.dtype) * self.linear(x)
         return out
 
@@ -58,10 +58,10 @@ class Snac:
     """A decoder of frames; a level has `strides[0] / strides[level]` codes a frame."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
-        self.model = read_weights("codec", folder, lambda: read(folder)).to(device)
+        self.model = read_weights("codec", folder, lambda: load_snac(folder)).to(device)
         self.device, self.strides = device, list(self.model.vq_strides)
-        self.hop, self.latents = int(self.model.hop_length), int(self.strides[0])
-        self.noises = quieten(self.model, self.rates)
+        self.samples_per_latent, self.latents_per_frame = int(self.model.hop_length), int(self.strides[0])
+        self.noises = replace_noise_blocks(self.model, self.rates)
 
     @property
     def rates(self) -> list[int]:
@@ -70,24 +70,24 @@ class Snac:
         return [math.prod(steps[: index + 1]) for index in range(len(steps))]
 
     @property
-    def window(self) -> Window:
+    def window(self) -> DecodeWindow:
         """In frames: what the decoder sees to either side."""
         latents, before = 3.0, 1
         for rate in self.rates:
-            latents, before = latents + 1 / before + REACH / rate, rate
-        around = math.ceil((latents + 3 / before) / self.latents)
-        return Window(self.hop * self.latents, around, around)
+            latents, before = latents + 1 / before + RECEPTIVE_RADIUS / rate, rate
+        around = math.ceil((latents + 3 / before) / self.latents_per_frame)
+        return DecodeWindow(self.samples_per_latent * self.latents_per_frame, around, around)
 
     @torch.inference_mode()
     def decode(self, levels: list[Tensor], first: int) -> Tensor:
         """Sound `[S]` of frames whose levels are `[T · count]`; first: the frame they begin at."""
         for noise in self.noises:
-            noise.start = first * self.latents
+            noise.start = first * self.latents_per_frame
         sound: Tensor = self.model.decode([level[None].to(self.device) for level in levels])
         return sound[0, 0].float().cpu()
 
 
-def read(folder: Path) -> Any:
+def load_snac(folder: Path) -> Any:
     """Return the network in `folder`, which holds config.json and model.safetensors.
 
     Raises:
@@ -103,7 +103,7 @@ def read(folder: Path) -> Any:
 
 def build_network(folder: Path, weights: dict[str, Tensor]) -> Any:
     """Return the network that config.json in `folder` describes, with these weights."""
-    with optional("this model's codec"):
+    with optional_import("this model's codec"):
         from snac import SNAC
     check_layers(folder)
     config = read_settings(folder / CONFIG)
@@ -119,18 +119,18 @@ def convert(checkpoint: Path, out: Path) -> Any:
         WeightsError: it holds more than tensors, or another network.
         OutputUnwritable: `out` cannot be made.
     """
-    weights = tensors(checkpoint, "state_dict", SOURCE, bare=True)
+    weights = load_tensors(checkpoint, "state_dict", SOURCE, bare=True)
     made = read_weights("codec", checkpoint.parent, lambda: build_network(checkpoint.parent, weights))
 
     def fill(folder: Path) -> None:
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / FILE)
         shutil.copyfile(checkpoint.parent / "config.json", folder / "config.json")
 
-    write(out, fill)
+    write_folder(out, fill)
     return made
 
 
-def quieten(model: Any, rates: list[int]) -> list[PlacedNoise]:
+def replace_noise_blocks(model: Any, rates: list[int]) -> list[PositionKeyedNoise]:
     """Put noise tied to places where the decoder draws its own."""
     from snac.layers import NoiseBlock
 
@@ -139,6 +139,6 @@ def quieten(model: Any, rates: list[int]) -> list[PlacedNoise]:
     for layers, rate in zip(blocks, rates, strict=True):
         for index, layer in enumerate(layers):
             if isinstance(layer, NoiseBlock):
-                layers[index] = PlacedNoise(layer.linear, rate)
+                layers[index] = PositionKeyedNoise(layer.linear, rate)
                 placed.append(layers[index])
     return placed

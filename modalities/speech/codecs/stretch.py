@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polydraft.modalities.speech.family import SoundStream
+from polydraft.modalities.speech.family import AudioStream
 
 WINDOW, SEARCH = 0.04, 0.012  # seconds: of a window, and how far it may move; a period of a deep voice fits
 NEARER = 1e-4  # of the best likeness: what the farthest move must be better by
 
 
-class Stretch:
+class TimeStretcher:
     """WSOLA over a growing signal `[S]`."""
 
     def __init__(self, sample_rate: int, speed: float) -> None:
@@ -35,7 +35,7 @@ class Stretch:
         self.length = 0  # samples put in
 
     def push(self, sound: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What `sound` makes certain."""
+        """Return the samples that `sound` completes."""
         self.length += len(sound)
         self.signal = np.concatenate([self.signal, sound])
         known, pieces = self.dropped + len(self.signal), []
@@ -54,7 +54,7 @@ class Stretch:
         return np.concatenate(pieces)[: max(0, wanted)]
 
     def _place(self) -> int:
-        """Where the next window is taken, before it is moved."""
+        """Return the start of the next window before its alignment."""
         return round(self.count * self.hop * self.speed)
 
     def _window(self) -> NDArray[np.float32]:
@@ -82,11 +82,11 @@ class Stretch:
         return self.signal[first - self.dropped : first - self.dropped + count]
 
 
-class Stretched:
+class StretchedStream:
     """A stream of sound at another speed. samples: of a code."""
 
-    def __init__(self, inner: SoundStream, sample_rate: int, samples: float, speed: float) -> None:
-        self.inner, self.stretch = inner, Stretch(sample_rate, speed)
+    def __init__(self, inner: AudioStream, sample_rate: int, samples: float, speed: float) -> None:
+        self.inner, self.stretch = inner, TimeStretcher(sample_rate, speed)
         ahead = 2 * self.stretch.hop + self.stretch.reach
         self.look_ahead = inner.look_ahead + math.ceil(ahead / samples)
 

@@ -26,10 +26,10 @@ from transformers.audio_utils import mel_filter_bank
 
 from polydraft.core.folders.networks import read_network
 from polydraft.modalities.speech.codecs import vocoder
-from polydraft.modalities.speech.codecs.vocoder import BANDS, NOISE_BANDS, SAMPLE_RATE, Frames
+from polydraft.modalities.speech.codecs.vocoder import BANDS, NOISE_BANDS, SAMPLE_RATE, VocoderFrames
 
-SAMPLES = 320  # a code
-FRAMES = SAMPLES // vocoder.HOP  # a code
+SAMPLES_PER_CODE = 320  # a code
+FRAMES_PER_CODE = SAMPLES_PER_CODE // vocoder.HOP  # a code
 MEL_WINDOW, MEL_FFT, MEL_BINS = 320, 512, 64  # how the encoder hears timbre, at every frame
 TONE_WINDOW, TONE_BINS = 1024, 96  # how it hears pitch, once a code
 KERNEL = 7  # codes a decoder block sees
@@ -70,10 +70,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[B, T, D]`."""
-        return self.between(F.pad(x, (0, 0, *self.padding)))
+        return self.forward_valid(F.pad(x, (0, 0, *self.padding)))
 
-    def between(self, around: Tensor) -> Tensor:
-        """`[B, before + T + after, D]` → `[B, T, D]`: of the places that have as many neighbours as are looked at."""
+    def forward_valid(self, around: Tensor) -> Tensor:
+        """Map `[B, before + T + after, D]` to `[B, T, D]`: outputs of positions with all their neighbours."""
         before, after = self.padding
         count = around.shape[1] - before - after
         x, taps = around[:, before : before + count], self.depthwise.weight[:, 0]
@@ -91,7 +91,7 @@ class SpeechCodec(nn.Module):
         super().__init__()
         self.config, width, axes = config, config.width, len(config.levels)
         self.encoder = nn.Sequential(
-            nn.Linear(FRAMES * MEL_BINS + TONE_BINS, width),
+            nn.Linear(FRAMES_PER_CODE * MEL_BINS + TONE_BINS, width),
             *(Block(width, config.view, config.view) for _ in range(config.encoder_blocks)),
             nn.LayerNorm(width), nn.Linear(width, axes),
         )  # fmt: skip
@@ -99,7 +99,7 @@ class SpeechCodec(nn.Module):
         self.decoder = nn.Sequential(
             *(Block(width, KERNEL - 1 - after, after) for after in config.ahead), nn.LayerNorm(width)
         )
-        self.controls = nn.Linear(width, FRAMES * (1 + BANDS + len(NOISE_BANDS)))
+        self.controls = nn.Linear(width, FRAMES_PER_CODE * (1 + BANDS + len(NOISE_BANDS)))
 
     @staticmethod
     def from_folder(folder: Path) -> SpeechCodec:
@@ -114,8 +114,8 @@ class SpeechCodec(nn.Module):
         return codec.eval()
 
     @cached_property
-    def reach(self) -> Tensor:
-        """How far every axis of the grid reaches from 0."""
+    def grid_radius(self) -> Tensor:
+        """Return the largest value on every axis of the grid."""
         return (torch.tensor(self.config.levels) - 1) / 2
 
     @cached_property
@@ -126,42 +126,44 @@ class SpeechCodec(nn.Module):
     def codebook(self) -> Tensor:
         """`[V, axes]`: every code's point, each axis in -1..1."""
         ids = torch.arange(self.config.codebook_size)[:, None]
-        return (ids // self.strides % torch.tensor(self.config.levels) - self.reach) / self.reach
+        return (ids // self.strides % torch.tensor(self.config.levels) - self.grid_radius) / self.grid_radius
 
     @property
-    def after(self) -> int:
+    def look_ahead(self) -> int:
         """Codes that the frames of a code depend on, after it."""
         return sum(self.config.ahead)
 
-    def points(self, sound: Tensor) -> Tensor:
+    def encode_points(self, sound: Tensor) -> Tensor:
         """`[B, T, axes]` in -1..1, before rounding."""
-        return self.encoder(features(sound)).float().tanh()
+        return self.encoder(encoder_features(sound)).float().tanh()
 
-    def rounded(self, points: Tensor) -> Tensor:
+    def quantise(self, points: Tensor) -> Tensor:
         """The nearest grid point; gradients pass as if nothing was rounded."""
-        near = (points * self.reach).round() / self.reach
+        near = (points * self.grid_radius).round() / self.grid_radius
         return points + (near - points).detach()
 
     @torch.inference_mode()
     def encode(self, sound: Tensor) -> Tensor:
         """Codes of whole 20 ms pieces."""
-        steps = (self.points(sound) * self.reach).round() + self.reach
+        steps = (self.encode_points(sound) * self.grid_radius).round() + self.grid_radius
         return (steps.long() * self.strides).sum(-1)
 
-    def understood(self, points: Tensor, voice: Tensor) -> Tensor:
+    def decoder_output(self, points: Tensor, voice: Tensor) -> Tensor:
         """`[B, T, width]`: what the decoder makes of points `[B, T, axes]` said by voices `[B]`."""
-        return self.decoder(self.said(points, voice))
+        return self.decoder(self.decoder_input(points, voice))
 
-    def said(self, points: Tensor, voice: Tensor) -> Tensor:
+    def decoder_input(self, points: Tensor, voice: Tensor) -> Tensor:
         """`[B, T, width]`: what the decoder reads."""
         return self.point(points.to(self.point.weight.dtype)) + self.voice(voice)[:, None]
 
-    def frames(self, understood: Tensor) -> Frames:
-        """What the voice does, four frames a code."""
+    def vocoder_frames(self, understood: Tensor) -> VocoderFrames:
+        """Return the vocoder frames, four per code."""
         out = self.controls(understood)
-        pitch, envelope, noise = out.unflatten(-1, (FRAMES, -1)).flatten(1, 2).split([1, BANDS, len(NOISE_BANDS)], -1)
+        pitch, envelope, noise = (
+            out.unflatten(-1, (FRAMES_PER_CODE, -1)).flatten(1, 2).split([1, BANDS, len(NOISE_BANDS)], -1)
+        )
         hertz = MIDDLE * pitch[..., 0].clamp(-1.2, 1.6).exp()
-        return Frames(hertz, (4 * envelope - 8).float(), noise.sigmoid().float())
+        return VocoderFrames(hertz, (4 * envelope - 8).float(), noise.sigmoid().float())
 
     def decode(self, codes: Tensor, voice: int, speed: float = 1.0) -> Tensor:
         """Sound of codes, `[T]` → `[320 T / speed]`; the pitch stays."""
@@ -169,12 +171,12 @@ class SpeechCodec(nn.Module):
         return torch.cat([stream.push(codes), stream.finish()])
 
 
-def features(sound: Tensor) -> Tensor:
-    """What the encoder hears: a mel spectrum at every frame and one long spectrum of low tones a code, `[B, T, …]`."""
-    codes = sound.shape[1] // SAMPLES
-    mel = log_power(sound, MEL_WINDOW, vocoder.HOP, 0, codes * FRAMES, MEL_FFT, mel_bank())
-    tone = log_power(sound, TONE_WINDOW, SAMPLES, SAMPLES // 2, codes, TONE_WINDOW, low_bins())
-    return torch.cat([mel.unflatten(1, (codes, FRAMES)).flatten(2), tone], -1)
+def encoder_features(sound: Tensor) -> Tensor:
+    """Return the encoder's inputs: a mel spectrum at every frame and one long spectrum of low tones a code, `[B, T, …]`."""
+    codes = sound.shape[1] // SAMPLES_PER_CODE
+    mel = log_power(sound, MEL_WINDOW, vocoder.HOP, 0, codes * FRAMES_PER_CODE, MEL_FFT, mel_bank())
+    tone = log_power(sound, TONE_WINDOW, SAMPLES_PER_CODE, SAMPLES_PER_CODE // 2, codes, TONE_WINDOW, low_bins())
+    return torch.cat([mel.unflatten(1, (codes, FRAMES_PER_CODE)).flatten(2), tone], -1)
 
 
 def log_power(sound: Tensor, window: int, hop: int, middle: int, count: int, fft: int, bank: Tensor) -> Tensor:
@@ -197,7 +199,7 @@ def low_bins() -> Tensor:
 
 
 class DecoderStream:
-    """What the decoder makes of a growing row of codes: every block keeps the places it will look back at."""
+    """Decoder of a growing row of codes: every block keeps the positions it will look back at."""
 
     def __init__(self, codec: SpeechCodec, voice: int) -> None:
         self.codec, self.voice = codec, torch.tensor([voice])
@@ -207,17 +209,17 @@ class DecoderStream:
         self.kept = [kind.new_zeros(1, block.padding[0], codec.config.width) for block in self.blocks]
 
     def push(self, codes: Tensor, last: bool) -> Tensor:
-        """`[1, T', width]`: the places that codes to come no longer change, behind those of before; if `last`, all.
+        """`[1, T', width]`: the positions that codes to come no longer change, behind those of before; if `last`, all.
 
         codes: `[T]`, at first more than the decoder looks ahead.
         """
-        x = self.codec.said(self.codec.codebook[codes[None]], self.voice)
+        x = self.codec.decoder_input(self.codec.codebook[codes[None]], self.voice)
         for place, block in enumerate(self.blocks):
             before, after = block.padding
             around = torch.cat([self.kept[place], x], 1)
             if last:
                 around = F.pad(around, (0, 0, 0, after))
-            x, self.kept[place] = block.between(around), around[:, -before - after :]
+            x, self.kept[place] = block.forward_valid(around), around[:, -before - after :]
         return cast(Tensor, self.norm(x))
 
 
@@ -238,16 +240,16 @@ class CodecStream:
     @property
     def look_ahead(self) -> int:
         """Codes that must be known after those that sound."""
-        return self.codec.after + math.ceil(vocoder.AFTER * self.speed / FRAMES) + 1
+        return self.codec.look_ahead + math.ceil(vocoder.AFTER * self.speed / FRAMES_PER_CODE) + 1
 
     def push(self, codes: Tensor) -> Tensor:
         """Sound `[S]` that `codes` `[T]` make certain; may be empty."""
         self.codes = torch.cat([self.codes, codes])
-        return self._until(math.floor((len(self.codes) - self.look_ahead) * FRAMES / self.speed))
+        return self._until(math.floor((len(self.codes) - self.look_ahead) * FRAMES_PER_CODE / self.speed))
 
     def finish(self) -> Tensor:
         """The last sound."""
-        return self._until(math.floor(len(self.codes) * FRAMES / self.speed), last=True)
+        return self._until(math.floor(len(self.codes) * FRAMES_PER_CODE / self.speed), last=True)
 
     @torch.inference_mode()
     def _until(self, end: int, last: bool = False) -> Tensor:
@@ -256,9 +258,9 @@ class CodecStream:
             return torch.empty(0)
         self.understood = torch.cat([self.understood, self.decoder.push(self.codes[self.read :], last)], 1)
         self.read = len(self.codes)
-        places = torch.arange(self.sounded - vocoder.BEFORE, end + vocoder.AFTER, dtype=torch.float64) * self.speed
-        begin = max(0, int(places[0]) // FRAMES)
-        frames = self.codec.frames(self.understood[:, begin:]).at(places - begin * FRAMES)
+        positions = torch.arange(self.sounded - vocoder.BEFORE, end + vocoder.AFTER, dtype=torch.float64) * self.speed
+        begin = max(0, int(positions[0]) // FRAMES_PER_CODE)
+        frames = self.codec.vocoder_frames(self.understood[:, begin:]).interpolate(positions - begin * FRAMES_PER_CODE)
         sound, self.phase = vocoder.render(frames, self.sounded, self.phase)
         self.sounded = end
         return sound[0].float()

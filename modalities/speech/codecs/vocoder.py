@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.audio_utils import hertz_to_mel, mel_to_hertz
 
-from polydraft.core.law.noise import uniform
+from polydraft.core.sampling.noise import uniform_from_keys
 
 SAMPLE_RATE = 16_000
 HOP = 80  # samples a frame
@@ -32,8 +32,8 @@ NOISE_SEED = 20
 
 
 @dataclass(frozen=True)
-class Frames:
-    """What a voice does, a frame every 5 ms.
+class VocoderFrames:
+    """Parameters of a voice, a frame every 5 ms.
 
     pitch: `[B, F]` Hz, through unvoiced sounds too. envelope: `[B, F, BANDS]` log power. noise: `[B, F, 5]`, the share
     of the power that is noise, 0 to 1.
@@ -43,26 +43,26 @@ class Frames:
     envelope: Tensor
     noise: Tensor
 
-    def at(self, places: Tensor) -> Frames:
-        """Frames at `places` `[F]` (in frames, linear in between; before the first and after the last, those)."""
-        places = places.clamp(0, self.pitch.shape[1] - 1)
-        before = places.floor().long()
-        after, share = (before + 1).clamp(max=self.pitch.shape[1] - 1), places - before
+    def interpolate(self, positions: Tensor) -> VocoderFrames:
+        """Frames at `positions` `[F]` (in frames, linear in between; before the first and after the last, those)."""
+        positions = positions.clamp(0, self.pitch.shape[1] - 1)
+        before = positions.floor().long()
+        after, share = (before + 1).clamp(max=self.pitch.shape[1] - 1), positions - before
 
         def mix(x: Tensor) -> Tensor:
             weight = share.to(x).view(-1, *[1] * (x.ndim - 2))
             return x[:, before] * (1 - weight) + x[:, after] * weight
 
-        return Frames(mix(self.pitch), mix(self.envelope), mix(self.noise))
+        return VocoderFrames(mix(self.pitch), mix(self.envelope), mix(self.noise))
 
 
-def band_middles() -> Tensor:
+def band_centres() -> Tensor:
     """Hz of the envelope's bands."""
     top = float(hertz_to_mel(SAMPLE_RATE / 2, "slaney"))
     return torch.from_numpy(mel_to_hertz(torch.linspace(0, top, BANDS).double().numpy(), "slaney")).float()
 
 
-def between(middles: Tensor) -> Tensor:
+def interpolation_matrix(middles: Tensor) -> Tensor:
     """`[P, FFT/2 + 1]`: what every point at `middles` Hz adds to every frequency, linear in between."""
     frequencies = torch.linspace(0, SAMPLE_RATE / 2, FFT // 2 + 1).clamp(middles[0].item(), middles[-1].item())
     right = torch.searchsorted(middles, frequencies).clamp(1, len(middles) - 1)
@@ -73,12 +73,12 @@ def between(middles: Tensor) -> Tensor:
 
 @cache
 @torch.inference_mode(False)
-def spreads() -> tuple[Tensor, Tensor]:
+def interpolation_matrices() -> tuple[Tensor, Tensor]:
     """Bands to frequencies, of envelope and noise share; training may read them whoever asked first."""
-    return between(band_middles()), between(NOISE_BANDS)
+    return interpolation_matrix(band_centres()), interpolation_matrix(NOISE_BANDS)
 
 
-def render(frames: Frames, first: int, phase: Tensor) -> tuple[Tensor, Tensor]:
+def render(frames: VocoderFrames, first: int, phase: Tensor) -> tuple[Tensor, Tensor]:
     """Sound of all frames but the first BEFORE and the last AFTER, `[B, (F - BEFORE - AFTER) HOP]`.
 
     first: place in the stream of the first sounding frame. phase: `[B]` radians where the first frame begins; the same
@@ -88,8 +88,8 @@ def render(frames: Frames, first: int, phase: Tensor) -> tuple[Tensor, Tensor]:
     pulses, phases = pulse_train(frames.pitch, phase)
     pulses = pulses.to(frames.envelope.dtype)
     start = (first - BEFORE) * HOP
-    noise = white(start, pulses.shape[1], pulses.device).to(pulses.dtype).expand_as(pulses)
-    of_envelope, of_noise = (spread.to(frames.envelope) for spread in spreads())
+    noise = white_noise(start, pulses.shape[1], pulses.device).to(pulses.dtype).expand_as(pulses)
+    of_envelope, of_noise = (spread.to(frames.envelope) for spread in interpolation_matrices())
     filters = minimum_phase((frames.envelope / 2 @ of_envelope)[:, 2:-4])
     share = (frames.noise @ of_noise)[:, 2:-4].clamp(0, 1)
     # frame f is heard from WINDOW / 2 before its own sample on
@@ -118,10 +118,10 @@ def pulse_train(pitch: Tensor, phase: Tensor) -> tuple[Tensor, Tensor]:
     return pulses * 2 * (hertz / SAMPLE_RATE).sqrt(), phases
 
 
-def white(start: int, length: int, device: torch.device) -> Tensor:
+def white_noise(start: int, length: int, device: torch.device) -> Tensor:
     """Gaussian noise of samples `start` on, `[length]`: a pure function of the place (Box and Muller 1958)."""
-    places, seed = torch.arange(start, start + length, device=device), torch.tensor(NOISE_SEED, device=device)
-    radius, angle = uniform(seed, 2 * places), uniform(seed, 2 * places + 1)
+    positions, seed = torch.arange(start, start + length, device=device), torch.tensor(NOISE_SEED, device=device)
+    radius, angle = uniform_from_keys(seed, 2 * positions), uniform_from_keys(seed, 2 * positions + 1)
     return (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
 
 

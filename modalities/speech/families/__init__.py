@@ -1,4 +1,4 @@
-"""Families of speech models, by the name a model card gives."""
+"""Implementations of the speech model families, by the name that a manifest gives."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from polydraft.modalities.speech.family import Parts, SpeechFamily
+from polydraft.modalities.speech.family import FamilyInputs, SpeechFamily
+from polydraft.modalities.speech.family_cards import CARDS
 
-FAMILIES = {
-    "tiny": ("polydraft.modalities.speech.families.tiny", "TinySpeech"),
-    "orpheus": ("polydraft.modalities.speech.families.orpheus", "Orpheus"),
-    "neutts": ("polydraft.modalities.speech.families.neutts", "NeuTTS"),
-    "llasa": ("polydraft.modalities.speech.families.llasa", "Llasa"),
-    "cosyvoice2": ("polydraft.modalities.speech.families.cosyvoice2", "CosyVoice2"),
-}
+EMBEDDED = "tiny"  # the family of polydraft's own models, whose folders have a manifest
+FAMILIES = {EMBEDDED: "tiny:TinySpeech"} | {card.name: card.implementation for card in CARDS}  # "module:Class"
 
 
 def family_class(manifest: Mapping[str, Any]) -> type[SpeechFamily]:
-    """Return the class of the family that a card names, "tiny" if it does not say."""
-    module, name = FAMILIES[manifest.get("family", "tiny")]
-    found: type[SpeechFamily] = getattr(import_module(module), name)
-    return found
+    """Return the class of the family that a manifest names; the embedded models' if it names none."""
+    module, _, class_name = FAMILIES[manifest.get("family", EMBEDDED)].partition(":")
+    implementation: type[SpeechFamily] = getattr(import_module(f"{__name__}.{module}"), class_name)
+    return implementation
 
 
-def family(parts: Parts) -> SpeechFamily:
-    """Return the family of the card with its tokenizer and codec."""
+def build_family(parts: FamilyInputs) -> SpeechFamily:
+    """Build the family of a model, with its tokenizer and codec."""
     return family_class(parts.card.manifest)(parts)

@@ -1,4 +1,4 @@
-"""What NeuTTS and Llasa have in common: the voice is a reference whose codes the model goes on from."""
+"""Shared parts of NeuTTS and Llasa: the voice is a reference whose codes the model goes on from."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polydraft.core.arguments import shown
+from polydraft.core.checks.arguments import format_value
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.codes import coded
+from polydraft.modalities.codebook import expand_codebook
 from polydraft.modalities.speech.codecs.chunks import ChunkStream
 from polydraft.modalities.speech.codecs.fsq import FsqCodec
-from polydraft.modalities.speech.codecs.stretch import Stretched
+from polydraft.modalities.speech.codecs.stretch import StretchedStream
 from polydraft.modalities.speech.families.tokens import TokenFamily
-from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, Parts, SoundStream, Voice
-from polydraft.modalities.speech.reference import Recording, listen
+from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, AudioStream, FamilyInputs, Voice
+from polydraft.modalities.speech.reference import Recording, load_reference
 from polydraft.modalities.speech.text.splitting import read_as_written
 
 
@@ -26,40 +26,47 @@ class CloningFamily(TokenFamily):
     clones = True
     context = 2048  # what both were trained with
 
-    def __init__(self, parts: Parts, codec: Any) -> None:
+    def __init__(self, parts: FamilyInputs, codec: Any) -> None:
         super().__init__(parts)
         self.codec = FsqCodec(parts.card.codec, codec, parts.device)
-        self.sample_rate, self.size = self.codec.sample_rate, len(self.codec.book)
-        self.rate = self.sample_rate / self.codec.samples
-        self.number()
-        self.heard: tuple[bytes, Tensor] = (b"", torch.empty(0, dtype=torch.long))  # the last reference and its codes
+        self.sample_rate, self.num_codes = self.codec.sample_rate, len(self.codec.codebook)
+        self.rate = self.sample_rate / self.codec.samples_per_code
+        self.locate_codes()
+        self.last_reference: tuple[bytes, Tensor] = (
+            b"",
+            torch.empty(0, dtype=torch.long),
+        )  # the last reference and its codes
 
     @cached_property
-    def vectors(self) -> Tensor:
-        return coded(self.parts.vocab, self.first, self.codec.book)
+    def codebook(self) -> Tensor:
+        return expand_codebook(self.parts.vocab, self.first_code_id, self.codec.codebook)
 
-    def voice(self, name: str | None, reference: Recording | None, text: str | None) -> Voice:
+    def select_voice(self, name: str | None, reference: Recording | None, text: str | None) -> Voice:
         model = self.parts.card.name
         if name is not None:
             raise InvalidArgument(
-                f"{model} has no voice {shown(name)}, it clones one; give reference and reference_text."
+                f"{model} has no voice {format_value(name)}, it clones one; give reference and reference_text."
             )
         if reference is None:
             raise InvalidArgument(f"{model} speaks in the voice of a recording; give reference and reference_text.")
         if not isinstance(text, str) or not text.strip():
             raise InvalidArgument("reference_text is missing; give the words that are said in the reference.")
-        sound = listen(reference, self.codec.heard)
+        sound = load_reference(reference, self.codec.input_sample_rate)
         key = sound.tobytes()
-        if key != self.heard[0]:
-            self.heard = key, self.codec.encode(sound)
-        return Voice("reference", " ".join(read_as_written(text).sentences), self.heard[1])
+        if key != self.last_reference[0]:
+            self.last_reference = key, self.codec.encode(sound)
+        return Voice("reference", " ".join(read_as_written(text).sentences), self.last_reference[1])
 
-    def spoken(self, voice: Voice) -> list[int]:
+    def reference_ids(self, voice: Voice) -> list[int]:
         """Ids of the reference's codes."""
-        return (voice.codes + self.first).tolist()
+        return (voice.codes + self.first_code_id).tolist()
 
-    def stream(self, voice: Voice, speed: float) -> SoundStream:
+    def open_audio_stream(self, voice: Voice, speed: float) -> AudioStream:
         sound = ChunkStream(
-            self.codec.window, self.codec.decode, self.span(FIRST_CHUNK), self.span(CHUNK), lead=voice.codes
+            self.codec.window,
+            self.codec.decode,
+            self.codes_in_seconds(FIRST_CHUNK),
+            self.codes_in_seconds(CHUNK),
+            lead=voice.codes,
         )
-        return sound if speed == 1 else Stretched(sound, self.sample_rate, self.codec.samples, speed)
+        return sound if speed == 1 else StretchedStream(sound, self.sample_rate, self.codec.samples_per_code, speed)

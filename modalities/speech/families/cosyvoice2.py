@@ -13,9 +13,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from polydraft.modalities.codes import coded
+from polydraft.modalities.codebook import expand_codebook
 from polydraft.modalities.speech.families.tokens import TokenFamily
-from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Voice
+from polydraft.modalities.speech.family import LONGEST_SENTENCE, FamilyInputs, Voice
 from polydraft.modalities.speech.text.splitting import LONGEST_PART
 
 LEVELS, AXES = 3, 8  # of the finite scalar quantiser
@@ -25,39 +25,39 @@ FEWEST, MOST = 2, 20  # codes a text token
 class CosyVoice2(TokenFamily):
     """A folder of yuekai/cosyvoice2_llm form."""
 
-    code, ends = "<|s_{}|>", ("<|eos1|>", "<|eos2|>", "<|eos3|>")
+    code_token, end_tokens = "<|s_{}|>", ("<|eos1|>", "<|eos2|>", "<|eos3|>")
     sample_rate, rate = 24_000, 25.0
-    size = LEVELS**AXES
-    silent = (
+    num_codes = LEVELS**AXES
+    no_audio_reason = (
         "CosyVoice 2 comes here as its language model only, without the flow and vocoder that make sound; "
         "take the speech tokens from result.tokens."
     )
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FamilyInputs) -> None:
         super().__init__(parts)
-        self.number()
-        self.context = LONGEST_PART + 16 + self.span(LONGEST_SENTENCE)
+        self.locate_codes()
+        self.context = LONGEST_PART + 16 + self.codes_in_seconds(LONGEST_SENTENCE)
 
     @cached_property
-    def vectors(self) -> Tensor:
+    def codebook(self) -> Tensor:
         """The grid's points, each axis in -1..1."""
-        steps = torch.arange(self.size)[:, None] // LEVELS ** torch.arange(AXES) % LEVELS
-        return coded(self.parts.vocab, self.first, steps.float() - 1).to(self.parts.device)
+        steps = torch.arange(self.num_codes)[:, None] // LEVELS ** torch.arange(AXES) % LEVELS
+        return expand_codebook(self.parts.vocab, self.first_code_id, steps.float() - 1).to(self.parts.device)
 
-    def prompt(self, sentence: str, voice: Voice) -> list[int]:
-        return [self.id("<|sos|>"), *self.text(sentence), self.id("<|task_id|>")]
+    def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:
+        return [self.token_id("<|sos|>"), *self.encode_text(sentence), self.token_id("<|task_id|>")]
 
-    def least(self, sentence: str) -> int:
-        return FEWEST * len(self.text(sentence))
+    def min_codes(self, sentence: str) -> int:
+        return FEWEST * len(self.encode_text(sentence))
 
-    def most(self, sentence: str) -> int:
-        return min(MOST * len(self.text(sentence)), super().most(sentence))
+    def max_codes(self, sentence: str) -> int:
+        return min(MOST * len(self.encode_text(sentence)), super().max_codes(sentence))
 
-    def stream(self, voice: Voice, speed: float) -> Silence:
-        return Silence()
+    def open_audio_stream(self, voice: Voice, speed: float) -> SilentStream:
+        return SilentStream()
 
 
-class Silence:
+class SilentStream:
     """No sound, whatever the codes."""
 
     look_ahead = 0

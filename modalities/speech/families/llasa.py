@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from polydraft.modalities.loading import read_weights
 from polydraft.modalities.speech.families.cloning import CloningFamily
-from polydraft.modalities.speech.family import Parts, Voice
+from polydraft.modalities.speech.family import FamilyInputs, Voice
+from polydraft.modalities.weights import read_weights
 
 OPEN, CLOSE = "<|TEXT_UNDERSTANDING_START|>", "<|TEXT_UNDERSTANDING_END|>"
 CHAT = [
@@ -23,15 +23,15 @@ DATE = "26 Jul 2024"  # Llama's template writes a date; of the day it would say 
 class Llasa(CloningFamily):
     """A folder of HKUSTAudio/Llasa form."""
 
-    code, ends = "<|s_{}|>", ("<|SPEECH_GENERATION_END|>",)
+    code_token, end_tokens = "<|s_{}|>", ("<|SPEECH_GENERATION_END|>",)
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FamilyInputs) -> None:
         from transformers.models.xcodec2 import Xcodec2Model
 
         super().__init__(parts, Xcodec2Model)
 
     @cached_property
-    def chat(self) -> tuple[list[int], list[int]]:
+    def chat_ids(self) -> tuple[list[int], list[int]]:
         """Ids of what stands before and after the text."""
         written: str = read_weights(
             "chat template", self.parts.card.target,
@@ -40,8 +40,13 @@ class Llasa(CloningFamily):
             ),
         )  # fmt: skip
         before, _, after = written.partition(CLOSE)
-        return self.written(before), self.written(CLOSE + after)
+        return self.encode(before), self.encode(CLOSE + after)
 
-    def prompt(self, sentence: str, voice: Voice) -> list[int]:
-        before, after = self.chat
-        return [*before, *self.text(" ".join(filter(None, (voice.text, sentence)))), *after, *self.spoken(voice)]
+    def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:
+        before, after = self.chat_ids
+        return [
+            *before,
+            *self.encode_text(" ".join(filter(None, (voice.text, sentence)))),
+            *after,
+            *self.reference_ids(voice),
+        ]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from polydraft.core.checks.system_errors import system_error
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.system_errors import system_error
 from polydraft.modalities.speech.families.cloning import CloningFamily
-from polydraft.modalities.speech.family import Parts, Voice
+from polydraft.modalities.speech.family import FamilyInputs, Voice
 
 BEFORE = "user: Convert the text to speech:<|TEXT_PROMPT_START|>"
 AFTER = "<|TEXT_PROMPT_END|>\nassistant:<|SPEECH_GENERATION_START|>"
@@ -21,16 +21,16 @@ AFTER = "<|TEXT_PROMPT_END|>\nassistant:<|SPEECH_GENERATION_START|>"
 class NeuTTS(CloningFamily):
     """A folder of neuphonic/neutts-air form."""
 
-    code, ends = "<|speech_{}|>", ("<|SPEECH_GENERATION_END|>",)
+    code_token, end_tokens = "<|speech_{}|>", ("<|SPEECH_GENERATION_END|>",)
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FamilyInputs) -> None:
         from transformers.models.neucodec import NeuCodecModel
 
         super().__init__(parts, NeuCodecModel)
 
-    def prompt(self, sentence: str, voice: Voice) -> list[int]:
-        said = self.text(" ".join(filter(None, (phonemes(voice.text), phonemes(sentence)))))
-        return [*self.written(BEFORE), *said, *self.written(AFTER), *self.spoken(voice)]
+    def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:
+        text_ids = self.encode_text(" ".join(filter(None, (phonemes(voice.text), phonemes(sentence)))))
+        return [*self.encode(BEFORE), *text_ids, *self.encode(AFTER), *self.reference_ids(voice)]
 
 
 @lru_cache(maxsize=256)

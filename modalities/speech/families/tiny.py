@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.codes import coded
-from polydraft.modalities.loading import read_weights
+from polydraft.modalities.codebook import expand_codebook
 from polydraft.modalities.speech import vocabulary
-from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecStream, SpeechCodec
+from polydraft.modalities.speech.codecs.tiny import SAMPLES_PER_CODE, CodecStream, SpeechCodec
 from polydraft.modalities.speech.codecs.vocoder import SAMPLE_RATE
-from polydraft.modalities.speech.family import COMMA, Parts, Script, SoundStream, SpeechFamily, Voice
-from polydraft.modalities.speech.levels import LOUDNESS, Levelled, gain
-from polydraft.modalities.speech.text.lexicon import symbols
-from polydraft.modalities.speech.text.reading import read
+from polydraft.modalities.speech.family import COMMA_PAUSE, AudioStream, FamilyInputs, Script, SpeechFamily, Voice
+from polydraft.modalities.speech.loudness import LOUDNESS, LoudnessNormalisedStream, loudness_gain
+from polydraft.modalities.speech.text.lexicon import sentence_symbols
+from polydraft.modalities.speech.text.reading import normalise_text
+from polydraft.modalities.weights import read_weights
 
 LONGEST_PROMPT = 136  # symbols and specials
 USUAL = 3.7  # codes a symbol
@@ -27,23 +27,23 @@ class TinySpeech(SpeechFamily):
     """A folder made by `polydraft train tiny-speech`."""
 
     sample_rate = SAMPLE_RATE
-    rate = SAMPLE_RATE / SAMPLES
+    rate = SAMPLE_RATE / SAMPLES_PER_CODE
     eos = frozenset({vocabulary.END})
     context = LONGEST_PROMPT + MOST_CODES
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FamilyInputs) -> None:
         super().__init__(parts)
         card = parts.card
         self.speakers: list[str] = card.manifest["voices"]  # as the codec counts them
         default = card.manifest.get("voice", self.speakers[0])
         self.voices = [default, *(voice for voice in self.speakers if voice != default)]
         self.loudness: dict[str, float] = card.manifest.get("loudness", {})  # LUFS of what the codec says, by voice
-        self.commas: dict[str, float] = card.manifest.get("commas", {})  # seconds that voices pause at one
-        self.words = read_weights("vocabulary", card.path, lambda: vocabulary.load(card.target))
+        self.comma_pauses: dict[str, float] = card.manifest.get("commas", {})  # seconds that voices pause at one
+        self.tokenizer = read_weights("vocabulary", card.path, lambda: vocabulary.load_tokenizer(card.target))
         for voice in self.speakers:  # one that the tokenizer lacks is refused now, and not when it is to speak
             token = vocabulary.voice_token(voice)
-            read_weights("vocabulary", card.path, partial(vocabulary.id_of, self.words, token))
-        self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.words))
+            read_weights("vocabulary", card.path, partial(vocabulary.id_of, self.tokenizer, token))
+        self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.tokenizer))
         self.codec = read_weights("codec", card.codec, lambda: SpeechCodec.from_folder(card.codec))
         wanted = self.code_offset + self.codec.config.codebook_size
         if wanted != parts.vocab:
@@ -53,34 +53,36 @@ class TinySpeech(SpeechFamily):
             )
 
     @cached_property
-    def mask(self) -> Tensor:
+    def token_mask(self) -> Tensor:
         """Codes and the end, everywhere."""
         ids = torch.arange(self.parts.vocab, device=self.parts.device)
         return ((ids >= self.code_offset) | (ids == vocabulary.END))[None]
 
     @cached_property
-    def vectors(self) -> Tensor:
-        return coded(self.parts.vocab, self.code_offset, self.codec.codebook).to(self.parts.device)
+    def codebook(self) -> Tensor:
+        return expand_codebook(self.parts.vocab, self.code_offset, self.codec.codebook).to(self.parts.device)
 
-    def read(self, text: str) -> Script:
-        reading = read(text)
+    def split_text(self, text: str) -> Script:
+        reading = normalise_text(text)
         return Script([" ".join(words) for words in reading.sentences], reading.ignored, reading.marks)
 
-    def prompt(self, sentence: str, voice: Voice) -> list[int]:
-        return vocabulary.prompt_ids(self.words, voice.name, symbols(sentence.split()))
+    def encode_prompt(self, sentence: str, voice: Voice) -> list[int]:
+        return vocabulary.prompt_ids(self.tokenizer, voice.name, sentence_symbols(sentence.split()))
 
-    def most(self, sentence: str) -> int:
-        return min(len(symbols(sentence.split())) * CODES_A_SYMBOL + CODES_MORE, MOST_CODES)
+    def max_codes(self, sentence: str) -> int:
+        return min(len(sentence_symbols(sentence.split())) * CODES_A_SYMBOL + CODES_MORE, MOST_CODES)
 
-    def usual(self, sentence: str) -> int:
-        return round(USUAL * (len(symbols(sentence.split())) + 2))
+    def expected_codes(self, sentence: str) -> int:
+        return round(USUAL * (len(sentence_symbols(sentence.split())) + 2))
 
-    def comma(self, voice: Voice) -> float:
-        return self.commas.get(voice.name, COMMA)
+    def comma_pause(self, voice: Voice) -> float:
+        return self.comma_pauses.get(voice.name, COMMA_PAUSE)
 
-    def codes(self, ids: Tensor) -> Tensor:
+    def extract_codes(self, ids: Tensor) -> Tensor:
         return ids[ids >= self.code_offset] - self.code_offset
 
-    def stream(self, voice: Voice, speed: float) -> SoundStream:
-        said = CodecStream(self.codec, self.speakers.index(voice.name), speed)
-        return Levelled(said, gain(self.loudness.get(voice.name, LOUDNESS)), self.sample_rate)
+    def open_audio_stream(self, voice: Voice, speed: float) -> AudioStream:
+        stream = CodecStream(self.codec, self.speakers.index(voice.name), speed)
+        return LoudnessNormalisedStream(
+            stream, loudness_gain(self.loudness.get(voice.name, LOUDNESS)), self.sample_rate
+        )

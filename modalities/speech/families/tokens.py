@@ -1,4 +1,4 @@
-"""What families have in common that write text by a Hugging Face tokenizer and every code as a token of its own.
+"""Shared parts of families that write text by a Hugging Face tokenizer and every code as a token of its own.
 
 Text can never write a control token: whatever of the kind its characters would make is left out of the prompt.
 """
@@ -12,24 +12,24 @@ import torch
 from torch import Tensor
 
 from polydraft.core.errors import WeightsError
-from polydraft.core.folders.door import read_pretrained
-from polydraft.modalities.known import check_known
-from polydraft.modalities.loading import read_weights
-from polydraft.modalities.speech.family import LONGEST_SENTENCE, Parts, Script, SpeechFamily
-from polydraft.modalities.speech.text.splitting import read_as_written, size
+from polydraft.core.folders.readers import read_pretrained
+from polydraft.modalities.prompt_ids import check_embedded_ids
+from polydraft.modalities.speech.family import LONGEST_SENTENCE, FamilyInputs, Script, SpeechFamily
+from polydraft.modalities.speech.text.splitting import byte_length, read_as_written
+from polydraft.modalities.weights import read_weights
 
-LEAST, SLOW, USUAL = 3.0, 5.0, 14.0  # seconds of any sentence; bytes said a second, slowly and usually
+MIN_SECONDS, SLOW_RATE, USUAL_RATE = 3.0, 5.0, 14.0  # seconds of any sentence; bytes said a second, slowly and usually
 
 
 class TokenFamily(SpeechFamily):
     """code: the name of a code's token, code_zero: its number for code 0; ends: names of tokens that end a sentence."""
 
-    code: ClassVar[str]
+    code_token: ClassVar[str]
     code_zero: ClassVar[int] = 0
-    ends: ClassVar[tuple[str, ...]]
-    size: int  # codes there are
+    end_tokens: ClassVar[tuple[str, ...]]
+    num_codes: int  # codes there are
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: FamilyInputs) -> None:
         from transformers import PreTrainedTokenizerFast
 
         super().__init__(parts)
@@ -39,18 +39,21 @@ class TokenFamily(SpeechFamily):
         )
         self.tokenizer = made
 
-    def number(self) -> None:
+    def locate_codes(self) -> None:
         """Find the ids of codes and ends, once it is known how many codes there are."""
-        self.first = self.id(self.code.format(self.code_zero))
-        last = self.first + self.size - 1
-        if self.id(self.code.format(self.code_zero + self.size - 1)) != last or last >= self.parts.vocab:
+        self.first_code_id = self.token_id(self.code_token.format(self.code_zero))
+        last = self.first_code_id + self.num_codes - 1
+        if (
+            self.token_id(self.code_token.format(self.code_zero + self.num_codes - 1)) != last
+            or last >= self.parts.vocab
+        ):
             raise WeightsError(
-                f"the {self.size} codes of {self.parts.card.name} are not one block of its target's "
+                f"the {self.num_codes} codes of {self.parts.card.name} are not one block of its target's "
                 f"{self.parts.vocab} ids; its parts are of several models, install it again."
             )
-        self.eos = frozenset(self.id(name) for name in self.ends)
+        self.eos = frozenset(self.token_id(name) for name in self.end_tokens)
 
-    def id(self, token: str) -> int:
+    def token_id(self, token: str) -> int:
         """Id of a token that must be there."""
         found = self.tokenizer.backend_tokenizer.token_to_id(token)
         if found is None or found >= self.parts.vocab:
@@ -61,39 +64,39 @@ class TokenFamily(SpeechFamily):
         return int(found)
 
     @cached_property
-    def control(self) -> frozenset[int]:
+    def control_ids(self) -> frozenset[int]:
         """Ids of tokens that are no text."""
         added = self.tokenizer.added_tokens_decoder.items()
         named = {id_ for id_, token in added if token.content.startswith(("<|", "<custom_token_"))}
-        return frozenset(named | set(range(self.first, self.first + self.size)) | self.eos)
+        return frozenset(named | set(range(self.first_code_id, self.first_code_id + self.num_codes)) | self.eos)
 
-    def text(self, text: str) -> list[int]:
+    def encode_text(self, text: str) -> list[int]:
         """Ids of `text`, and nothing but text."""
-        return [id_ for id_ in self.written(text) if id_ not in self.control]
+        return [id_ for id_ in self.encode(text) if id_ not in self.control_ids]
 
-    def written(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Ids of a part of the prompt, control tokens and all."""
         ids: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
-        check_known(ids, self.parts.vocab, self.tokenizer, self.parts.card.name)
+        check_embedded_ids(ids, self.parts.vocab, self.tokenizer, self.parts.card.name)
         return ids
 
     @cached_property
-    def mask(self) -> Tensor:
+    def token_mask(self) -> Tensor:
         """Codes and ends, everywhere."""
         allowed = torch.zeros(1, self.parts.vocab, dtype=torch.bool, device=self.parts.device)
-        allowed[0, self.first : self.first + self.size] = True
+        allowed[0, self.first_code_id : self.first_code_id + self.num_codes] = True
         allowed[0, list(self.eos)] = True
         return allowed
 
-    def read(self, text: str) -> Script:
+    def split_text(self, text: str) -> Script:
         written = read_as_written(text)
         return Script(written.sentences, written.ignored)
 
-    def most(self, sentence: str) -> int:
-        return self.span(min(LEAST + size(sentence) / SLOW, LONGEST_SENTENCE))
+    def max_codes(self, sentence: str) -> int:
+        return self.codes_in_seconds(min(MIN_SECONDS + byte_length(sentence) / SLOW_RATE, LONGEST_SENTENCE))
 
-    def usual(self, sentence: str) -> int:
-        return self.span(size(sentence) / USUAL)
+    def expected_codes(self, sentence: str) -> int:
+        return self.codes_in_seconds(byte_length(sentence) / USUAL_RATE)
 
-    def codes(self, ids: Tensor) -> Tensor:
-        return ids[(ids >= self.first) & (ids < self.first + self.size)] - self.first
+    def extract_codes(self, ids: Tensor) -> Tensor:
+        return ids[(ids >= self.first_code_id) & (ids < self.first_code_id + self.num_codes)] - self.first_code_id

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from polydraft.modalities.speech.text.lexicon import PUNCTUATION
-from polydraft.modalities.speech.text.numerals import CURRENCIES, MONTHS, words
+from polydraft.modalities.speech.text.numerals import CURRENCIES, MONTHS, spell_number
 
 LONGEST_PART = 110  # characters of a part, blanks and marks included
 MOST_WORDS = 20  # of a part
@@ -33,19 +33,19 @@ WHOLE = 40.0  # inside what is one thing
 UNEVEN = 3.0  # a part that is all but empty, beside one that is full
 
 
-def listed(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-CONJUNCTIONS = listed("""
+CONJUNCTIONS = word_set("""
     and but or nor because which that when while so if who whom whose where although though until unless since whereas
     whether as than
 """)
-PREPOSITIONS = listed("""
+PREPOSITIONS = word_set("""
     of in on at by for with from to into over under about after before between through during within without against
     among around behind beside beyond near toward towards upon
 """)
-FUNCTION_WORDS = listed("""
+FUNCTION_WORDS = word_set("""
     a an the this these those my your his her its our their every each no some any very too not is are was were be been
     am has have had will would can could shall should may might must do does did don't didn't isn't wasn't can't won't
     i you he she it we they i'm he's she's it's we're they're i'll i've
@@ -53,15 +53,15 @@ FUNCTION_WORDS = listed("""
 """)
 LEANERS = CONJUNCTIONS | PREPOSITIONS | FUNCTION_WORDS
 LOOSE = (CONJUNCTIONS | PREPOSITIONS) - {"of", "to", "by"}  # after a number these begin something else
-TITLES = listed("""
+TITLES = word_set("""
     mister missus miz miss doctor professor saint general governor colonel reverend senator president captain sergeant
     lieutenant king queen sir lady aunt uncle mount
 """)
-JOINTS = listed("dot slash dash underscore")  # of an address
-SCALES = listed("hundred thousand million billion trillion point oh half halves quarter quarters")
+JOINTS = word_set("dot slash dash underscore")  # of an address
+SCALES = word_set("hundred thousand million billion trillion point oh half halves quarter quarters")
 
 
-class Part(NamedTuple):
+class SentencePart(NamedTuple):
     """Lower-case words and marks of a part, with a mark at its end, and the mark that stood there: maybe none."""
 
     words: list[str]
@@ -71,22 +71,22 @@ class Part(NamedTuple):
 @functools.cache
 def number_words() -> frozenset[str]:
     """Words that numbers below a hundred are made of, and scales."""
-    kinds = (words(value, kind) for value in range(100) for kind in ("cardinal", "ordinal"))
+    kinds = (spell_number(value, kind) for value in range(100) for kind in ("cardinal", "ordinal"))
     return SCALES.union(*(text.split() for text in kinds))
 
 
 @functools.cache
-def coins() -> frozenset[str]:
+def coin_names() -> frozenset[str]:
     return frozenset(name for names in CURRENCIES.values() for name in names)
 
 
-def planned(sentence: Sequence[str]) -> list[Part]:
+def divide_sentence(sentence: Sequence[str]) -> list[SentencePart]:
     """`sentence` in as many parts as must be; its names still have their capitals, the parts' words have none."""
-    shapes = Shape.along(sentence)
+    shapes = PrefixLengths.from_sentence(sentence)
     if shapes.fits(0, len(sentence)):
-        return [part(sentence)]
+        return [make_part(sentence)]
     best = [(0.0, 0)] + [(math.inf, 0)] * len(sentence)  # of the first tokens: cost, and where the last part begins
-    cuts = [cost(sentence, at) for at in range(len(sentence))]
+    cuts = [cut_cost(sentence, at) for at in range(len(sentence))]
     for end in range(1, len(sentence) + 1):
         if end < len(sentence) and sentence[end] in PUNCTUATION:
             continue
@@ -94,29 +94,29 @@ def planned(sentence: Sequence[str]) -> list[Part]:
         for begin in range(end - 1, -1, -1):
             if not shapes.fits(begin, end):
                 break
-            total = best[begin][0] + price + shapes.cost(begin, end)
+            total = best[begin][0] + price + shapes.part_cost(begin, end)
             if total < best[end][0]:
                 best[end] = (total, begin)
     ends = [len(sentence)]
     while ends[-1]:
         ends.append(best[ends[-1]][1])
-    return [part(sentence[begin:end]) for end, begin in reversed(list(zip(ends, ends[1:], strict=False)))]
+    return [make_part(sentence[begin:end]) for end, begin in reversed(list(zip(ends, ends[1:], strict=False)))]
 
 
-def part(tokens: Sequence[str]) -> Part:
+def make_part(tokens: Sequence[str]) -> SentencePart:
     mark = tokens[-1] if tokens[-1] in PUNCTUATION else ""
-    return Part([token.lower() for token in tokens] + ([] if mark else [","]), mark)
+    return SentencePart([token.lower() for token in tokens] + ([] if mark else [","]), mark)
 
 
-class Shape(NamedTuple):
-    """How long the first tokens of a sentence are: characters, and words."""
+class PrefixLengths(NamedTuple):
+    """Lengths of the first tokens of a sentence, in characters and in words."""
 
     characters: list[int]
     words: list[int]
 
     @staticmethod
-    def along(sentence: Sequence[str]) -> Shape:
-        shape = Shape([0], [0])
+    def from_sentence(sentence: Sequence[str]) -> PrefixLengths:
+        shape = PrefixLengths([0], [0])
         for token in sentence:
             mark = token in PUNCTUATION
             shape.characters.append(shape.characters[-1] + len(token) + (not mark))
@@ -124,31 +124,33 @@ class Shape(NamedTuple):
         return shape
 
     def fits(self, begin: int, end: int) -> bool:
-        """Whether these tokens can be one part; one word always can."""
+        """Check whether these tokens can be one part; one word always can."""
         long = self.characters[end] - self.characters[begin] > LONGEST_PART
         return self.words[end] - self.words[begin] <= (1 if long else MOST_WORDS)
 
-    def cost(self, begin: int, end: int) -> float:
-        """Of a part of these tokens."""
+    def part_cost(self, begin: int, end: int) -> float:
+        """Return the cost of a part of these tokens."""
         count = self.words[end] - self.words[begin]
         return SHORT * max(0, FEW_WORDS - count) + UNEVEN * (1 - count / MOST_WORDS) ** 2
 
 
-def cost(sentence: Sequence[str], at: int) -> float:
-    """Of a cut before `sentence[at]`."""
+def cut_cost(sentence: Sequence[str], at: int) -> float:
+    """Return the cost of a cut before `sentence[at]`."""
     if at == 0 or sentence[at] in PUNCTUATION:
         return math.inf
     comma = sentence[at - 1] == ","
     last = sentence[at - 2] if comma else sentence[at - 1]
     if comma:
-        price = ANY + SHORT * max(0, FEW_WORDS - 1 - min(clause(sentence, at - 2, -1), clause(sentence, at, 1)))
+        price = ANY + SHORT * max(
+            0, FEW_WORDS - 1 - min(clause_length(sentence, at - 2, -1), clause_length(sentence, at, 1))
+        )
     else:
         word = sentence[at].lower()
         price = ANY + (CONJUNCTION if word in CONJUNCTIONS else PREPOSITION if word in PREPOSITIONS else ELSEWHERE)
-    return price + bound(last, sentence[at], sentence[at + 1] if at + 1 < len(sentence) else "", comma)
+    return price + binding_cost(last, sentence[at], sentence[at + 1] if at + 1 < len(sentence) else "", comma)
 
 
-def clause(sentence: Sequence[str], at: int, step: int) -> int:
+def clause_length(sentence: Sequence[str], at: int, step: int) -> int:
     """Words from `at` on to the next mark, as far as it matters."""
     count = 0
     while 0 <= at < len(sentence) and sentence[at] not in PUNCTUATION and count < FEW_WORDS:
@@ -156,8 +158,8 @@ def clause(sentence: Sequence[str], at: int, step: int) -> int:
     return count
 
 
-def bound(last: str, following: str, then: str, comma: bool) -> float:
-    """What speaks against parting `last` from `following`; then: the word after; comma: one stands between."""
+def binding_cost(last: str, following: str, then: str, comma: bool) -> float:
+    """Return the cost of separating `last` from `following`; then: the word after; comma: one stands between."""
     numbers = number_words()
     before, after = last.lower(), following.lower()
     named = last[0].isupper() and following[0].isupper() and before not in LEANERS and after not in LEANERS
@@ -170,7 +172,9 @@ def bound(last: str, following: str, then: str, comma: bool) -> float:
     if before in numbers or before in TITLES or before in MONTHS or named:
         return WHOLE
     if after == "and" and then in numbers:
-        return WHOLE if before in coins() else LEANING  # "three dollars | and fifty cents", "nine a m | and five p m"
+        return (
+            WHOLE if before in coin_names() else LEANING
+        )  # "three dollars | and fifty cents", "nine a m | and five p m"
     if (len(before) == 1 or before == "ay") and (len(after) == 1 or after == "ay") and "a" not in (before, after):
         return WHOLE  # letters of an acronym
     if before in JOINTS or after in JOINTS:

@@ -1,9 +1,9 @@
-"""How words sound: a lexicon of phones, rules for words it does not have, and letters where those say nothing.
+"""Pronunciation: a lexicon of phones, rules for words it does not have, and letters where those say nothing.
 
     symbols(["the", "cats", ",", "zorbel", "."])  ->  dh ax | k ae t s , z ao r b ax l .
 
 Between two words stands a boundary, unless punctuation does. Pronunciations are flite's (American English, no stress
-marks), one a word; `apps/train/speech/reading/lexicon.py` asked flite for them.
+marks), one a word; `apps/lab/recipes/speech/reading/lexicon.py` asked flite for them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gzip
 from collections.abc import Collection, Sequence
 from importlib.resources import files
 
-from polydraft.modalities.speech.text.letters import ALPHABET, sounds
+from polydraft.modalities.speech.text.letters import ALPHABET, predict_phones
 
 BOUNDARY = "|"
 PUNCTUATION = (",", ".", "?", "!")
@@ -45,21 +45,21 @@ def pronunciations() -> dict[str, str]:
 def pronounce(word: str) -> tuple[str, ...] | None:
     """Phones of a lower-case word, by the lexicon or as an inflected form of a word there; None if neither has it."""
     known = pronunciations().get(word) or INTERJECTIONS.get(word)
-    phones = known.split() if known is not None else inflected(word, pronunciations())
+    phones = known.split() if known is not None else pronounce_inflected(word, pronunciations())
     return None if phones is None else tuple(phones)
 
 
-def inflected(word: str, lexicon: dict[str, str]) -> list[str] | None:
+def pronounce_inflected(word: str, lexicon: dict[str, str]) -> list[str] | None:
     """Phones of "cat's", "cats", "walked", "baking" from those of "cat", "walk" and "bake"."""
-    for suffix, stems in stems_of(word):
+    for suffix, stems in candidate_stems(word):
         known = next((lexicon[stem] for stem in stems if stem in lexicon), None)
         if known is not None:
             phones = known.split()
-            return phones + ending(suffix, phones[-1])
+            return phones + suffix_phones(suffix, phones[-1])
     return None
 
 
-def stems_of(word: str) -> list[tuple[str, tuple[str, ...]]]:
+def candidate_stems(word: str) -> list[tuple[str, tuple[str, ...]]]:
     """Suffixes `word` may have, each with the spellings of the stem it may stand on, likeliest first."""
     if word.endswith("'s"):
         return [("s", (word[:-2],))]
@@ -76,7 +76,7 @@ def stems_of(word: str) -> list[tuple[str, tuple[str, ...]]]:
     return []
 
 
-def ending(suffix: str, last: str) -> list[str]:
+def suffix_phones(suffix: str, last: str) -> list[str]:
     """Phones of a suffix after a stem that ends in the phone `last`."""
     if suffix == "s":
         return ["ax", "z"] if last in SIBILANTS else ["s"] if last in VOICELESS else ["z"]
@@ -97,11 +97,11 @@ def word_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list
         if word in PUNCTUATION:
             groups.append((word,))
         else:
-            groups.append((index not in spelled and (pronounce(word) or sounds(word))) or spell(word))
+            groups.append((index not in spelled and (pronounce(word) or predict_phones(word))) or spell(word))
     return groups
 
 
-def symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list[str]:
+def sentence_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list[str]:
     """A sentence (lower-case words and punctuation marks) in symbols of `SYMBOLS`."""
     found: list[str] = []
     for word, group in zip(sentence, word_symbols(sentence, spelled), strict=True):

@@ -1,4 +1,4 @@
-"""What may be said at all: text, and no SSML.
+"""Check of input text: text, and no SSML.
 
 SSML asks for pauses, pitch and pronunciations that no model here follows. It is refused rather than stripped: what it
 asks for would be lost in silence. HTML is taken away (`plain.py`); other tags are text, as Orpheus's `<laugh>` is.

@@ -66,7 +66,7 @@ UNITS = {  # abbreviation: one, several
 CODES = {  # of currencies, as banks write them
     "USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹",
 }  # fmt: skip
-SAID_IN_ONE = {"24/7": "twenty four seven", "9/11": "nine eleven"}
+READ_AS_ONE = {"24/7": "twenty four seven", "9/11": "nine eleven"}
 DENOMINATORS = {"2": ("half", "halves"), "4": ("quarter", "quarters")}
 SMALL_UNITS = {unit.lower(): names for unit, names in reversed(UNITS.items())}
 FOREIGN_DOLLARS = {
@@ -102,7 +102,7 @@ YEAR_AFTER = "in|of|by|since|from|to|until|before|after|around|circa|year"
 
 
 @functools.lru_cache(maxsize=4096)
-def words(value: int, kind: str = "cardinal") -> str:
+def spell_number(value: int, kind: str = "cardinal") -> str:
     """A number in American English; kind: cardinal, ordinal or year."""
     from num2words import num2words  # loads every language it knows
 
@@ -110,29 +110,29 @@ def words(value: int, kind: str = "cardinal") -> str:
     return re.sub(r"\band\b|[,-]", " ", text)
 
 
-def digits(text: str) -> str:
+def spell_digits(text: str) -> str:
     """One word a digit; a comma between groups."""
     groups = re.findall("[0-9]+", text)
-    return ", ".join(" ".join(words(int(digit)) for digit in group) for group in groups)
+    return ", ".join(" ".join(spell_number(int(digit)) for digit in group) for group in groups)
 
 
-def whole(text: str) -> str:
+def read_whole(text: str) -> str:
     """A number without a point: "1,234"; with leading zeros or too long for words, digit by digit."""
     plain = text.replace(",", "")
     if len(plain) > MOST_DIGITS or (len(plain) > 1 and plain[0] == "0"):
-        return digits(plain)
-    return words(int(plain))
+        return spell_digits(plain)
+    return spell_number(int(plain))
 
 
 def number(text: str) -> str:
     """A number, maybe with a sign and a point."""
     sign = "minus " if text[0] == "-" else ""
     before, point, after = text.lstrip("-").partition(".")
-    return sign + whole(before or "0") + (f" point {digits(after)}" if point else "")
+    return sign + read_whole(before or "0") + (f" point {spell_digits(after)}" if point else "")
 
 
 def year(text: str) -> str:
-    return words(int(text), "year")
+    return spell_number(int(text), "year")
 
 
 def clock(match: re.Match[str]) -> str:
@@ -140,14 +140,14 @@ def clock(match: re.Match[str]) -> str:
     if minute == 0:
         minutes = "" if half else " o'clock" if 0 < hour < 13 else " hundred"
     else:
-        minutes = f" oh {words(minute)}" if minute < 10 else f" {words(minute)}"
+        minutes = f" oh {spell_number(minute)}" if minute < 10 else f" {spell_number(minute)}"
     seconds = f" and {measure(second, 'sec')}" if second and int(second) else ""
-    return f"{words(hour)}{minutes}{seconds}{half_day(half)}{' to' if match[5] else ''}"
+    return f"{spell_number(hour)}{minutes}{seconds}{half_day(half)}{' to' if match[5] else ''}"
 
 
 def hours(match: re.Match[str]) -> str:
-    first = f"{words(int(match[1]))} to " if match[1] else ""
-    return first + words(int(match[2])) + half_day(match[3]) + (" to" if match[4] else "")
+    first = f"{spell_number(int(match[1]))} to " if match[1] else ""
+    return first + spell_number(int(match[2])) + half_day(match[3]) + (" to" if match[4] else "")
 
 
 def half_day(letters: str | None) -> str:
@@ -156,7 +156,7 @@ def half_day(letters: str | None) -> str:
 
 
 def date(day: str, month: str, year_: str | None) -> str:
-    return f"{month} {words(int(day), 'ordinal')}" + (f", {year(year_)}" if year_ else "")
+    return f"{month} {spell_number(int(day), 'ordinal')}" + (f", {year(year_)}" if year_ else "")
 
 
 def iso_date(match: re.Match[str]) -> str:
@@ -171,7 +171,7 @@ def slashed_date(match: re.Match[str]) -> str:
         month, day = day, month
     if len(year_) == 2:
         year_ = ("20" if int(year_) < 50 else "19") + year_
-    return date(str(day), MONTHS[month - 1], year_) if 0 < month < 13 and 0 < day < 32 else digits(match[0])
+    return date(str(day), MONTHS[month - 1], year_) if 0 < month < 13 and 0 < day < 32 else spell_digits(match[0])
 
 
 def dotted_date(match: re.Match[str]) -> str:
@@ -181,7 +181,7 @@ def dotted_date(match: re.Match[str]) -> str:
 
 def day_to_day_of_month(match: re.Match[str]) -> str:
     """Return the days of "5-7 January 2024"."""
-    first, last = (words(int(day), "ordinal") for day in match.group(1, 2))
+    first, last = (spell_number(int(day), "ordinal") for day in match.group(1, 2))
     return f"the {first} to {last} of {MONTH_OF[match[3].lower()]}" + (f", {year(match[4])}" if match[4] else "")
 
 
@@ -194,8 +194,8 @@ def month_to_month(match: re.Match[str]) -> str:
 
 def verse(match: re.Match[str]) -> str:
     """Return chapter and verses of "John 3:16-18"."""
-    last = f" to {words(int(match[4]))}" if match[4] else ""
-    return f"{match[1]} {words(int(match[2]))} {words(int(match[3]))}{last}"
+    last = f" to {spell_number(int(match[4]))}" if match[4] else ""
+    return f"{match[1]} {spell_number(int(match[2]))} {spell_number(int(match[3]))}{last}"
 
 
 def scientific(match: re.Match[str]) -> str:
@@ -207,12 +207,12 @@ def address(match: re.Match[str]) -> str:
     """Return four numbers with dots in words: an IP address, or else a version."""
     parts = match[0].split(".")
     mark = " dot " if int(parts[0]) > 9 and all(int(part) < 256 for part in parts) else " point "
-    return mark.join(whole(part) for part in parts)
+    return mark.join(read_whole(part) for part in parts)
 
 
 def called(match: re.Match[str]) -> str:
     """Return a telephone number that somebody is to call, digit by digit."""
-    return f"{match[1]} {digits(match[3])}"
+    return f"{match[1]} {spell_digits(match[3])}"
 
 
 def foreign_dollars(match: re.Match[str]) -> str:
@@ -223,12 +223,12 @@ def foreign_dollars(match: re.Match[str]) -> str:
 def month_days(match: re.Match[str]) -> str:
     """ "Jan. 5-7, 2024" """
     first = date(match[2], MONTH_OF[match[1].lower()], None)
-    return f"{first} to {words(int(match[3]), 'ordinal')}" + (f", {year(match[4])}" if match[4] else "")
+    return f"{first} to {spell_number(int(match[3]), 'ordinal')}" + (f", {year(match[4])}" if match[4] else "")
 
 
 def short_years(match: re.Match[str]) -> str:
     """ "1939-45", "2019/20" """
-    return f"{year(match[1])} to {words(int(match[2]))}"
+    return f"{year(match[1])} to {spell_number(int(match[2]))}"
 
 
 def feet_and_inches(match: re.Match[str]) -> str:
@@ -238,7 +238,7 @@ def feet_and_inches(match: re.Match[str]) -> str:
 def day_month(match: re.Match[str]) -> str:
     article = "" if match[1] else "the "
     year_ = f", {year(match[4])}" if match[4] else ""
-    return f"{match[1] or ''}{article}{words(int(match[2]), 'ordinal')} of {MONTH_OF[match[3].lower()]}{year_}"
+    return f"{match[1] or ''}{article}{spell_number(int(match[2]), 'ordinal')} of {MONTH_OF[match[3].lower()]}{year_}"
 
 
 def month_day(match: re.Match[str]) -> str:
@@ -252,8 +252,8 @@ def price(sign: str, currency: str, amount: str, scale: str | None) -> str:
     if scale or len(part) not in (0, 2):
         text = f"{number(amount)} {SCALES.get((scale or '').lower(), scale or '')} {many}"
     else:
-        pieces = [f"{whole(units)} {one if units == '1' else many}"] if int(units) or not int(part or 0) else []
-        pieces += [f"{words(int(part))} {cent if part == '01' else cents}"] if int(part or 0) else []
+        pieces = [f"{read_whole(units)} {one if units == '1' else many}"] if int(units) or not int(part or 0) else []
+        pieces += [f"{spell_number(int(part))} {cent if part == '01' else cents}"] if int(part or 0) else []
         text = " and ".join(pieces)
     return ("minus " if sign else "") + text
 
@@ -261,37 +261,37 @@ def price(sign: str, currency: str, amount: str, scale: str | None) -> str:
 def fraction(match: re.Match[str]) -> str:
     units, above, below, unit = match.groups()
     if unit:
-        one, many = named(unit)
+        one, many = read_named(unit)
         return f"{fraction_words(match)} {one if not units and above == '1' else many}"
     return fraction_words(match)
 
 
 def fraction_words(match: re.Match[str]) -> str:
     units, above, below = match[1], match[2], match[3]
-    if match[0] in SAID_IN_ONE:
-        return SAID_IN_ONE[match[0]]
+    if match[0] in READ_AS_ONE:
+        return READ_AS_ONE[match[0]]
     if above == below and below in ("5", "10", "100"):
-        return f"{whole(above)} out of {whole(below)}"
-    text = f"{whole(above)} {'' if above == below else 'over '}{whole(below)}"
+        return f"{read_whole(above)} out of {read_whole(below)}"
+    text = f"{read_whole(above)} {'' if above == below else 'over '}{read_whole(below)}"
     if above != below and len(below) < 3 and int(below) > 1:
-        ordinal = words(int(below), "ordinal")
+        ordinal = spell_number(int(below), "ordinal")
         one, many = DENOMINATORS.get(below, (ordinal, ordinal + "s"))
-        text = f"{whole(above)} {one if above == '1' else many}"
-    return f"{whole(units)} and {text}" if units else text
+        text = f"{read_whole(above)} {one if above == '1' else many}"
+    return f"{read_whole(units)} and {text}" if units else text
 
 
-def named(unit: str) -> tuple[str, str]:
+def read_named(unit: str) -> tuple[str, str]:
     """One and several of an abbreviated unit."""
     return UNITS.get(unit) or SMALL_UNITS[unit.lower()]
 
 
 def measure(amount: str, unit: str) -> str:
-    one, many = named(unit)
+    one, many = read_named(unit)
     return f"{number(amount)} {one if amount == '1' else many}"
 
 
 def decade(match: re.Match[str]) -> str:
-    text = year(match[1]) if len(match[1]) == 4 else words(int(match[1]))
+    text = year(match[1]) if len(match[1]) == 4 else spell_number(int(match[1]))
     return text.rstrip().removesuffix("y") + ("ies" if text.rstrip().endswith("y") else "s")
 
 
@@ -303,11 +303,11 @@ def from_to(match: re.Match[str]) -> str:
 
 def ordinal(text: str) -> str:
     text = text.replace(",", "")
-    return words(int(text), "ordinal") if len(text) <= MOST_DIGITS else digits(text)
+    return spell_number(int(text), "ordinal") if len(text) <= MOST_DIGITS else spell_digits(text)
 
 
 RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
-    (rf"[0-9]{{{MOST_DIGITS + 1},}}", lambda match: digits(match[0])),  # first: the others look at short ones only
+    (rf"[0-9]{{{MOST_DIGITS + 1},}}", lambda match: spell_digits(match[0])),  # first: the others match short ones
     (rf"{CALLED}(\+?[0-9][0-9 -]{{1,20}}[0-9])\b", called),
     (r"\b([0-9]{4})([-/.])(0[1-9]|1[0-2])\2(0[1-9]|[12][0-9]|3[01])(?![0-9])(?:T(?=[0-9]{2}:))?", iso_date),
     (r"(?<!version )\b(0?[1-9]|[12][0-9]|3[01])\.(0?[1-9]|1[0-2])\.((?:19|20)[0-9]{2})\b", dotted_date),
@@ -345,16 +345,16 @@ RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (rf"(-?)([{''.join(CURRENCIES)}]) {{0,2}}({NUMBER})(?: ?(thousand|million|billion|trillion|k|m|bn?)\b)?",
      lambda match: price(*match.groups())),
     (rf"({NUMBER}) {{0,2}}([{''.join(CURRENCIES)}])", lambda match: price("", match[2], match[1], None)),
-    (TELEPHONE, lambda match: ("plus " if match[0][0] == "+" else "") + digits(match[0])),
-    (GROUPED, lambda match: whole(match[0].replace(" ", ""))),
+    (TELEPHONE, lambda match: ("plus " if match[0][0] == "+" else "") + spell_digits(match[0])),
+    (GROUPED, lambda match: read_whole(match[0].replace(" ", ""))),
     (r"\b([0-9]+(?:\.[0-9]+)?)e([+-]?[0-9]{1,3})\b", scientific),
     (r"(?<![.\w])[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b(?!\.[0-9])", address),
-    (r"\b[0-9]+(?:\.[0-9]+){2,}\b", lambda match: " point ".join(whole(part) for part in match[0].split("."))),
+    (r"\b[0-9]+(?:\.[0-9]+){2,}\b", lambda match: " point ".join(read_whole(part) for part in match[0].split("."))),
     (r"\b([0-9]+\.[0-9]+) ?/ ?([0-9]+)\b(?![/.][0-9])|\b([0-9]+)/([0-9]+)(?= (?:stars?|points?)\b)",
-     lambda match: f"{number(match[1] or match[3])} out of {whole(match[2] or match[4])}"),
-    (r"\b([0-9]{2,3})/([0-9]{2,3}) ?(?=mmHg\b)", lambda match: f"{whole(match[1])} over {match[2]}"),
+     lambda match: f"{number(match[1] or match[3])} out of {read_whole(match[2] or match[4])}"),
+    (r"\b([0-9]{2,3})/([0-9]{2,3}) ?(?=mmHg\b)", lambda match: f"{read_whole(match[1])} over {match[2]}"),
     (rf"(?:\b([0-9]+)[ -])?\b([0-9]+)/([0-9]+)\b(?!/)(?: ?({UNIT}|in(?=\.))(?![\w/']){DOT})?", fraction),
-    (r"\b([0-9]+):([0-9]+)\b", lambda match: f"{whole(match[1])} to {whole(match[2])}"),
+    (r"\b([0-9]+):([0-9]+)\b", lambda match: f"{read_whole(match[1])} to {read_whole(match[2])}"),
     (rf"(?<![\w.])({NUMBER})%? ?- ?(?=({NUMBER})(?![0-9-]))", from_to),
     (r"'?\b((?:1[1-9]|20)[0-9]0|[1-9]0)'?s\b", decade),
     (rf"({SIGNED}) ?({UNIT})(?![\w/']){DOT}", lambda match: measure(match[1], match[2])),
@@ -366,7 +366,7 @@ RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
 COMPILED = [(re.compile(pattern, re.IGNORECASE), speak) for pattern, speak in RULES]
 
 
-def spoken(text: str) -> str:
+def numerals_to_words(text: str) -> str:
     """`text` with words instead of digits."""
     for pattern, speak in COMPILED:
         text = pattern.sub(lambda match, speak=speak: f" {speak(match)} ", text)  # type: ignore[misc]

@@ -78,7 +78,7 @@ def to_plain(text: object) -> PlainText:
     text = SUPERSCRIPT.sub(lambda match: match[1].translate(SUPERSCRIPTS), text)
     # The parser leaves out what lies deeper than 20.
     text = DEEP.sub(lambda match: TEN_MARKERS.sub(r"\g<0>\n", match[0]), text)
-    writer = Writer()
+    writer = PlainTextWriter()
     for token in markdown().parse(text):
         writer.block(token)
     return writer.result()
@@ -93,7 +93,7 @@ def markdown() -> MarkdownIt:
     return parser.disable(["code", "reference", "html_block"])
 
 
-class Writer:
+class PlainTextWriter:
     """Collects the plain text of Markdown tokens."""
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class Writer:
         """Return everything written so far."""
         self.end_paragraph()
         self.number_alone()
-        said = "\n".join(self.paragraphs)
-        return PlainText(self.paragraphs, tuple(dict.fromkeys(each for each in self.dropped if each not in said)))
+        words = "\n".join(self.paragraphs)
+        return PlainText(self.paragraphs, tuple(dict.fromkeys(each for each in self.dropped if each not in words)))
 
     def block(self, token: Token) -> None:
         """Write a block token; every block is a paragraph."""
@@ -208,7 +208,7 @@ def is_word(characters: str) -> bool:
 
 def unwrap(lines: Sequence[str]) -> list[str]:
     """Join `lines` that were only wrapped; a line that was ended on purpose ends a paragraph."""
-    lines = [cells(line) for line in lines if line.strip() and not ("|" in line and TABLE_RULE.fullmatch(line))]
+    lines = [join_cells(line) for line in lines if line.strip() and not ("|" in line and TABLE_RULE.fullmatch(line))]
     if not lines:
         return []
     width = max(len(line) for line in lines)
@@ -224,7 +224,7 @@ def unwrap(lines: Sequence[str]) -> list[str]:
     return joined
 
 
-def cells(line: str) -> str:
+def join_cells(line: str) -> str:
     """Return a line without blanks around it; cells of a table's row become a list."""
     line = " ".join(line.split())
     if len(line) > 1 and line[0] == line[-1] == "|":

@@ -24,11 +24,11 @@ from polydraft.modalities.speech.text.abbreviations import (
     DAYS,
     MAY_END,
 )
-from polydraft.modalities.speech.text.cutting import planned
+from polydraft.modalities.speech.text.cutting import divide_sentence
 from polydraft.modalities.speech.text.lexicon import INTERJECTIONS, PUNCTUATION, pronounce
-from polydraft.modalities.speech.text.numerals import UNITS, digits, spoken
+from polydraft.modalities.speech.text.numerals import UNITS, numerals_to_words, spell_digits
 from polydraft.modalities.speech.text.plain import to_plain
-from polydraft.modalities.speech.text.roman import spoken_numerals
+from polydraft.modalities.speech.text.roman import roman_numerals_to_words
 from polydraft.modalities.speech.text.segmentation import split_sentences
 
 LONGEST_WORD = 30  # letters
@@ -99,8 +99,8 @@ TOKEN = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|[,.?!]")
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What is said of a text, in sentences and parts of long ones, and what cannot be said, as written.
+class NormalisedText:
+    """Sentences to synthesise, long ones in parts, and unpronounceable parts as written.
 
     marks: what stood after each: a stop where a sentence ends, else a comma or nothing.
     """
@@ -110,7 +110,7 @@ class Reading:
     marks: tuple[str, ...]
 
     @property
-    def whole(self) -> list[list[str]]:
+    def undivided_sentences(self) -> list[list[str]]:
         """Sentences as they were before they were divided."""
         joined: list[list[str]] = [[]]
         for words, mark in zip(self.sentences, self.marks, strict=True):
@@ -120,23 +120,23 @@ class Reading:
         return joined[:-1]
 
 
-def read(text: str) -> Reading:
+def normalise_text(text: str) -> NormalisedText:
     """Return the sentences of `text`; raises PromptError where there is nothing to say, or too much."""
     plain = to_plain(text)
     unsaid = list(plain.dropped)
-    paragraphs = [without_signs(paragraph, unsaid) for paragraph in plain.paragraphs]
+    paragraphs = [remove_signs(paragraph, unsaid) for paragraph in plain.paragraphs]
     if is_shouted(" ".join(paragraphs)):
         paragraphs = [paragraph.lower() for paragraph in paragraphs]  # capitals mean nothing where all are
     written = [fold(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
-    sentences = [sentence for each in written for sentence in into_sentences(tokens(each, unsaid))]
+    sentences = [sentence for each in written for sentence in split_at_stops(tokenise(each, unsaid))]
     if not sentences:
         raise PromptError("nothing in this text can be said; give words or numbers in Latin letters.")
-    parts = [part for sentence in sentences for part in planned(sentence)]
+    parts = [part for sentence in sentences for part in divide_sentence(sentence)]
     marks = tuple(part.mark for part in parts)
-    return Reading([part.words for part in parts], tuple(dict.fromkeys(unsaid)), marks)
+    return NormalisedText([part.words for part in parts], tuple(dict.fromkeys(unsaid)), marks)
 
 
-def without_signs(paragraph: str, unsaid: list[str]) -> str:
+def remove_signs(paragraph: str, unsaid: list[str]) -> str:
     """Return `paragraph` without emoticons and names of sounds, which join `unsaid`; other tags are words."""
     unsaid += [match[0] for match in UNSAID_SIGNS.finditer(paragraph)]
     return WORDS_IN_ANGLES.sub(r" \1 ", UNSAID_SIGNS.sub(" ", paragraph))
@@ -150,16 +150,16 @@ def is_shouted(text: str) -> bool:
 
 def fold(text: str) -> str:
     """Without accents, with plain quotes, dashes and digits; other scripts stay."""
-    text = re.sub("(?<=[0-9])(?=[¼-¾⅐-⅞])", " ", SUPERSCRIPT.sub(power, text))
+    text = re.sub("(?<=[0-9])(?=[¼-¾⅐-⅞])", " ", SUPERSCRIPT.sub(expand_superscript, text))
     text = re.sub(r"(?<=[0-9)]) ?− ?(?=[0-9(])", " minus ", text)
     text = re.sub(r"(?<=[0-9])( ?)μ(?=[mgslL]\b)", r"\1u", text.translate(FOLDED))
     text = unicodedata.normalize("NFKD", text).translate(FOLDED)
     return unicodedata.normalize("NFC", re.sub("(?<=[A-Za-z])[\u0300-\u036f]+", "", text))
 
 
-def power(match: re.Match[str]) -> str:
+def expand_superscript(match: re.Match[str]) -> str:
     """Return a superscript as an exponent; that of a unit, and the mark of a footnote, stay digits."""
-    base = re.sub("^.*[^A-Za-z]", "", around(match)[0])
+    base = re.sub("^.*[^A-Za-z]", "", match_context(match)[0])
     exponent = unicodedata.normalize("NFKD", match[0]).replace("−", "-")
     if base.lower() in SQUARED_UNITS or len(base) > 1:
         return exponent
@@ -172,17 +172,17 @@ def is_foreign(char: str) -> bool:
     return char > "\x7f" and char not in SYMBOLS and (category[0] in "LMNSC" or category == "Po")
 
 
-def foreign(plain: str) -> list[str]:
+def foreign_runs(plain: str) -> list[str]:
     """Runs of letters and pictures of `plain` that cannot be said."""
     return ["".join(run) for found, run in groupby(plain, is_foreign) if found]
 
 
-def tokens(text: str, unsaid: list[str]) -> list[str]:
+def tokenise(text: str, unsaid: list[str]) -> list[str]:
     """Words and marks of a folded sentence; names keep their capital. What cannot be said joins `unsaid`."""
     for pattern, replacement in BEFORE_NUMERALS:
         text = re.sub(pattern, replacement, text)
-    text = spoken(text)
-    unsaid += foreign(text)
+    text = numerals_to_words(text)
+    unsaid += foreign_runs(text)
     for pattern, replacement in AFTER_NUMERALS:
         text = re.sub(pattern, replacement, text)
     unsaid += SILENT.findall(text)
@@ -192,37 +192,37 @@ def tokens(text: str, unsaid: list[str]) -> list[str]:
     return [
         word.capitalize() if token[0].isupper() else word
         for at, token in enumerate(found)
-        for word in said(token, found[max(at - 1, 0) : at], found[at + 1 : at + 2])
+        for word in words_of_token(token, found[max(at - 1, 0) : at], found[at + 1 : at + 2])
     ]
 
 
-def site(match: re.Match[str]) -> str:
+def spell_address(match: re.Match[str]) -> str:
     """An address as one says it."""
     address = re.sub("^(?:https?|ftp)://", "", match[1])
-    address = re.sub(":([0-9]{2,5})", lambda port: ":" + digits(port[1]), address)
-    address = re.sub(r"(?<=\.)[a-z]{2}(?=$|[/?#])", lambda country: letters(country[0]), address)
+    address = re.sub(":([0-9]{2,5})", lambda port: ":" + spell_digits(port[1]), address)
+    address = re.sub(r"(?<=\.)[a-z]{2}(?=$|[/?#])", lambda country: letter_names(country[0]), address)
     return "".join(f" {SIGNS_OF_ADDRESSES[char]} " if char in SIGNS_OF_ADDRESSES else char for char in address)
 
 
-def path(match: re.Match[str]) -> str:
+def spell_path(match: re.Match[str]) -> str:
     """Return the name of a file or folder as one says it."""
     return "".join(f" {SIGNS_OF_ADDRESSES[char]} " if char in SIGNS_OF_ADDRESSES else char for char in match[0])
 
 
-def equation(match: re.Match[str]) -> str:
+def expand_equation(match: re.Match[str]) -> str:
     """Return an equation with words for what else would be a range, a fraction or a pause."""
     text = re.sub(r"(?<=[\w)]) ?- ?(?=[\w(])", " minus ", match[0])
     return re.sub(r"(?<=[\w)]) ?/ ?(?=[\w(])", " divided by ", re.sub(r" ?\* ?", " times ", text))
 
 
-def around(match: re.Match[str]) -> tuple[str, str]:
-    """What is written before and after a match, as far as it matters."""
+def match_context(match: re.Match[str]) -> tuple[str, str]:
+    """Return the text before and after a match, as far as it matters."""
     return match.string[max(match.start() - NEAR, 0) : match.start()], match.string[match.end() : match.end() + NEAR]
 
 
-def written_out(match: re.Match[str]) -> str:
+def expand_abbreviation(match: re.Match[str]) -> str:
     """The words for an abbreviation; its dot stays where it seems to end the sentence too."""
-    before, after = around(match)
+    before, after = match_context(match)
     if before[-2:].strip()[-1:].isdigit() and match[1].lower() in UNITS:
         return match[0]  # "2 tbsp."
     full = CAPITALISED.get(match[1]) or ABBREVIATIONS[match[1].lower()]
@@ -236,45 +236,47 @@ def written_out(match: re.Match[str]) -> str:
     return full + ("." if last else "")
 
 
-def initials(match: re.Match[str]) -> str:
+def join_initials(match: re.Match[str]) -> str:
     """Letters with dots, without them."""
-    end = "." if not around(match)[1].strip() else ""
-    return f" {letters(re.sub('[^A-Za-z]', '', match[0]))}{end} "
+    end = "." if not match_context(match)[1].strip() else ""
+    return f" {letter_names(re.sub('[^A-Za-z]', '', match[0]))}{end} "
 
 
-def letters(word: str) -> str:
+def letter_names(word: str) -> str:
     """The names of a word's letters; of "a" it is not the article."""
     return " ".join("ay" if letter in "aA" else letter.lower() for letter in word)
 
 
 Rule = tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], str]]
 BEFORE_NUMERALS: tuple[Rule, ...] = (
-    (SITE, site),
-    (EQUATION, equation),
-    (r"(?<![\w/])[~.]{0,2}(?:/[\w.-]*\w){2,}/?", path),
-    (r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda match: f"{letters(match[1])} and {letters(match[2])}"),
+    (SITE, spell_address),
+    (EQUATION, expand_equation),
+    (r"(?<![\w/])[~.]{0,2}(?:/[\w.-]*\w){2,}/?", spell_path),
+    (r"\b([A-Z]{1,3})&([A-Z]{1,3})\b", lambda match: f"{letter_names(match[1])} and {letter_names(match[2])}"),
     (r"\bRs\.? ?(?=[0-9])", "₹"),
     (r"(?<=:[0-9]{2})Z\b", " UTC"),
     (rf"\b({'|'.join(SHORT_DAYS)})-(?=(?:{'|'.join(SHORT_DAYS)})\b)", lambda match: f"{SHORT_DAYS[match[1]]} to "),
     (rf"(?<= to )({'|'.join(SHORT_DAYS)})\b(?!\.)", lambda match: SHORT_DAYS[match[1]]),
     (rf"(?<=[0-9]) - (?=(?:{'|'.join(CAPITALISED)})\b)", "-"),
-    (r"\b([A-G])#(?![\w])", lambda match: f"{letters(match[1])} sharp"),
+    (r"\b([A-G])#(?![\w])", lambda match: f"{letter_names(match[1])} sharp"),
     (r"(?<![\w.])\.(?=[A-Z]{2,}\b|[a-z]{2,}\b)", " dot "),
     (r"\bv(?=[0-9]+(?:\.[0-9]+)+\b)", "version "),
     (r"\b([A-Z][a-z]+)!(?= [a-z])", r"\1"),
     (r"(?i)(?<![\w/])(w/o\b|w/|(?:b/c|n/a|c/o|i/o|a/c)\b)", lambda match: f" {WITH[match[1].lower()]} "),
     (r"(?i)(?<=[0-9]) ?x ?(?=[0-9])|(?<=[0-9] (?:ft|in|mm|cm|km)) x (?=[0-9])|(?<=[0-9] m) x (?=[0-9])", " by "),
-    (rf"(?i)/({'|'.join(EVERY)})\b(?=[ ,.;:!?)]|$)(?<!km/h)(?<!m/s)(?<![mg]b/s)(?<!mbit/s)",
-     lambda match: f" per {EVERY[match[1].lower()]} "),
+    (
+        rf"(?i)/({'|'.join(EVERY)})\b(?=[ ,.;:!?)]|$)(?<!km/h)(?<!m/s)(?<![mg]b/s)(?<!mbit/s)",
+        lambda match: f" per {EVERY[match[1].lower()]} ",
+    ),
     (r"(?i)(?<=[ap]\.m\.) ?- ?(?=[0-9])", " to "),
     (r"(?<![0-9])(?<![0-9] )\b(min|max)\.(?=[ ,])", lambda match: f"{match[1]}imum"),
     (r"\bSun\.(?=,|-| ?[0-9]| at\b)", "sunday"),
     (r"\b(Apt|Rm|Bldg)\.(?= ?[A-Z0-9])", lambda match: BEFORE_NUMBERS[match[1].lower()]),
     (rf"(?i)\b({'|'.join(BEFORE_NUMBERS)})\.(?= ?[0-9])", lambda match: BEFORE_NUMBERS[match[1].lower()]),
-    (SHORT_FORM, written_out),
-    (r"\b(?:[A-Za-z]\.){2,}(?!\w)", initials),
-    (r"\b([A-Z])\.(?= ?[A-Z])", lambda match: f"{letters(match[1])} "),
-    (r".+", lambda match: spoken_numerals(match[0])),
+    (SHORT_FORM, expand_abbreviation),
+    (r"\b(?:[A-Za-z]\.){2,}(?!\w)", join_initials),
+    (r"\b([A-Z])\.(?= ?[A-Z])", lambda match: f"{letter_names(match[1])} "),
+    (r".+", lambda match: roman_numerals_to_words(match[0])),
     (r"#(?=[0-9])", " number "),
     (r"#(?=[A-Za-z])", " hashtag "),
     (r"(?<=\w)\^(?=\w)", " to the power of "),
@@ -292,7 +294,7 @@ AFTER_NUMERALS: tuple[Rule, ...] = (
 )
 
 
-def said(token: str, before: list[str], after: list[str]) -> list[str]:
+def words_of_token(token: str, before: list[str], after: list[str]) -> list[str]:
     """The words for one token between its neighbours: mostly itself in lower case, an acronym as letters."""
     word = token.lower()
     if token in PUNCTUATION:
@@ -303,14 +305,14 @@ def said(token: str, before: list[str], after: list[str]) -> list[str]:
         return UNDOTTED[word].split()
     capitals = re.fullmatch("([A-Z]{2,})('?s)?", token)
     if len(token) > 2 and pronounce(word) is None:
-        word = shortened(word)
+        word = shorten_drawn_out(word)
     known = pronounce(word) is not None
-    if capitals and (capitals[1] in CAPITALS_ARE_LETTERS if known else not a_word(capitals[1])):
-        return (letters(capitals[1]) + ("'s" if capitals[2] else "")).split()
+    if capitals and (capitals[1] in CAPITALS_ARE_LETTERS if known else not is_word_like_acronym(capitals[1])):
+        return (letter_names(capitals[1]) + ("'s" if capitals[2] else "")).split()
     if known:
         return [word]
     if not re.search("[aeiouy]", word):
-        return letters(word.replace("'", "")).split()
+        return letter_names(word.replace("'", "")).split()
     humps = re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", token)
     if len(humps) > 1 and "'" not in token:
         return [part.lower() for part in humps]
@@ -318,7 +320,7 @@ def said(token: str, before: list[str], after: list[str]) -> list[str]:
     return [word[at : at + LONGEST_WORD] for at in range(0, len(word), LONGEST_WORD)]
 
 
-def shortened(word: str) -> str:
+def shorten_drawn_out(word: str) -> str:
     """Return a drawn-out word as it is in the lexicon: "so" for "sooo", "hmm" for "hhmmmm"."""
     once, twice = (re.sub(r"(.)\1+", repeated, word) for repeated in (r"\1", r"\1\1"))
     sound = next((sound for sound in INTERJECTIONS if re.sub(r"(.)\1+", r"\1", sound) == once), None)
@@ -327,12 +329,12 @@ def shortened(word: str) -> str:
     return next((short for short in (twice, once) if pronounce(short) is not None), word)
 
 
-def a_word(capitals: str) -> bool:
-    """Whether an acronym is said as a word, as COVID is: long, and never without a vowel for long."""
+def is_word_like_acronym(capitals: str) -> bool:
+    """Check whether an acronym is read as a word, as COVID is: long, and never without a vowel for long."""
     return len(capitals) > 4 and not re.search("[^AEIOUY]{3}", capitals) and bool(re.search("[AEIOU]", capitals))
 
 
-def into_sentences(found: list[str]) -> list[list[str]]:
+def split_at_stops(found: list[str]) -> list[list[str]]:
     """Tokens grouped, every group with one mark at a time and a stop at its end."""
     sentences: list[list[str]] = [[]]
     for token in [*found, "."]:

@@ -1,14 +1,14 @@
 """Roman numerals where they are numbers: of monarchs, chapters and world wars.
 
-    spoken_numerals("Henry VIII read Chapter IV in World War I.")
-    # "Henry the eighth read Chapter four in World War one."
+spoken_numerals("Henry VIII read Chapter IV in World War I.")
+# "Henry the eighth read Chapter four in World War one."
 """
 
 from __future__ import annotations
 
 import re
 
-from polydraft.modalities.speech.text.numerals import words
+from polydraft.modalities.speech.text.numerals import spell_number
 
 VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 SHORT = {  # read as numbers wherever they stand
@@ -39,27 +39,27 @@ WAR = re.compile(r"\bWW(I{1,3})\b")
 ALONE = re.compile(rf"(?<= )(?<!\b[Aa]n )(?:{'|'.join(sorted(SHORT, key=len, reverse=True))})\b")
 
 
-def value(numeral: str) -> int:
+def roman_value(numeral: str) -> int:
     """Return the number that a Roman numeral writes."""
     digits = [VALUES[letter] for letter in numeral.upper()]
     return sum(-digit if digit < after else digit for digit, after in zip(digits, [*digits[1:], 0], strict=True))
 
 
-def cardinal(numeral: str) -> str:
+def spell_cardinal(numeral: str) -> str:
     """Return the number of a Roman numeral in words."""
-    return " ".join(words(value(numeral)).split())
+    return " ".join(spell_number(roman_value(numeral)).split())
 
 
-def of_a_monarch(match: re.Match[str]) -> str:
+def spell_monarch(match: re.Match[str]) -> str:
     """Return "Henry the eighth" for "Henry VIII"."""
-    return f"{match[1]} the {' '.join(words(value(match[2]), 'ordinal').split())}"
+    return f"{match[1]} the {' '.join(spell_number(roman_value(match[2]), 'ordinal').split())}"
 
 
-def spoken_numerals(text: str) -> str:
+def roman_numerals_to_words(text: str) -> str:
     """Return `text` with words instead of Roman numerals."""
-    text = OF_A_TITLE.sub(of_a_monarch, text)
-    text = OF_A_MONARCH.sub(of_a_monarch, text)
+    text = OF_A_TITLE.sub(spell_monarch, text)
+    text = OF_A_MONARCH.sub(spell_monarch, text)
     text = OF_A_FIRST_PART.sub(r"\1 one", text)
-    text = OF_A_PART.sub(lambda match: f"{match[1]} {cardinal(match[2])}", text)
-    text = WAR.sub(lambda match: f"World War {cardinal(match[1])}", text)
-    return ALONE.sub(lambda match: cardinal(match[0]), text)
+    text = OF_A_PART.sub(lambda match: f"{match[1]} {spell_cardinal(match[2])}", text)
+    text = WAR.sub(lambda match: f"World War {spell_cardinal(match[1])}", text)
+    return ALONE.sub(lambda match: spell_cardinal(match[0]), text)

@@ -56,24 +56,24 @@ def split_sentences(paragraph: str) -> list[str]:
     import sentencex
 
     text = " ".join(paragraph.split())
-    cut = [piece for found in sentencex.segment("en", text) for piece in cut_further(found)]
+    cut = [piece for found in sentencex.segment("en", text) for piece in split_further(found)]
     sentences: list[str] = []
     for piece in cut:
-        if sentences and (goes_on(sentences[-1], piece) or is_item(sentences)):
+        if sentences and (continues_sentence(sentences[-1], piece) or is_item(sentences)):
             sentences[-1] += piece
         elif piece.strip():
             sentences.append(piece)
     return [LEADING_STOPS.sub("", sentence.strip()) for sentence in sentences]
 
 
-def cut_further(piece: str) -> list[str]:
+def split_further(piece: str) -> list[str]:
     """Return `piece` cut where sentencex sees one sentence in two."""
     trailing = TRAILING.match(piece)
     cuts = [0, trailing.end() if trailing else 0, *(match.end() for match in TWO.finditer(piece)), len(piece)]
     return [piece[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False)]
 
 
-def goes_on(before: str, after: str) -> bool:
+def continues_sentence(before: str, after: str) -> bool:
     """Return whether the sentence `before` goes on with `after`."""
     blank = before[-1:].isspace()
     if not any(c.isalnum() for c in after):

@@ -1,6 +1,6 @@
 """Text for models that read it as written: without markup, and in sentences that are not too long.
 
-    read_as_written("Dr. Who? Yes!  It is <b>3.50</b>.").sentences   # ["Dr. Who?", "Yes!", "It is 3.50."]
+read_as_written("Dr. Who? Yes!  It is <b>3.50</b>.").sentences   # ["Dr. Who?", "Yes!", "It is 3.50."]
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ LONGEST_PART = 240  # bytes of a sentence; longer ones are divided
 CLAUSE = re.compile(r"(?<=[,;:，、；：—])\s*|(?<=\s)")
 
 
-class Written(NamedTuple):
+class PlainSentences(NamedTuple):
     """Sentences and parts of long ones, and what is left out, as written."""
 
     sentences: list[str]
     ignored: tuple[str, ...]
 
 
-def read_as_written(text: str) -> Written:
+def read_as_written(text: str) -> PlainSentences:
     """Return the sentences of `text`; raises PromptError where there is nothing to say, or too much."""
     plain = to_plain(text)
     whole = [sentence for paragraph in plain.paragraphs for sentence in split_sentences(paragraph)]
-    parts = [part for sentence in whole for part in divided(sentence)]
-    said = [part for part in parts if speakable(part)]
-    if not said:
+    parts = [part for sentence in whole for part in split_long_sentence(sentence)]
+    spoken_parts = [part for part in parts if is_speakable(part)]
+    if not spoken_parts:
         raise PromptError("there is nothing to say in this text; give words or numbers.")
-    unsaid = [part for part in parts if not speakable(part) and any(ord(c) > 127 for c in part)]
-    return Written(said, tuple(dict.fromkeys((*plain.dropped, *unsaid))))
+    unsaid = [part for part in parts if not is_speakable(part) and any(ord(c) > 127 for c in part)]
+    return PlainSentences(spoken_parts, tuple(dict.fromkeys((*plain.dropped, *unsaid))))
 
 
-def speakable(text: str) -> bool:
+def is_speakable(text: str) -> bool:
     return any(c.isalnum() for c in text)
 
 
-def divided(sentence: str) -> list[str]:
+def split_long_sentence(sentence: str) -> list[str]:
     """`sentence` in parts that are not too long: cut after marks, else between words, else anywhere."""
     parts, rest = [], sentence
-    while size(rest) > LONGEST_PART:
-        most = next(at for at in range(len(rest), 0, -1) if size(rest[:at]) <= LONGEST_PART)
+    while byte_length(rest) > LONGEST_PART:
+        most = next(at for at in range(len(rest), 0, -1) if byte_length(rest[:at]) <= LONGEST_PART)
         cuts = [match.end() for match in CLAUSE.finditer(rest) if 0 < match.end() <= most]
         after_mark = [cut for cut in cuts if rest[:cut].rstrip()[-1:] in ",;:，、；：—" and cut > most // 3]
         cut = max(after_mark or cuts or [most])
@@ -53,5 +53,5 @@ def divided(sentence: str) -> list[str]:
     return [*parts, rest]
 
 
-def size(text: str) -> int:
+def byte_length(text: str) -> int:
     return len(text.encode())

@@ -1,11 +1,10 @@
-"""What codes tell of a picture: things before a matte, as films put them, and grounds where no thing is.
+"""Images with objects on a matte of one colour, as films combine layers, and backgrounds elsewhere.
 
-    matted(picture, things)
+    draw_on_matte(background, items)
 
-A thing's edge before grass is another code for every blade behind it, and a model would have to meet each of them. So a
-cell that belongs to a thing says how the thing is turned and lit, and nothing of the ground or of its light; to paint
-these is for whoever decodes, who sees the ground beside the thing. What covers next to nothing of a cell is left out
-of it.
+The edge of an object on grass would need another code for every blade behind it. So the cells of an object show how it
+is rotated and lit, and nothing of the background or of its light; the decoder paints these, since it sees the
+background beside the object. Cells that objects hardly cover belong to the background.
 """
 
 from __future__ import annotations
@@ -15,34 +14,34 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from polydraft.modalities.world.painting.staging import TURNS, Pose, Things, lit, turned
+from polydraft.modalities.world.painting.staging import ANGLES, Pose, PosedItems, light_glyph, rotated_glyph
 from polydraft.modalities.world.painting.textures import Field
 
 CELL = 8  # pixels a side
-SHOWN = 0.08  # of a cell: what belongs to a thing
-MATTE = np.array((176, 180, 186), np.float32) / np.float32(255)
+MIN_COVERAGE = 0.08  # covered share from which a cell belongs to an object
+MATTE_COLOUR = np.array((176, 180, 186), np.float32) / np.float32(255)
 WHITE = (1.0, 1.0, 1.0)
 
 
 @functools.cache
-def shown(kind: str, size: str) -> NDArray[np.bool_]:
-    """`[S/8, S/8]`: cells that belong to a thing, however it is turned."""
-    covers = [turned(kind, size, turn)[..., 3] for turn in TURNS]
-    side = len(covers[0]) // CELL
-    return np.stack(covers).reshape(len(TURNS), side, CELL, side, CELL).mean((2, 4)).max(0) > SHOWN
+def kind_cells(kind: str, size: str) -> NDArray[np.bool_]:
+    """Return the `[S/8, S/8]` bool mask of cells that belong to an object at any rotation."""
+    alphas = [rotated_glyph(kind, size, angle)[..., 3] for angle in ANGLES]
+    side = len(alphas[0]) // CELL
+    return np.stack(alphas).reshape(len(ANGLES), side, CELL, side, CELL).mean((2, 4)).max(0) > MIN_COVERAGE
 
 
-def before_matte(kind: str, size: str, pose: Pose) -> Field:
-    """`[S, S, 3]`: a turned and lit thing before the matte."""
-    glyph = lit(turned(kind, size, pose.turn), pose, WHITE)
-    return MATTE * (1 - glyph[..., 3:]) + glyph[..., :3]
+def glyph_on_matte(kind: str, size: str, pose: Pose) -> Field:
+    """Return a rotated and lit object on the matte, `[S, S, 3]`."""
+    glyph = light_glyph(rotated_glyph(kind, size, pose.angle), pose, WHITE)
+    return MATTE_COLOUR * (1 - glyph[..., 3:]) + glyph[..., :3]
 
 
-def matted(picture: Field, things: Things) -> Field:
-    """A picture `[128, 128, 3]` with things before a matte in cells that belong to them."""
-    picture = picture.copy()
-    for item, pose in things:
-        belongs = shown(item.kind, item.size).repeat(CELL, 0).repeat(CELL, 1)
-        box = picture[item.y : item.y + len(belongs), item.x : item.x + len(belongs)]
-        box[belongs] = before_matte(item.kind, item.size, pose)[belongs]
-    return picture
+def draw_on_matte(background: Field, items: PosedItems) -> Field:
+    """Return the background `[128, 128, 3]` with objects on a matte in the cells that belong to them."""
+    image = background.copy()
+    for item, pose in items:
+        mask = kind_cells(item.kind, item.size).repeat(CELL, 0).repeat(CELL, 1)
+        box = image[item.y : item.y + len(mask), item.x : item.x + len(mask)]
+        box[mask] = glyph_on_matte(item.kind, item.size, pose)[mask]
+    return image

@@ -1,8 +1,8 @@
-"""Things set into a setting: a little turned, lit from one side, with soft shadows.
+"""Placing objects into a setting: slightly rotated, lit from one side, with soft shadows.
 
-things = posed(items, sun, rng)
-cast(picture, ground, things, setting, sun)
-drawn(picture, things, setting.tint)
+items = pose_items(objects, sun, rng)
+cast_shadows(background, shadow_strength, items, setting, sun)
+draw_items(background, items, setting.tint)
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from polydraft.modalities.world.glyphs import SIZES, sheet
+from polydraft.modalities.world.glyphs import GLYPH_SIZES, load_sheet
 from polydraft.modalities.world.painting.settings import Setting
-from polydraft.modalities.world.painting.textures import SIDE, Field, blurred
+from polydraft.modalities.world.painting.textures import SIDE, Field, blur_field
 
-TURNS = (-5.0, 0.0, 5.0)  # degrees: few, so that the first cells of a thing tell how the others must be
-SHRUNK = 0.94  # so that a turned thing stays within its box
+ANGLES = (-5.0, 0.0, 5.0)  # degrees; few, so that the first cells of an object determine the others
+ROTATION_SCALE = 0.94  # keeps a rotated object within its box
 BRIGHTNESS = (0.95, 1.05)
-SLOPE = 0.06  # most that brightness gains or loses from the middle of a thing to its side
-SHADOW = 0.42  # of the light that shadows take away
+MAX_SLOPE = 0.06  # largest change of brightness from the middle of an object to its side
+SHADOW_STRENGTH = 0.42  # share of the light that shadows take away
 
 
 class Item(Protocol):
-    """A thing and the top-left corner of its box."""
+    """Object with the top-left corner of its box."""
 
     @property
     def kind(self) -> str: ...
@@ -41,41 +41,42 @@ class Item(Protocol):
 
 @dataclass(frozen=True)
 class Pose:
-    """turn: degrees. light: brightness in the middle; slope: what it gains towards the right and towards the bottom."""
+    """Rotation and lighting of an object."""
 
-    turn: float = 0.0
-    light: float = 1.0
-    slope: tuple[float, float] = (0.0, 0.0)
+    angle: float = 0.0  # degrees
+    light: float = 1.0  # brightness in the middle
+    slope: tuple[float, float] = (0.0, 0.0)  # change of brightness to the right edge and to the bottom edge
 
     @staticmethod
     def random(rng: np.random.Generator, sun: float) -> Pose:
-        """sun: where the light comes from, -1 (left) to 1."""
-        turn, light = TURNS[int(rng.integers(len(TURNS)))], rng.uniform(*BRIGHTNESS)
-        return Pose(turn, float(light), (SLOPE * sun, -SLOPE * float(rng.uniform(0, 1))))
+        """Sample a pose; `sun` is the direction of the light, from -1 (left) to 1."""
+        angle, light = ANGLES[int(rng.integers(len(ANGLES)))], rng.uniform(*BRIGHTNESS)
+        return Pose(angle, float(light), (MAX_SLOPE * sun, -MAX_SLOPE * float(rng.uniform(0, 1))))
 
 
 @functools.cache
-def raster(kind: str, size: str) -> Image.Image:
-    """A glyph with premultiplied colours, as images are resampled."""
-    pixels = (sheet(size)[kind] * 255 + 0.5).astype(np.uint8)
+def premultiplied_glyph(kind: str, size: str) -> Image.Image:
+    """Return a glyph with premultiplied colours, in which images are resampled."""
+    pixels = (load_sheet(size)[kind] * 255 + 0.5).astype(np.uint8)
     return Image.fromarray(pixels, "RGBA").convert("RGBa")
 
 
 @functools.cache
-def turned(kind: str, size: str, turn: float) -> Field:
-    """`[S, S, 4]` in 0..1, premultiplied: the glyph turned about its middle; shared, not to be changed.
+def rotated_glyph(kind: str, size: str, angle: float) -> Field:
+    """Return a glyph rotated about its middle, `[S, S, 4]` in 0..1 with premultiplied colours.
 
-    Small ones come from the large raster, drawn twice as large as they are: turning takes no sharpness.
+    The array is cached and must not be changed. Small glyphs are rotated at twice their size from the large raster, so
+    that rotation costs no sharpness.
     """
-    if not turn:
-        return np.asarray(raster(kind, size), np.float32) / np.float32(255)
+    if not angle:
+        return np.asarray(premultiplied_glyph(kind, size), np.float32) / np.float32(255)
     twice = 2 if size == "small" else 1
-    source = raster(kind, "large")
-    extent = SIZES[size] * twice
-    scale = SIZES["large"] / (SIZES[size] * twice * SHRUNK)
-    cosine, sine = np.cos(np.radians(turn)) * scale, np.sin(np.radians(turn)) * scale
-    centre, middle = (extent - 1) / 2, (SIZES["large"] - 1) / 2
-    # PIL samples at pixel centres: the half is in its own arithmetic
+    source = premultiplied_glyph(kind, "large")
+    extent = GLYPH_SIZES[size] * twice
+    scale = GLYPH_SIZES["large"] / (GLYPH_SIZES[size] * twice * ROTATION_SCALE)
+    cosine, sine = np.cos(np.radians(angle)) * scale, np.sin(np.radians(angle)) * scale
+    centre, middle = (extent - 1) / 2, (GLYPH_SIZES["large"] - 1) / 2
+    # PIL samples at pixel centres, hence the halves.
     matrix = (
         cosine, sine, middle + 0.5 - (cosine + sine) * (centre + 0.5),
         -sine, cosine, middle + 0.5 - (cosine - sine) * (centre + 0.5),
@@ -85,26 +86,35 @@ def turned(kind: str, size: str, turn: float) -> Field:
 
 
 @functools.cache
-def across(side: int) -> Field:
-    """-1 to 1 over the box of a thing."""
+def box_ramp(side: int) -> Field:
+    """Return a ramp from -1 to 1 over the box of an object."""
     return np.linspace(-1, 1, side, dtype=np.float32)
 
 
-def lit(glyph: Field, pose: Pose, tint: Sequence[float]) -> Field:
-    """A turned glyph under its light."""
+def light_glyph(glyph: Field, pose: Pose, tint: Sequence[float]) -> Field:
+    """Return a rotated glyph with its lighting applied."""
     glyph = glyph.copy()
-    at = across(len(glyph))
-    light = pose.light + pose.slope[0] * at + pose.slope[1] * at[:, None]
+    ramp = box_ramp(len(glyph))
+    light = pose.light + pose.slope[0] * ramp + pose.slope[1] * ramp[:, None]
     glyph[..., :3] *= light[..., None] * np.asarray(tint, np.float32)
     np.minimum(glyph[..., :3], glyph[..., 3:], out=glyph[..., :3])  # no brighter than white
     return glyph
 
 
-def shadow(alpha: Field, sun: float, upright: bool) -> tuple[Field, int, int]:
-    """A thing's shadow `[h, w]`, and how far down and right of its own corner it begins."""
+def shadow_mask(alpha: Field, sun: float, upright: bool) -> tuple[Field, int, int]:
+    """Return the shadow of an object.
+
+    Args:
+        alpha (Field): `[S, S]` alpha of the rotated glyph.
+        sun (float): direction of the light, from -1 (left) to 1.
+        upright (bool): whether the shadow falls on a wall.
+
+    Returns:
+        tuple[Field, int, int]: `[h, w]` shadow, and its offset down and right from the object's corner.
+    """
     side = len(alpha)
-    if upright:  # on a wall it falls aside
-        return blurred(np.pad(alpha, 4), 3) * 0.8, -4 + side // 12, -4 - round(sun * side / 9)
+    if upright:  # on a wall it falls to the side
+        return blur_field(np.pad(alpha, 4), 3) * 0.8, -4 + side // 12, -4 - round(sun * side / 9)
     height, wide = side // 4, side + side // 2
     flat = np.asarray(
         Image.fromarray(np.pad(alpha, ((0, 0), (side // 4, side // 4)))).transform(
@@ -112,42 +122,50 @@ def shadow(alpha: Field, sun: float, upright: bool) -> tuple[Field, int, int]:
             Image.Resampling.BILINEAR,
         ), np.float32,
     )  # fmt: skip
-    soft = blurred(np.pad(flat, 3), 3)
-    filled = np.flatnonzero(alpha.max(1) > 0.3)  # it begins at the foot
+    soft = blur_field(np.pad(flat, 3), 3)
+    filled = np.flatnonzero(alpha.max(1) > 0.3)  # it begins at the lowest opaque line
     foot = int(filled[-1]) if len(filled) else side
     return soft, foot - height + 2 - 3 + height // 4, -side // 4 - 3 - round(sun * height / 2)
 
 
-def window(top: int, left: int, height: int, width: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """The part of the canvas that a box covers, and the part of the box on the canvas."""
+def clip_to_canvas(top: int, left: int, height: int, width: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """Return the slices of the canvas that a box covers, and the slices of the box on the canvas."""
     rows, columns = slice(max(top, 0), min(top + height, SIDE)), slice(max(left, 0), min(left + width, SIDE))
     within = slice(rows.start - top, rows.stop - top), slice(columns.start - left, columns.stop - left)
     return (rows, columns), within
 
 
-Things = Sequence[tuple[Item, Pose]]
+PosedItems = Sequence[tuple[Item, Pose]]
 
 
-def posed(items: Sequence[Item], sun: float, rng: np.random.Generator) -> Things:
-    """Every thing as `rng` turns and lights it."""
+def pose_items(items: Sequence[Item], sun: float, rng: np.random.Generator) -> PosedItems:
+    """Sample a pose for every object."""
     return [(item, Pose.random(rng, sun)) for item in items]
 
 
-def cast(picture: Field, ground: Field, things: Things, setting: Setting, sun: float) -> None:
-    """Darken a picture where shadows fall: all of them before anything is drawn, so that none falls on a thing."""
-    for item, pose in things if ground.any() else ():
-        alpha = turned(item.kind, item.size, pose.turn)[..., 3]
-        dark, down, right = shadow(alpha, sun, setting.upright)
-        here, part = window(item.y + down, item.x + right, *dark.shape)
-        picture[here] *= 1 - SHADOW * (dark[part] * ground[here])[..., None]
+def cast_shadows(background: Field, strength: Field, items: PosedItems, setting: Setting, sun: float) -> None:
+    """Darken a background in place where shadows fall, before objects are drawn, so that no shadow falls on one.
+
+    Args:
+        background (Field): `[128, 128, 3]` in 0..1.
+        strength (Field): `[128, 128]` strength of shadows.
+        items (PosedItems): the objects.
+        setting (Setting): the setting.
+        sun (float): direction of the light, from -1 (left) to 1.
+    """
+    for item, pose in items if strength.any() else ():
+        alpha = rotated_glyph(item.kind, item.size, pose.angle)[..., 3]
+        dark, down, right = shadow_mask(alpha, sun, setting.upright)
+        canvas, part = clip_to_canvas(item.y + down, item.x + right, *dark.shape)
+        background[canvas] *= 1 - SHADOW_STRENGTH * (dark[part] * strength[canvas])[..., None]
 
 
-def drawn(picture: Field, things: Things, tint: Sequence[float]) -> Field:
-    """A picture `[128, 128, 3]` with things before it."""
-    picture = picture.copy()
-    for item, pose in things:
-        glyph = lit(turned(item.kind, item.size, pose.turn), pose, tint)
-        here, part = window(item.y, item.x, len(glyph), len(glyph))
-        picture[here] *= 1 - glyph[part][..., 3:]
-        picture[here] += glyph[part][..., :3]
-    return picture
+def draw_items(background: Field, items: PosedItems, tint: Sequence[float]) -> Field:
+    """Return the background `[128, 128, 3]` with objects drawn over it."""
+    image = background.copy()
+    for item, pose in items:
+        glyph = light_glyph(rotated_glyph(item.kind, item.size, pose.angle), pose, tint)
+        canvas, part = clip_to_canvas(item.y, item.x, len(glyph), len(glyph))
+        image[canvas] *= 1 - glyph[part][..., 3:]
+        image[canvas] += glyph[part][..., :3]
+    return image

@@ -1,1 +1,1 @@
-"""What is said about scenes: captions and descriptions, and how prompts, questions and answers are read."""
+"""Texts about scenes: captions, descriptions, questions, and parsers of prompts and answers."""

@@ -1,9 +1,9 @@
-"""Words and emoji of a prompt, each with the caption grammar's word for it.
+"""Tokenizer of prompts: words and emoji, each with the caption grammar's word for it.
 
-    [token.word for token in tokens_of("TWO 🐸 on a navy-blue backdrop")]    # two frog on a navy background
+    [token.word for token in tokenize_prompt("TWO 🐸 on a navy-blue backdrop")]    # two frog on a navy background
 
-Tables hold what can only mean one word of the grammar. They are wider than `parsing.VARIANTS`, which also reads answers
-about pictures, where a boat is not a sailboat.
+The tables list words that can only mean one word of the grammar. They are wider than `parsing.VARIANTS`, which also
+reads answers about images, where a boat is not a sailboat.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PHRASES = {
     "koala bear": "koala", "top hat": "hat", "soccer ball": "ball", "birthday cake": "cake", "snow man": "snowman",
     "sailing boat": "sailboat", "sail boat": "sailboat", "starry night": "night", "on top of": "above",
     "a pair of": "two", "a couple of": "two", "a few": "three",
-    # what would be taken for something else
+    # Phrases that contain a word of the grammar and mean something else.
     "hot dog": "hot dog", "hot dogs": "hot dogs", "sea lion": "sea lion", "gummy bear": "gummy bear",
 }  # fmt: skip
 SYNONYMS = {
@@ -46,43 +46,49 @@ EMOJI = {character: kind for kind, character in KINDS.items()} | {
     "🗝": "key",
 }  # fmt: skip
 SYMBOLS = "\u2190-\u21ff\u2300-\u23ff\u2500-\u27bf\u2900-\u297f\u2b00-\u2bff\u3030\u303d\U0001f000-\U0001faff"
-STYLES = "\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff"  # variation selectors and skin tones: no picture here has them
-TOKEN = re.compile(
-    rf"[^\W_]+|[\U0001f1e6-\U0001f1ff]{{2}}|[{SYMBOLS}][{STYLES}]*(?:\u200d[{SYMBOLS}][{STYLES}]*)*|[&+]"
+# Variation selectors and skin tones, which the glyphs do not have.
+EMOJI_MODIFIERS = "\ufe0e\ufe0f\u20e3\U0001f3fb-\U0001f3ff"
+TOKEN_PATTERN = re.compile(
+    rf"[^\W_]+|[\U0001f1e6-\U0001f1ff]{{2}}|[{SYMBOLS}][{EMOJI_MODIFIERS}]*(?:\u200d[{SYMBOLS}][{EMOJI_MODIFIERS}]*)*|[&+]"
 )
-TIMES = re.compile(r"(?<=\d)x$")  # "2x"
-ENDINGS = re.compile(r"(?<=\w)['\u2019](?:s|d|m|ll|re|ve)\b", re.IGNORECASE)
+TIMES_SUFFIX = re.compile(r"(?<=\d)x$")  # "2x"
+CONTRACTIONS = re.compile(r"(?<=\w)['\u2019](?:s|d|m|ll|re|ve)\b", re.IGNORECASE)
 
 
 @dataclass
-class Token:
-    """A word or an emoji of a prompt."""
+class PromptToken:
+    """Word or emoji of a prompt."""
 
-    written: str  # lower case
-    word: str  # the grammar's, if it has one
+    written: str  # in lower case
+    word: str  # the grammar's word, if it has one
     emoji: bool = False
-    used: bool = False  # whether the caption says it
+    used: bool = False  # whether the caption expresses it
 
 
-def tokens_of(prompt: str, settings: Collection[str] = ()) -> list[Token]:
-    """Return words and emoji of a prompt in order; a phrase that is one word of the grammar is one token."""
-    text = ENDINGS.sub("", unicodedata.normalize("NFKC", prompt))
-    words = [found.lower() for found in TOKEN.findall(text)]
+def tokenize_prompt(prompt: str, settings: Collection[str] = ()) -> list[PromptToken]:
+    """Split a prompt into words and emoji; a phrase that is one word of the grammar is one token.
+
+    Args:
+        prompt (str): a free prompt.
+        settings (Collection[str]): the settings whose words belong to the grammar.
+    """
+    text = CONTRACTIONS.sub("", unicodedata.normalize("NFKC", prompt))
+    words = [match.lower() for match in TOKEN_PATTERN.findall(text)]
     tokens, index = [], 0
     while index < len(words):
         lengths = range(LONGEST_PHRASE, 1, -1)
         length = next((length for length in lengths if " ".join(words[index : index + length]) in PHRASES), 1)
-        tokens.append(token_of(" ".join(words[index : index + length]), settings))
+        tokens.append(make_token(" ".join(words[index : index + length]), settings))
         index += length
     return tokens
 
 
-def token_of(written: str, settings: Collection[str]) -> Token:
-    """Return one word, phrase or emoji with the grammar's word for it."""
-    plain = re.sub(f"[{STYLES}]", "", written)
+def make_token(written: str, settings: Collection[str]) -> PromptToken:
+    """Build the token of a word, phrase or emoji."""
+    plain = re.sub(f"[{EMOJI_MODIFIERS}]", "", written)
     if plain in EMOJI:
-        return Token(written, EMOJI[plain], emoji=True)
-    grammar, word = known_words(tuple(settings)), TIMES.sub("", plain)
+        return PromptToken(written, EMOJI[plain], emoji=True)
+    grammar, word = known_words(tuple(settings)), TIMES_SUFFIX.sub("", plain)
     for table in (PHRASES, SYNONYMS, VARIANTS, SETTING_VARIANTS if settings else {}):
         word = word if word in grammar else table.get(word, word)
-    return Token(written, word)
+    return PromptToken(written, word)

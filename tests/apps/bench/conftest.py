@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from polydraft.apps.bench.measure import timing
-from polydraft.apps.bench.measure.peers import baseline
+from polydraft.apps.measure import timing
+from polydraft.apps.measure.peers import baseline
 
 
 @pytest.fixture(autouse=True)

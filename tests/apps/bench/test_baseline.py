@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from polydraft.apps.bench.image import speed as image
-from polydraft.apps.bench.measure import report, table
-from polydraft.apps.bench.measure.peers import baseline
-from polydraft.apps.bench.measure.peers import generate as peers
-from polydraft.apps.bench.measure.table import PEER, Block, markdown
-from polydraft.apps.bench.measure.timing import Run
 from polydraft.apps.bench.speech import run as speech
+from polydraft.apps.measure import report, table
+from polydraft.apps.measure.peers import baseline
+from polydraft.apps.measure.peers import generate as peers
+from polydraft.apps.measure.table import PEER, ResultBlock, markdown
+from polydraft.apps.measure.timing import Run
 from polydraft.core.stats import DecodeStats
 
 from ..command_line import run
@@ -33,10 +33,10 @@ def turn(seconds: float, passes: int, guarantee: str = "identical") -> Run:
     return Run(seconds, 4, TOKENS, stats, passes)
 
 
-def block(plain: float, theirs: float | None, own: float, guarantee: str = "identical") -> Block:
+def block(plain: float, theirs: float | None, own: float, guarantee: str = "identical") -> ResultBlock:
     """Plain decoding, `generate` and a method of τ 2."""
     runs = {"ar": [turn(plain, 4)], "method": [turn(own, 2, guarantee)]}
-    return Block.of("planted", runs if theirs is None else runs | {PEER: [Run(theirs, 4, TOKENS)]})
+    return ResultBlock.from_runs("planted", runs if theirs is None else runs | {PEER: [Run(theirs, 4, TOKENS)]})
 
 
 def test_speed_is_taken_against_the_faster() -> None:

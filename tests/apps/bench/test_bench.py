@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,20 +10,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from polydraft.apps.bench.image import costs
-from polydraft.apps.bench.image.prompts import held_out, settings
-from polydraft.apps.bench.measure import timing
-from polydraft.apps.bench.measure.decoding import split
-from polydraft.apps.bench.measure.environment import environment
-from polydraft.apps.bench.measure.table import Block, markdown
-from polydraft.apps.bench.measure.timing import Contender, Run, speedup, take_turns
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
+from polydraft.apps.data.captions import held_out, settings
+from polydraft.apps.measure import timing
+from polydraft.apps.measure.decoding import split
+from polydraft.apps.measure.environment import environment
+from polydraft.apps.measure.table import ResultBlock, markdown
+from polydraft.apps.measure.timing import Contender, Run, speedup, take_turns
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.law.sampling import Sampling
+from polydraft.core.sampling.params import SamplingParams
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.loading import embedded, load
-
-from ...covering import first
+from polydraft.modalities.loading import load
 
 runner = CliRunner()
 
@@ -57,7 +53,7 @@ def stats(tokens: int, passes: int, score: float) -> DecodeStats:
 
 def test_a_block_tells_who_broke_a_promise():
     tokens, other = [torch.tensor([1, 2, 3, 4])], [torch.tensor([1, 2, 3, 5])]
-    block = Block.of(
+    block = ResultBlock.from_runs(
         2.0,
         {
             "ar": [Run(2.0, 4, tokens, stats(4, 4, 1.7), 4)],
@@ -81,7 +77,7 @@ def test_names_with_commas_stay_whole():
 
 def test_a_model_is_measured_at_its_own_sampling():
     pipe = load("tiny-image")
-    own = Sampling(
+    own = SamplingParams(
         **{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p", "min_p", "guidance_scale")}
     )
     assert settings(pipe) == own
@@ -97,7 +93,7 @@ def test_the_environment_names_what_is_needed_to_measure_again():
 
 def test_held_out_captions_are_one_list_and_truly_held_out():
     captions, compositions = held_out(12)
-    assert held_out(5)[0] == captions[:5] and all(composition.held_out for composition in compositions)
+    assert held_out(5)[0] == captions[:5] and all(composition.is_held_out for composition in compositions)
 
 
 def test_speed_end_to_end(tmp_path: Path):
@@ -115,88 +111,6 @@ def test_speed_end_to_end(tmp_path: Path):
         assert rows["jacobi(window=8)"]["identical"] is True
         assert sum(rows["ar"]["split"].values()) == pytest.approx(1)
     assert {path.name for path in (tmp_path / "bench").iterdir()} == {"image.json", "image.md", "image.png"}
-
-
-def test_fidelity_end_to_end(tmp_path: Path):
-    done = runner.invoke(app, ["bench", "fidelity", "--n", "2", "-o", str(tmp_path), "--json"])
-    assert done.exit_code == 0, done.output
-    value = json.loads(done.stdout)
-    assert set(value["shares"]) >= {"ok", "objects", "count", "relation", "background"}
-    assert len(value["missed"]) == round(2 * (1 - value["shares"]["ok"]))
-    assert (tmp_path / "fidelity.png").exists()
-
-
-def test_costs_end_to_end_change_what_windows_commit_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(costs, "NODES", (0, 4))
-    monkeypatch.setattr(costs, "WINDOWS", (8,))
-    monkeypatch.setattr(costs, "REPEATS", 1)
-    model = shutil.copytree(embedded() / "tiny-image", tmp_path / "model")
-    before = json.loads((model / "polydraft.json").read_text())
-    arguments = ["--model", str(model), "--prompts", "1", "--write", "-o", str(tmp_path / "out"), "--json"]
-    done = runner.invoke(app, ["bench", "costs", *arguments])
-    assert done.exit_code == 0, done.output
-    value = json.loads(done.stdout)
-    told = {name: value[name] for name in ("jacobi_committed", "local_committed")}
-    assert all(list(taus) == ["8"] and taus["8"] > 1.2 for taus in told.values())
-    assert set(value["pass_ms"]) == {"1", f"{before['defaults']['guidance_scale']:g}"}
-    assert all(set(column) == {"0", "4"} for column in value["pass_ms"].values())
-    after = json.loads((model / "polydraft.json").read_text())
-    assert after == before | told and list(after) == list(before)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"costs.json", "costs.md", "costs.png"}
-
-
-@pytest.mark.thorough
-def test_depth_end_to_end(tmp_path: Path):
-    done = runner.invoke(
-        app,
-        ["bench", "depth", "--prompts", "1", "--temperature", "1", "--guidance", "1", "--methods",
-         "jacobi(window=8),sjd(window=8)", "-o", str(tmp_path), "--json"],
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    value = json.loads(done.stdout)
-    assert value["sampling"]["temperature"] == 1
-    assert [row["guarantee"] for row in value["rows"]] == ["identical", "exact"]
-    for row in value["rows"]:
-        shares = row["acceptance"]
-        assert len(shares) <= 8 and shares == sorted(shares, reverse=True)
-        assert 1 + sum(shares) == pytest.approx(row["tau"], abs=0.05) and row["tau"] > 1.2
-    assert {path.name for path in tmp_path.iterdir()} == {"depth.json", "depth.md", "depth.png"}
-
-
-def test_frontier_end_to_end(tmp_path: Path):
-    arguments = ["--n", "2", "--timed", "1", "--batch", "2", "--guidance", "1"]
-    arguments += ["--methods", "jacobi(window=8),top-k(k=10)"]
-    done = runner.invoke(app, ["bench", "frontier", *arguments, "-o", str(tmp_path), "--json"])
-    assert done.exit_code == 0, done.output
-    plain, jacobi, lossy = json.loads(done.stdout)["rows"]
-    assert (plain["tau"], plain["S"], plain["delta"]) == (1, 1, 0)
-    assert jacobi["same"] == 1 and jacobi["delta"] == 0 and jacobi["tau"] > 1.2
-    assert lossy["same"] < 1 and lossy["tau"] > jacobi["tau"]
-    files = {"frontier.json", "frontier.md", "frontier.png", "strips", "strips.png"}
-    assert {path.name for path in tmp_path.iterdir()} == files
-    strips = sorted(path.name for path in (tmp_path / "strips").iterdir())
-    assert strips == ["00-ar.png", "01-jacobi_window_8.png", "02-top-k_k_10.png"]
-
-
-@pytest.mark.parametrize(
-    ("world", "entropies", "sure"), first(1, [("textured", (1.5, 4), (0, 0.4)), ("flat", (0, 0.5), (0.9, 1))])
-)
-def test_certainty_end_to_end(
-    tmp_path: Path, world: str, entropies: tuple[float, float], sure: tuple[float, float]
-) -> None:
-    """A model is sure of flat colours, and of grounds in settings it is not."""
-    law = ["--temperature", "1", "--min-p", "0", "--world", world]
-    arguments = ["bench", "certainty", "--n", "2", *law, "-o", str(tmp_path)]
-    done = runner.invoke(app, [*arguments, "--json"])
-    assert done.exit_code == 0, done.output
-    value = json.loads(done.stdout)
-    things, ground = value["things"], value["ground"]
-    assert things["codes"] + ground["codes"] == 2 * 256 and things["codes"] > 10
-    assert 0 < things["entropy"] < 2 and 0.5 < things["sure"] <= 1
-    assert entropies[0] < ground["entropy"] < entropies[1] and sure[0] <= ground["sure"] <= sure[1]
-    assert {path.name for path in tmp_path.iterdir()} == {"certainty.json", "certainty.md", "certainty.png"}
-    wrong = runner.invoke(app, ["bench", "certainty", "--n", "1", "--model", "tiny-vlm"])
-    assert wrong.exit_code == 2 and "draws no codes of the emoji world" in wrong.stderr
 
 
 def test_acceptance_end_to_end(tmp_path: Path):

@@ -9,26 +9,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from polydraft.apps.bench.drift import Committed, measured, run
-from polydraft.apps.bench.measure.prompts import asked
+from polydraft.apps.bench.drift import CommittedTokens, measure_drift, run
+from polydraft.apps.data.held_out import held_out_prompts
 from polydraft.core.draft import Draft
-from polydraft.core.drafters.base import NoDrafter, Outcome
+from polydraft.core.drafters.base import DraftOutcome, NoDrafter
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.law.sampling import Law
-from polydraft.core.verdict import follow
+from polydraft.core.sampling.sampler import TokenDistribution
+from polydraft.core.verification import accept_to_node
 from polydraft.modalities.loading import load
 
 
 def test_tokens_cost_what_their_own_column_says():
     """Of a chain of two the first is kept in place of another, the second is not, and the target adds one."""
     pipe = load("tiny-speech")
-    state = pipe.target().empty()
-    pipe.target().prefill(state, asked(pipe, 1, None, 8))
+    state = pipe.target().empty_state()
+    pipe.target().prefill(state, held_out_prompts(pipe, 1, None, 8))
     p = torch.tensor([[[0.5, 0.25, 0.25, 0.0], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]]])
-    draft, choices = Draft.of_chain(torch.tensor([[1, 3]])), torch.tensor([[0, 2, 3]])
-    law = Law(p.log(), torch.tensor([False]))
-    kept = Committed(NoDrafter())
-    kept.observe(state, None, Outcome(draft, law, p, follow(torch.tensor([1]), draft, choices)))
+    draft, choices = Draft.from_chain(torch.tensor([[1, 3]])), torch.tensor([[0, 2, 3]])
+    law = TokenDistribution(p.log(), torch.tensor([False]))
+    kept = CommittedTokens(NoDrafter())
+    kept.observe(state, None, DraftOutcome(draft, law, p, accept_to_node(torch.tensor([1]), draft, choices)))
     assert kept.nats == pytest.approx([-math.log(0.25), -math.log(0.3)])
     assert kept.entropy == pytest.approx(torch.special.entr(p[0, :2]).sum(1).tolist())
     assert kept.replaced == [True, False]
@@ -36,9 +36,9 @@ def test_tokens_cost_what_their_own_column_says():
 
 def test_what_is_identical_costs_what_plain_decoding_does_and_what_is_unlikely_more():
     pipe = load("tiny-speech")
-    prompts = asked(pipe, 4, None, 60)
+    prompts = held_out_prompts(pipe, 4, None, 60)
     plain, same, tame, wild = (
-        measured(pipe, name, prompts)
+        measure_drift(pipe, name, prompts)
         for name in ("ar", "hydra", "hydra+typical(epsilon=1,delta=0.5)", "hydra+top-k(k=20)")
     )
     for key in ("tokens", "replaced"):

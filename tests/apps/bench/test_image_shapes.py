@@ -10,7 +10,7 @@ import torch
 
 from polydraft.apps.bench import roofline
 from polydraft.apps.bench.image.shapes import SHAPES
-from polydraft.apps.bench.measure.shapes import config_of, target_of
+from polydraft.apps.measure.shapes import config_of, target_of
 
 from ..command_line import assert_refused, run
 
@@ -65,7 +65,11 @@ def test_a_shape_is_divided(name: str) -> None:
 
 def test_engine_benches_take_divided_shapes() -> None:
     target = target_of("emu3/16", torch.device("cpu"), torch.float32)
-    assert (target.vocab, target.config.num_hidden_layers, target.network.slot_bytes) == (2048, 2, 2 * 2 * 128 * 4)
+    assert (target.vocab_size, target.config.num_hidden_layers, target.network.kv_bytes_per_position) == (
+        2048,
+        2,
+        2 * 2 * 128 * 4,
+    )
     assert_refused(run("bench", "length", "--shape", "emu3/5"), "does not divide")
     assert_refused(run("bench", "length", "--shape", "emu3/x"), "shape 'emu3/x' is unknown")
 

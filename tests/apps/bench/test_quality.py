@@ -16,11 +16,11 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polydraft.apps.bench.image.judging import inception
-from polydraft.apps.bench.image.judging.clip import Clip
-from polydraft.apps.bench.image.judging.metrics import Frechet, pixels
-from polydraft.apps.bench.image.judging.quality import CHANCE, Quality, Wanted
-from polydraft.modalities.world.judging.likeness import frechet
+from polydraft.apps.bench.image.quality import inception
+from polydraft.apps.bench.image.quality.clip import Clip
+from polydraft.apps.bench.image.quality.metrics import Frechet, pixels
+from polydraft.apps.bench.image.quality.quality import CHANCE, Quality, Wanted
+from polydraft.apps.lab.judging.texture_statistics import frechet_distance
 
 from ...modalities.image.families.folders import FOLDERS
 from ..command_line import assert_refused, run
@@ -84,7 +84,7 @@ def test_a_distance_in_batches_is_that_of_two_clouds():
         metric.forget()
         for part in cloud.split(16):
             metric.feed(part)
-        assert metric.distance() == pytest.approx(frechet(one, cloud), abs=1e-6)
+        assert metric.distance() == pytest.approx(frechet_distance(one, cloud), abs=1e-6)
 
 
 class Painter:
@@ -113,7 +113,7 @@ def test_a_shift_shows_and_the_same_pictures_have_plain_decoding_s_figures(clip_
     judge = Quality(Wanted(13, str(clip_folder), str(folder), "clip"), ["a red cat", "two owls"], 5, CPU)
     assert judge.texts[:3] == ["a red cat", "two owls", "a red cat"] and len(judge.texts) == 13
     names = ["ar", "same", "near", "far"]
-    found = judge.measured(Painter(ar=0, same=0, near=10, far=120), names, temperature=1.0)  # type: ignore[arg-type]
+    found = judge.measure(Painter(ar=0, same=0, near=10, far=120), names, temperature=1.0)  # type: ignore[arg-type]
     assert list(found) == ["ar", CHANCE, "same", "near", "far"]
     plain, chance, same, near, far = found.values()
     assert same == plain and same["same_pictures"] == 1 and same["from_plain"] == 0 and same["clip_delta"] == 0
@@ -122,7 +122,7 @@ def test_a_shift_shows_and_the_same_pictures_have_plain_decoding_s_figures(clip_
     assert far["from_plain"] > near["from_plain"] > 0 and far["clip_error"] > 0
     drawn = [clip_of(judge)([picture(seed, 120) for seed in range(13)]) for _ in range(2)]
     plainly = clip_of(judge)([picture(seed) for seed in range(13)])
-    assert far["from_plain"] == pytest.approx(frechet(plainly, drawn[0]), abs=1e-4)
+    assert far["from_plain"] == pytest.approx(frechet_distance(plainly, drawn[0]), abs=1e-4)
     headers, rows = judge.sheet(found)
     assert headers == ["method", "same pictures", "CLIP", "Δ", "from plain", "FID, CLIP"]
     assert all(len(row) == len(headers) for row in rows) and rows[2][:2] == ["same", "100 %"]
@@ -144,7 +144,7 @@ def test_one_picture_that_differs_is_not_the_same(clip_folder: Path):
             return done
 
     judge = Quality(Wanted(8, str(clip_folder), features="clip"), ["a cat"], 3, CPU)
-    found = judge.measured(Slip(ar=0, slip=0), ["ar", "slip"], temperature=1.0)  # type: ignore[arg-type]
+    found = judge.measure(Slip(ar=0, slip=0), ["ar", "slip"], temperature=1.0)  # type: ignore[arg-type]
     assert found["slip"]["same_pictures"] == 7 / 8 and found["slip"]["from_plain"] > 0
     assert judge.sheet(found)[1][2][1] == "88 %"
 
@@ -242,7 +242,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no CLIP there": (["--clip", "nowhere"], "there is no CLIP at nowhere"),
     "a model of pictures": (["--clip", "EMPTY"], "has no config.json"),
     "no captions": (["--captions", "BLANK", "--clip", "CLIP"], "has no captions"),
-    "a caption of no known word": (["--captions", "STRANGE", "--prompts", "1"], "can draw nothing that"),
+    "a caption of no known word": (["--captions", "STRANGE", "--prompts", "1"], "can generate nothing that"),
     "a world as well": (["--world", "flat", "--clip", "CLIP"], "exclude each other"),
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig
 
 from polydraft.apps.bench import roofline
-from polydraft.apps.bench.roofline import SHAPES, Shape
+from polydraft.apps.bench.roofline import SHAPES, RooflineShape
 
 from ..command_line import assert_refused, run
 
@@ -23,7 +23,7 @@ LAYER = 4 * 32 * 32 + 3 * 32 * 48 + 2 * 32  # parameters: attention, feed-forwar
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SHAPES, "tiny", Shape(TINY, 2.5, 2.0))
+    monkeypatch.setitem(SHAPES, "tiny", RooflineShape(TINY, 2.5, 2.0))
     monkeypatch.setitem(roofline.COPIED, "cpu", 2**20)
 
 

@@ -13,9 +13,9 @@ from polydraft.apps.ray import run as process
 from polydraft.apps.ray.ingress import drained
 from polydraft.apps.ray.named import Named
 from polydraft.apps.ray.run import drain, host
-from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.server.run import StopSignals, unfailing
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 
 LONG = 60.0  # seconds that nothing here takes
 
@@ -82,7 +82,7 @@ def test_signal_with_broken_notes_drains_the_front_before_shutdown(monkeypatch: 
         told.append(line)
         raise BrokenPipeError("nobody reads")
 
-    arguments = (serve, Settings(drain=LONG), "http://127.0.0.1:1", 1, signals, unfailing(broken))
+    arguments = (serve, ServerSettings(drain=LONG), "http://127.0.0.1:1", 1, signals, unfailing(broken))
     hosting = threading.Thread(target=host, args=arguments, daemon=True)
     hosting.start()
     until(lambda: told[-1:] == ["listening on http://127.0.0.1:1"])
@@ -115,10 +115,10 @@ def test_front_waits_for_work_and_for_answers() -> None:
     """An answer whose work is done is still being sent."""
 
     async def test() -> None:
-        engine, go, begun = Engine(), asyncio.Event(), asyncio.Event()
+        engine, go, begun = ServerEngine(), asyncio.Event(), asyncio.Event()
         engine.worker.begin = lambda *given: None  # type: ignore[method-assign]
         engine.model = lambda *given: Anything()  # type: ignore[method-assign,assignment,return-value]
-        ticket = engine.submit("any", "speech", {})
+        handle = engine.submit("any", "speech", {})
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             begun.set()
@@ -130,7 +130,7 @@ def test_front_waits_for_work_and_for_answers() -> None:
         draining = asyncio.create_task(drained(named, engine, LONG))
         while not engine.draining:
             await asyncio.sleep(0)
-        ticket.finish("whole")
+        handle.finish("whole")
         assert not (await asyncio.wait({draining}, timeout=0.3))[0] and named.open == 1
         go.set()
         await asyncio.gather(answering, draining)

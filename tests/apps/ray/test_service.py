@@ -20,9 +20,9 @@ import pytest
 from PIL import Image
 
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.result import pcm
+from polydraft.modalities.speech.result import to_pcm16
 
-from ...embedded import picture_tokens
+from ...embedded import image_token_count
 from ..server.reading import PROMPT, QUESTION, SENTENCES, asked, events, picture
 from .farm import LONG, Farm
 
@@ -32,7 +32,7 @@ LONGER = " ".join([SENTENCES] * 4)
 
 @cache
 def spoken(text: str, seed: int) -> bytes:
-    return pcm(load("tiny-speech")(text, voice="slt", seed=seed).audio)
+    return to_pcm16(load("tiny-speech")(text, voice="slt", seed=seed).audio)
 
 
 @cache
@@ -61,7 +61,7 @@ def test_three_calls(farm: Farm) -> None:
     assert {model.id for model in client.models.list()} == {"tiny-image", "tiny-speech", "tiny-vlm"}
     answer = client.images.generate(prompt=PROMPT, extra_body={"seed": 3})
     assert picture(answer.data[0].b64_json).tobytes() == drawn(3)
-    assert answer.metrics["speculative_decoding"]["tokens"] == picture_tokens()
+    assert answer.metrics["speculative_decoding"]["tokens"] == image_token_count()
     assert speak(client, SENTENCES, 5).content == spoken(SENTENCES, 5)
     said = client.chat.completions.create(model="tiny-vlm", messages=asked(scene()), seed=7, max_tokens=48)
     assert said.choices[0].message.content == answered(7)

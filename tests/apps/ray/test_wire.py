@@ -16,10 +16,10 @@ from polydraft.apps.ray import wire
 from polydraft.apps.server.errors import ComputeFailed, ReplicaLost, TooBusy
 from polydraft.core.errors import PromptError
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.image.run import ImageNews
+from polydraft.modalities.image.request import ImageProgress
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.run import SpeechNews
-from polydraft.modalities.vlm.run import ChatNews
+from polydraft.modalities.speech.request import SpeechProgress
+from polydraft.modalities.vlm.request import ChatProgress
 
 
 def crossed(value: Any) -> Any:
@@ -76,8 +76,8 @@ def test_news_and_arguments_come_back() -> None:
         "messages": [{"role": "user", "content": [{"type": "image", "image": noise(9)}, {"type": "text", "text": "?"}]}]
     }  # fmt: skip
     stats = DecodeStats("ar", "identical", 3, 2, accepted_at=Counter({1: 2}))
-    speech = SpeechNews(sound, 24000, 0, 5, 5, 2, committed_at=torch.tensor([1, 1, 2]), expected=9, seconds=0.5)
-    for value in (speech, ChatNews(["a"], 1, 9, 1, 0.25), stats, (1, "a"), [], {}, None):
+    speech = SpeechProgress(sound, 24000, 0, 5, 5, 2, committed_at=torch.tensor([1, 1, 2]), expected=9, seconds=0.5)
+    for value in (speech, ChatProgress(["a"], 1, 9, 1, 0.25), stats, (1, "a"), [], {}, None):
         assert same(value, crossed(value))
     back = crossed(arguments)
     picture = back["messages"][0]["content"][0].pop("image")
@@ -95,11 +95,11 @@ def test_of_a_drawing_only_what_is_new_is_sent_and_the_whole_comes_back(nothing:
         tokens[0, step * 10 : step * 10 + 3], passes[0, step * 10 : step * 10 + 3] = step * 1000, step
         tokens[1, step], passes[1, step] = 0, step
         pictures = [noise(16)] if step == 3 else []
-        news = ImageNews(4 * step, 800, step, tokens.clone(), passes.clone(), pictures, step / 8)
-        packed = pickle.dumps(sender.pack(news))
+        progress = ImageProgress(4 * step, 800, step, tokens.clone(), passes.clone(), pictures, step / 8)
+        packed = pickle.dumps(sender.pack(progress))
         sizes.append(len(packed))
-        kept.append((news, receiver.unpack(pickle.loads(packed))))
-    assert all(same(news, back) for news, back in kept)  # and earlier news is not changed by later news
+        kept.append((progress, receiver.unpack(pickle.loads(packed))))
+    assert all(same(progress, back) for progress, back in kept)  # and earlier progress is not changed by later progress
     assert max(sizes[0], sizes[1], sizes[3]) < 900 < sizes[2]
 
 

@@ -23,7 +23,7 @@ class Never:
         if name.partition(".")[0] == "ray":
             raise AssertionError(f"{name} is imported")
 sys.meta_path.insert(0, Never())
-import polydraft.apps.cli, polydraft.apps.server.run
+import polydraft.apps.cli.main, polydraft.apps.server.run
 import polydraft.apps.ray.batch, polydraft.apps.ray.deployment, polydraft.apps.ray.remote, polydraft.apps.ray.run
 """
 

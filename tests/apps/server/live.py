@@ -16,7 +16,7 @@ from polydraft.apps.server.api.app import create_app, create_engine, guarded
 from polydraft.apps.server.engine.engine import ModelChoice
 from polydraft.apps.server.limits import Admission
 from polydraft.apps.server.listening import bound
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 
 LONG = 120  # seconds that nothing here takes, however slow the machine is
 MODELS = {"image": "tiny-image", "speech": "tiny-speech", "vlm": "tiny-vlm"}
@@ -26,7 +26,7 @@ class Live:
     """url: where it listens; engine: its engine, to be asked in its own loop by `do`."""
 
     def __init__(self) -> None:
-        self.settings = Settings(port=0, ui=False, rows=4, max_queue=16)
+        self.settings = ServerSettings(port=0, ui=False, rows=4, max_queue=16)
         self.engine = create_engine(self.settings)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -103,7 +103,7 @@ class Live:
         try:
             yield
         finally:
-            self.until(lambda: not self.engine.tickets)
+            self.until(lambda: not self.engine.handles)
             self.ask(lambda: use(usual))
 
     def close(self) -> None:

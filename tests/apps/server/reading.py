@@ -11,8 +11,8 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from polydraft.modalities.speech.resampling import resampled
-from polydraft.modalities.speech.result import pcm
+from polydraft.modalities.speech.resampling import resample
+from polydraft.modalities.speech.result import to_pcm16
 
 PROMPT = "two frogs on a blue background"
 SENTENCES = "Good day. Is that right?"
@@ -31,7 +31,7 @@ def samples(content: bytes) -> tuple[np.ndarray, int]:
 
 def as_pcm(audio: np.ndarray) -> bytes:
     """Return sound of an embedded voice, of 16 kHz, as `response_format: "pcm"` has it."""
-    return pcm(resampled(audio, 16_000, 24_000))
+    return to_pcm16(resample(audio, 16_000, 24_000))
 
 
 def data_url(image: Image.Image, kind: str = "png") -> str:

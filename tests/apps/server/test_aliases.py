@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polydraft.apps.server.api.app import create_engine
-from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.server.models import Served
 from polydraft.apps.server.settings import settings
 from polydraft.core.errors import InvalidArgument, UnknownModel
@@ -32,9 +32,9 @@ class Named(Served):
         return self.kind
 
 
-def engine_of(aliases: dict[str, str], *served: Named) -> Engine:
-    async def made() -> Engine:
-        engine = Engine(aliases=aliases)
+def engine_of(aliases: dict[str, str], *served: Named) -> ServerEngine:
+    async def made() -> ServerEngine:
+        engine = ServerEngine(aliases=aliases)
         engine.served = {each.name: each for each in served}
         engine.check_aliases()
         engine.ready = True
@@ -85,7 +85,7 @@ def test_alias_of_nothing_or_own_name_is_refused(aliases: dict[str, str], word: 
 
 
 def test_engine_of_settings_has_their_aliases() -> None:
-    async def made() -> Engine:
+    async def made() -> ServerEngine:
         return create_engine(settings({"alias": ALIASES}))
 
     assert asyncio.run(made()).aliases == ALIASES

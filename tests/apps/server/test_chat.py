@@ -6,7 +6,7 @@ import openai
 import pytest
 from PIL import Image
 
-from polydraft.apps.train.vlm.arrangements import NO_PICTURE
+from polydraft.apps.data.arrangements import NO_PICTURE
 
 from .live import Live
 from .reading import PROMPT, QUESTION, asked, data_url

@@ -141,7 +141,7 @@ def test_chat_n_choices_are_those_of_their_seeds(live: Live, client: openai.Open
 
 def test_usual_sizes_are_drawn_as_near_as_possible(live: Live, client: openai.OpenAI) -> None:
     pipe = live.engine.model("tiny-image").pipe
-    assert {pipe.nearest(size).dimensions for size in USUAL_SIZES} == {"128x128"}
+    assert {pipe.with_nearest_size(size).dimensions for size in USUAL_SIZES} == {"128x128"}
     answer = client.images.generate(
         prompt=PROMPT, size="1024x1024", quality="hd", style="vivid", response_format="url", extra_body={"seed": 5}
     )

@@ -15,9 +15,9 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from polydraft.apps.server import connections
-from polydraft.apps.server.connections import Connection, Server, most_connections
+from polydraft.apps.server.connections import ApiServer, Connection, most_connections
 from polydraft.apps.server.listening import bound
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 
 LONG = 60  # seconds that nothing here takes
 GET = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -45,11 +45,11 @@ class App:
 
 
 @asynccontextmanager
-async def serving(most: int = 4, keep_alive: int = 100) -> AsyncIterator[tuple[Server, App, int]]:
+async def serving(most: int = 4, keep_alive: int = 100) -> AsyncIterator[tuple[ApiServer, App, int]]:
     """Serve an `App` to so many connections at most."""
-    listening = bound(Settings(port=0))
+    listening = bound(ServerSettings(port=0))
     app = App()
-    server = Server(app, listening, keep_alive=keep_alive)
+    server = ApiServer(app, listening, keep_alive=keep_alive)
     server.most = most
     async with server.running():
         yield server, app, listening.getsockname()[1]

@@ -14,7 +14,7 @@ from polydraft.apps.server.api.app import create_app, create_engine
 from polydraft.apps.server.api.guards import Guards
 from polydraft.apps.server.api.origins import is_refused
 from polydraft.apps.server.api.sessions import LIFETIME, Sessions, cookie_name, set_cookie
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 
 from .reading import problem
 
@@ -26,7 +26,7 @@ def ask(
     path: str, method: str = "POST", guards: dict[str, Any] | None = None, port: int = 8000, **options: Any
 ) -> httpx.Response:
     """Answer of a server without models that knows itself by the loopback's names."""
-    chosen = Settings(ui=False)
+    chosen = ServerSettings(ui=False)
     app = Guards(create_app(chosen, create_engine(chosen)), hosts=chosen.names, **(guards or {}))
 
     async def asked() -> httpx.Response:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
 from polydraft.apps.server.settings import settings
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,13 +11,13 @@ import pytest
 
 from polydraft.apps.server.api.app import create_app, create_engine, guarded
 from polydraft.apps.server.api.sessions import LIFETIME
-from polydraft.apps.server.settings import Settings, settings
+from polydraft.apps.server.settings import ServerSettings, settings
 from polydraft.core.errors import InvalidArgument
 
 from .reading import problem
 
 
-def fetch(chosen: Settings, path: str, **options: Any) -> httpx.Response:
+def fetch(chosen: ServerSettings, path: str, **options: Any) -> httpx.Response:
     """From an application whose models are never loaded."""
     app = guarded(create_app(chosen, create_engine(chosen)), chosen)
 
@@ -28,7 +28,7 @@ def fetch(chosen: Settings, path: str, **options: Any) -> httpx.Response:
     return asyncio.run(fetched())
 
 
-KEYED = Settings(api_key="sesame", ui=False)
+KEYED = ServerSettings(api_key="sesame", ui=False)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_browser_shows_the_key_once_and_gets_a_cookie() -> None:
 
 
 def test_a_key_that_nobody_asked_for_does_not_stay_in_the_address() -> None:
-    assert fetch(Settings(ui=False), "/ui/?key=sesame&tab=ask").headers["location"] == "/ui/?tab=ask"
+    assert fetch(ServerSettings(ui=False), "/ui/?key=sesame&tab=ask").headers["location"] == "/ui/?tab=ask"
 
 
 def test_a_key_in_the_address_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -79,7 +79,7 @@ def test_health_and_readiness_need_no_key() -> None:
 
 
 def test_work_is_refused_while_models_are_loaded() -> None:
-    answer = fetch(Settings(ui=False), "/v1/images/generations", method="POST", json={"prompt": "a cat"})
+    answer = fetch(ServerSettings(ui=False), "/v1/images/generations", method="POST", json={"prompt": "a cat"})
     assert answer.status_code == 503 and problem(answer)["code"] == "loading"
 
 
@@ -89,7 +89,7 @@ def test_work_is_refused_while_models_are_loaded() -> None:
 )
 def test_only_own_names_are_answered(host: str, status: int) -> None:
     """A page of another site that resolves to this machine gets nothing."""
-    answer = fetch(Settings(ui=False, hosts=["me.lan"]), "/version", headers={"host": host})
+    answer = fetch(ServerSettings(ui=False, hosts=["me.lan"]), "/version", headers={"host": host})
     assert answer.status_code == status
 
 
@@ -116,7 +116,7 @@ def test_arguments_come_before_the_environment_and_that_before_a_file(
     monkeypatch.setenv("POLYDRAFT_API_KEY", "sesame")
     chosen = settings({"max_queue": 300, "host": "0.0.0.0"}, file)
     assert (chosen.port, chosen.rows, chosen.max_queue, chosen.key) == (1, 20, 300, "sesame")
-    assert chosen.chosen == [("tiny-vlm", None)] and "sesame" not in repr(chosen)
+    assert chosen.model_choices == [("tiny-vlm", None)] and "sesame" not in repr(chosen)
     file.write_text("prot = 1\n")
     with pytest.raises(InvalidArgument, match="prot"):
         settings({}, file)
@@ -125,12 +125,12 @@ def test_arguments_come_before_the_environment_and_that_before_a_file(
 
 
 def test_models_are_those_that_are_named_or_the_embedded_ones() -> None:
-    assert [name for name, _ in settings({}).chosen] == ["tiny-image", "tiny-speech", "tiny-vlm"]
-    assert settings({"speech": "mine", "models": ["other"]}).chosen == [("other", None), ("mine", "speech")]
+    assert [name for name, _ in settings({}).model_choices] == ["tiny-image", "tiny-speech", "tiny-vlm"]
+    assert settings({"speech": "mine", "models": ["other"]}).model_choices == [("other", None), ("mine", "speech")]
 
 
 def test_the_documents_name_every_refusal() -> None:
-    chosen = Settings(ui=False, api_key="sesame")
+    chosen = ServerSettings(ui=False, api_key="sesame")
     paths = create_app(chosen, create_engine(chosen)).openapi()["paths"]
     assert set(paths) >= {"/v1/images/generations", "/v1/audio/speech", "/v1/chat/completions", "/v1/audio/voices",
                           "/v1/models", "/health", "/ready", "/metrics", "/version"}  # fmt: skip

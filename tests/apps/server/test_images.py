@@ -9,10 +9,10 @@ import openai
 import pytest
 from PIL import Image
 
-from polydraft.apps.server.api.pictures import written
-from polydraft.modalities.image.recipe import Recipe
+from polydraft.apps.server.api.pictures import encode_base64
+from polydraft.modalities.image.recipe import ImageRecipe
 
-from ...embedded import picture_tokens
+from ...embedded import image_token_count
 from .live import Live
 from .reading import PROMPT, picture
 
@@ -22,7 +22,7 @@ def test_pictures_are_those_of_their_seeds(live: Live, client: openai.OpenAI) ->
     alone = live.alone("image", prompt=PROMPT, n=2, seed=5)
     assert [picture(each.b64_json).tobytes() for each in answer.data] == [each.tobytes() for each in alone.images]
     assert answer.output_format == "png" and answer.size == "128x128"
-    tokens = 2 * picture_tokens()
+    tokens = 2 * image_token_count()
     assert answer.usage.output_tokens == tokens and answer.usage.total_tokens == tokens + answer.usage.input_tokens
     drafting = answer.metrics["speculative_decoding"]
     assert drafting["guarantee"] == "identical" and drafting["mean_accepted_length"] > 1.5
@@ -34,8 +34,8 @@ def test_a_png_says_what_made_it(live: Live, client: openai.OpenAI) -> None:
     shown = picture(answer.data[0].b64_json)
     notes = shown.text  # type: ignore[attr-defined]
     assert (notes["model"], notes["method"], notes["seed"]) == ("tiny-image", "jacobi(window=12)", "5")
-    recipe = Recipe.parse(notes["polydraft"])
-    alone = live.alone("image", prompt=PROMPT, n=2, seed=5).recipe.of(0)
+    recipe = ImageRecipe.parse(notes["polydraft"])
+    alone = live.alone("image", prompt=PROMPT, n=2, seed=5).recipe.for_image(0)
     assert recipe == replace(alone, method="jacobi(window=12)")
     assert shown.tobytes() == live.alone("image", prompt=PROMPT, n=2, seed=5).image.tobytes()
 
@@ -52,7 +52,7 @@ def test_sampling_of_a_request_is_heeded(live: Live, client: openai.OpenAI) -> N
 
 @pytest.mark.parametrize("kind", ["webp", "jpeg"])
 def test_other_formats_say_it_too(kind: str) -> None:
-    shown = picture(written(Image.new("RGB", (128, 128), "navy"), kind, 95, {"model": "tiny-image", "seed": "7"}))
+    shown = picture(encode_base64(Image.new("RGB", (128, 128), "navy"), kind, 95, {"model": "tiny-image", "seed": "7"}))
     assert shown.format == kind.upper() and shown.size == (128, 128)
     assert shown.getexif()[0x010E] == "model tiny-image; seed 7" and shown.getexif()[0x0131] == "polydraft"
 
@@ -66,7 +66,7 @@ def test_streamed_pictures_fill_in(live: Live, client: openai.OpenAI) -> None:
     assert [event.type for event in partial] == ["image_generation.partial_image"] * 3
     assert [event.partial_image_index for event in partial] == [0, 1, 2]
     whole = picture(last.b64_json)
-    assert last.type == "image_generation.completed" and last.usage.output_tokens == picture_tokens()
+    assert last.type == "image_generation.completed" and last.usage.output_tokens == image_token_count()
     assert whole.tobytes() == live.alone("image", prompt=PROMPT, n=2, seed=5).image.tobytes()
     top = (0, 0, 128, 16)  # drawn in the first quarter of the tokens
     assert np.abs(pixels(partial[1].b64_json, top) - pixels(last.b64_json, top)).mean() < 2

@@ -11,7 +11,7 @@ from polydraft.apps.server.api import envelope
 from polydraft.apps.server.engine.meter import outcome
 from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedMethod, WeightsError
 
-from ...embedded import picture_tokens
+from ...embedded import image_token_count
 from .live import Live
 from .reading import PROMPT, asked
 
@@ -50,7 +50,7 @@ def test_numbers_add_up(live: Live, client: openai.OpenAI) -> None:
     after = numbers(live, "tiny-image")
     grown = {name: after[name] - before.get(name, 0) for name in after}
     drafting = answer.metrics["speculative_decoding"]
-    assert grown["generation_tokens_total"] == drafting["tokens"] == picture_tokens()
+    assert grown["generation_tokens_total"] == drafting["tokens"] == image_token_count()
     assert grown["target_passes_total"] == drafting["target_passes"] == grown["spec_decode_num_drafts_total"]
     assert grown["spec_decode_num_accepted_tokens_total"] <= grown["spec_decode_num_draft_tokens_total"]
     per_place = [value for name, value in grown.items() if name.startswith("spec_decode_num_accepted_tokens_per_pos")]

@@ -12,20 +12,20 @@ import pytest
 import typer.main
 from click import Option
 
-from polydraft.apps.cli import app as command_line
+from polydraft.apps.cli.main import app as command_line
 from polydraft.apps.server.api.app import create_app, create_engine, guarded
 from polydraft.apps.server.listening import address, bound
-from polydraft.apps.server.settings import OPTIONS, Settings, settings
+from polydraft.apps.server.settings import OPTIONS, ServerSettings, settings
 from polydraft.core.errors import InvalidArgument
 
 from .reading import problem
 
-PUBLIC = Settings(host="0.0.0.0", open=True, hosts=["me.lan"], ui=False)
-KEYED = Settings(api_key="sesame", ui=False)
-PREFIXED = Settings(root_path="/pd", api_key="sesame", ui=False)
+PUBLIC = ServerSettings(host="0.0.0.0", open=True, hosts=["me.lan"], ui=False)
+KEYED = ServerSettings(api_key="sesame", ui=False)
+PREFIXED = ServerSettings(root_path="/pd", api_key="sesame", ui=False)
 
 
-def fetch(chosen: Settings, path: str, method: str = "GET", page: bool = False, **options: Any) -> httpx.Response:
+def fetch(chosen: ServerSettings, path: str, method: str = "GET", page: bool = False, **options: Any) -> httpx.Response:
     """Return the answer of an application whose models are never loaded."""
     app = create_app(chosen, create_engine(chosen))
     app.state.page = page
@@ -55,33 +55,33 @@ def test_metrics_by_any_host_still_need_the_key() -> None:
     [("127.0.0.2", "127.0.0.2:8000"), ("::1", "[::1]:8000"), ("[::1]", "[::1]"), ("localhost", "localhost:1")],
 )
 def test_loopback_host_answers_to_its_own_address(host: str, sent: str) -> None:
-    chosen = Settings(host=host, ui=False)
+    chosen = ServerSettings(host=host, ui=False)
     assert fetch(chosen, "/version", headers={"host": sent}).status_code == 200
     assert fetch(chosen, "/version", headers={"host": "evil.example"}).status_code == 403
 
 
 def test_named_host_answers_to_its_own_name() -> None:
-    chosen = Settings(host="Me.lan", open=True, hosts=["other.lan"], ui=False)
+    chosen = ServerSettings(host="Me.lan", open=True, hosts=["other.lan"], ui=False)
     assert fetch(chosen, "/version", headers={"host": "me.lan:8000"}).status_code == 200
     assert fetch(chosen, "/version", headers={"host": "10.0.0.7:8000"}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_second_server_on_a_port_is_refused_before_loading(host: str) -> None:
-    with bound(Settings(host=host, port=0)) as first:
+    with bound(ServerSettings(host=host, port=0)) as first:
         port = first.getsockname()[1]
-        assert address(Settings(host=host), first).endswith(f":{port}")
+        assert address(ServerSettings(host=host), first).endswith(f":{port}")
         with pytest.raises(InvalidArgument, match=f"{host}:{port} .* another --port"):
-            bound(Settings(host=host, port=port))
+            bound(ServerSettings(host=host, port=port))
         with socket.create_connection((host, port), timeout=5):
             pass  # it listens already
 
 
 def test_host_of_another_machine_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="cannot be listened on"):
-        bound(Settings(host="192.0.2.1", port=0, open=True))  # reserved for documentation, RFC 5737
+        bound(ServerSettings(host="192.0.2.1", port=0, open=True))  # reserved for documentation, RFC 5737
     with pytest.raises(InvalidArgument, match="cannot be listened on"):
-        bound(Settings(host="no such name", port=0, open=True))
+        bound(ServerSettings(host="no such name", port=0, open=True))
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/v1/models", "/openapi.json", "/", "/nothing"])
@@ -136,7 +136,7 @@ ASK = {"access-control-request-method": "POST", "access-control-request-headers"
 def test_cors_is_off_unless_an_origin_is_given() -> None:
     origin = {"origin": "https://app.example"}
     assert "access-control-allow-origin" not in fetch(KEYED, "/health", headers=origin).headers
-    open_to = Settings(api_key="sesame", ui=False, cors_origins=["https://app.example"])
+    open_to = ServerSettings(api_key="sesame", ui=False, cors_origins=["https://app.example"])
     asked = fetch(open_to, "/v1/audio/speech", "OPTIONS", headers=origin | ASK)
     assert asked.status_code == 200 and asked.headers["access-control-allow-origin"] == "https://app.example"
     assert "access-control-allow-credentials" not in asked.headers
@@ -188,7 +188,7 @@ def spelled(option: Option) -> list[str]:
 @pytest.mark.parametrize("name", [name for option in serve_options() for name in spelled(option)])
 def test_option_has_its_variable_and_its_toml_key(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     field = OPTIONS.get(name.replace("-", "_"), name.replace("-", "_"))
-    default = Settings.model_fields[field].default
+    default = ServerSettings.model_fields[field].default
     value = VALUES.get(field, "true" if default is False else "false" if default is True else "3")
     monkeypatch.setenv(f"POLYDRAFT_{name.replace('-', '_').upper()}", value)
     by_environment = getattr(settings({}), field)

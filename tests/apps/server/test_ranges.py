@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from polydraft.apps.server.api.app import create_app, create_engine
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before anything imports Gradio
 
@@ -19,7 +19,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before anything imports Grad
 def client() -> TestClient:
     """The API without models, and Gradio's files beside it."""
     gradio = pytest.importorskip("gradio", reason="Gradio is not installed: pip install 'polydraft[ui]'")
-    settings = Settings(port=0, ui=False)
+    settings = ServerSettings(port=0, ui=False)
     app = create_app(settings, create_engine(settings))
     with gradio.Blocks() as page:
         gradio.Markdown("A page.")

@@ -11,12 +11,12 @@ import pytest
 
 from polydraft.apps.server import run as process
 from polydraft.apps.server.api.app import create_engine
-from polydraft.apps.server.connections import Server
-from polydraft.apps.server.engine.engine import Engine
+from polydraft.apps.server.connections import ApiServer
+from polydraft.apps.server.engine.engine import ServerEngine
 from polydraft.apps.server.errors import Cancelled, Draining
 from polydraft.apps.server.listening import bound
 from polydraft.apps.server.run import StopSignals, serve, unfailing, unless
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.settings import ServerSettings
 
 LONG = 60  # seconds that nothing here takes
 
@@ -39,25 +39,25 @@ class Work:
     """A server without models and one request that never ends by itself; lines: what was told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, is_loading: bool = False) -> None:
-        self.settings = Settings(port=0, ui=False, drain=LONG)
+        self.settings = ServerSettings(port=0, ui=False, drain=LONG)
         self.listening = bound(self.settings)
         self.url = f"http://127.0.0.1:{self.listening.getsockname()[1]}"
         self.signals, self.engine = StopSignals(), create_engine(self.settings)
-        self.servers: list[Server] = []
+        self.servers: list[ApiServer] = []
 
         async def start(*arguments: Any) -> None:
             await asyncio.sleep(LONG if is_loading else 0)
             self.engine.ready = True
 
-        def server(*arguments: Any, **options: Any) -> Server:
-            self.servers.append(Server(*arguments, **options))
+        def server(*arguments: Any, **options: Any) -> ApiServer:
+            self.servers.append(ApiServer(*arguments, **options))
             return self.servers[-1]
 
         monkeypatch.setattr(self.engine, "start", start)
         monkeypatch.setattr(process, "create_engine", lambda settings: self.engine)
         monkeypatch.setattr(process, "Server", server)
 
-    async def begun(self, status: str) -> asyncio.Task[Engine]:
+    async def begun(self, status: str) -> asyncio.Task[ServerEngine]:
         """Start the process's own part and wait until /ready says `status`."""
         self.http = httpx.AsyncClient(base_url=self.url, timeout=LONG)
         serving = asyncio.create_task(serve(self.settings, self.listening, unfailing(broken), self.signals))
@@ -80,16 +80,16 @@ def test_first_signal_with_broken_notes_finishes_what_was_accepted(monkeypatch: 
     async def test() -> None:
         work = Work(monkeypatch)
         serving = await work.begun("ok")
-        ticket = work.accept()
+        handle = work.accept()
         work.signals.take("SIGTERM")
         while (await work.http.get("/ready")).json()["status"] != "draining":
             pass
         with pytest.raises(Draining):
             work.accept()
-        assert not serving.done() and not ticket.outcome.done()
-        ticket.finish("whole")
+        assert not serving.done() and not handle.outcome.done()
+        handle.finish("whole")
         await serving
-        assert await ticket.result() == "whole" and not work.servers[0].force_exit
+        assert await handle.result() == "whole" and not work.servers[0].force_exit
 
     run(test())
 
@@ -98,13 +98,13 @@ def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         work = Work(monkeypatch)
         serving = await work.begun("ok")
-        ticket = work.accept()
+        handle = work.accept()
         work.signals.take("SIGINT")
         while not work.engine.draining:
             await asyncio.sleep(0.001)
         work.signals.take("SIGINT")
         await serving
-        assert isinstance(ticket.outcome.exception(), Cancelled) and work.servers[0].force_exit
+        assert isinstance(handle.outcome.exception(), Cancelled) and work.servers[0].force_exit
 
     run(test())
 
@@ -123,7 +123,7 @@ def test_signal_while_loading_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_server_that_cannot_accept_ends_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def accept(server: Server) -> None:
+    async def accept(server: ApiServer) -> None:
         await asyncio.sleep(0.2)
         raise RuntimeError("planted")
 
@@ -132,7 +132,7 @@ def test_server_that_cannot_accept_ends_with_its_error(monkeypatch: pytest.Monke
         with pytest.raises(RuntimeError, match="planted"):
             await serve(work.settings, work.listening, unfailing(broken), work.signals)
 
-    monkeypatch.setattr(Server, "accept", accept)
+    monkeypatch.setattr(ApiServer, "accept", accept)
     run(test())
 
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from polydraft.apps.server.api import sound as sounds
-from polydraft.modalities.speech.result import pcm
+from polydraft.modalities.speech.result import to_pcm16
 
 from .live import Live
 from .reading import SENTENCES, as_pcm, events, samples
@@ -32,7 +32,7 @@ def test_speech_is_that_of_its_seed_to_the_sample(live: Live, client: openai.Ope
         assert answer.content == as_pcm(alone.audio)
         return
     sound, rate = samples(answer.content)
-    near = np.frombuffer(pcm(alone.audio), "<i2").astype(int) - sound
+    near = np.frombuffer(to_pcm16(alone.audio), "<i2").astype(int) - sound
     assert rate == 16000 and len(sound) == len(alone.audio) and np.abs(near).max() <= (kind == "flac")
 
 
@@ -52,7 +52,7 @@ def test_sound_is_sent_while_it_is_made(live: Live, client: openai.OpenAI) -> No
     ) as answer:
         pieces = answer.iter_bytes()
         first = next(pieces)
-        assert len(first) > 0 and live.ask(lambda: [ticket.state for ticket in live.engine.tickets]) == ["running"]
+        assert len(first) > 0 and live.ask(lambda: [handle.state for handle in live.engine.handles]) == ["running"]
         rest = b"".join(pieces)
     alone = live.alone("speech", text=SENTENCES, voice="rms", seed=4).audio
     assert first + rest == as_pcm(alone)

@@ -14,13 +14,13 @@ import openai
 import pytest
 import torch
 
-from polydraft.apps.server.engine.group import Group
+from polydraft.apps.server.engine.group import BatchGroup
 from polydraft.apps.server.engine.worker import KEPT
 from polydraft.apps.server.errors import Cancelled, DeadlinePassed
-from polydraft.core.target import CausalTarget
-from polydraft.modalities import run as runs
+from polydraft.core.target.causal import CausalTarget
+from polydraft.modalities import request as runs
 
-from ...embedded import picture_tokens
+from ...embedded import image_token_count
 from .live import LONG, Live
 from .reading import NAVY, PROMPT, QUESTION, SENTENCES, as_pcm, asked, picture
 
@@ -62,7 +62,7 @@ def test_six_different_requests_at_once_answer_as_alone(live: Live, client: open
     with ThreadPoolExecutor(len(work)) as pool:
         with live.held():
             under_way = [pool.submit(function, client, seed, **options) for function, seed, options in work]
-            wait(lambda: live.ask(lambda: len(live.engine.tickets)) == len(work))
+            wait(lambda: live.ask(lambda: len(live.engine.handles)) == len(work))
         live.until(lambda: len(live.engine.worker.groups) > 1)
         made = [each.result(LONG) for each in under_way]
     for (function, seed, options), answer in zip(work, made, strict=True):
@@ -80,7 +80,7 @@ def test_rows_of_one_method_share_passes(live: Live, client: openai.OpenAI) -> N
     with ThreadPoolExecutor(4) as pool:
         with live.held():
             under_way = [pool.submit(draw, client, 5) for _ in range(4)]
-            wait(lambda: live.ask(lambda: len(live.engine.tickets)) == 4)
+            wait(lambda: live.ask(lambda: len(live.engine.handles)) == 4)
         live.until(lambda: live.live_rows() == 4)
         assert len({each.result(LONG) for each in under_way}) == 1
 
@@ -89,7 +89,7 @@ def test_a_full_queue_refuses_and_the_clients_own_retry_succeeds(live: Live) -> 
     with live.limited(rows=1, queue=1), ThreadPoolExecutor(3) as pool:
         with live.held() as go:
             accepted = [pool.submit(reply, live.client(max_retries=0), seed) for seed in (1, 2)]
-            wait(lambda: live.ask(lambda: len(live.engine.tickets)) == 2)
+            wait(lambda: live.ask(lambda: len(live.engine.handles)) == 2)
             before = live.engine.meter.rejections["tiny-vlm"]
             body = {"messages": asked(None), "model": "tiny-vlm"}
             refused = live.http.post("/v1/chat/completions", json=body)
@@ -122,13 +122,13 @@ def test_a_client_that_leaves_frees_its_row(live: Live, streamed: bool) -> None:
         wait(lambda: outcomes["tiny-image", "cancelled"] == before + 1)
     live.until(lambda: live.live_rows() == 0 and not any(group.jobs for group in live.engine.worker.groups.values()))
     assert live.ask(lambda: live.engine.admission.held["tiny-image"]) == 0
-    assert live.engine.meter.tokens["tiny-image"] - tokens < 4 * picture_tokens()
+    assert live.engine.meter.tokens["tiny-image"] - tokens < 4 * image_token_count()
 
 
 def own_target(live: Live) -> CausalTarget:
     """What draws at the model's own settings."""
     pipe = live.engine.model("tiny-image").pipe
-    return pipe.target(pipe.sampling().guidance_scale != 1)
+    return pipe.target(pipe.sampling_params().guidance_scale != 1)
 
 
 def test_a_pass_that_raises_fails_its_requests_alone(
@@ -147,7 +147,7 @@ def test_a_pass_that_raises_fails_its_requests_alone(
         with live.held():
             pictures = [pool.submit(draw, client, seed) for seed in (1, 2)]
             speech = pool.submit(speak, client, 3)
-            wait(lambda: live.ask(lambda: len(live.engine.tickets)) == 3)
+            wait(lambda: live.ask(lambda: len(live.engine.handles)) == 3)
         for each in pictures:
             with pytest.raises(openai.InternalServerError, match="computation failed") as caught:
                 each.result(LONG)
@@ -161,20 +161,20 @@ def test_a_prompt_that_cannot_be_read_fails_alone(
 ) -> None:
     """Its neighbour in the same batch goes on."""
     target = own_target(live)
-    honest = target.read
+    honest = target.run_prefill
 
     def reading(state: Any, prompts: Any, *rest: Any) -> Any:
         if prompts[0].seed == 666:
             raise RuntimeError("planted")
         return honest(state, prompts, *rest)
 
-    monkeypatch.setattr(target, "read", reading)
+    monkeypatch.setattr(target, "run_prefill", reading)
     with ThreadPoolExecutor(2) as pool:
         with live.held():
             good = pool.submit(draw, client, 5)
-            wait(lambda: live.ask(lambda: len(live.engine.tickets)) == 1)
+            wait(lambda: live.ask(lambda: len(live.engine.handles)) == 1)
             bad = pool.submit(draw, client, 666)
-            wait(lambda: live.ask(lambda: len(live.engine.tickets)) == 2)
+            wait(lambda: live.ask(lambda: len(live.engine.handles)) == 2)
         with pytest.raises(openai.InternalServerError):
             bad.result(LONG)
         assert good.result(LONG) == live.alone("image", prompt=PROMPT, seed=5).image.tobytes()
@@ -186,7 +186,7 @@ def test_row_that_turns_nan_fails_its_request_alone(
     """The batch is not built anew, and its other rows say what they would have said; of two pictures one is enough."""
     wanted = live.alone("image", prompt=PROMPT, seed=5).image.tobytes()
     target, rebuilt = own_target(live), []
-    honest, rebuild = target.prefill, Group.rebuild
+    honest, rebuild = target.prefill, BatchGroup.rebuild
 
     def breaking(state: Any, prompts: Any) -> Any:
         seen = honest(state, prompts)
@@ -194,12 +194,12 @@ def test_row_that_turns_nan_fails_its_request_alone(
         return seen
 
     monkeypatch.setattr(target, "prefill", breaking)
-    monkeypatch.setattr(Group, "rebuild", lambda group, error: rebuilt.append(error) or rebuild(group, error))
+    monkeypatch.setattr(BatchGroup, "rebuild", lambda group, error: rebuilt.append(error) or rebuild(group, error))
     with ThreadPoolExecutor(3) as pool:
         with live.held():
             good = pool.submit(draw, client, 5)
             bad = [pool.submit(draw, client, 667), pool.submit(draw, client, 666, n=2)]
-            wait(lambda: live.ask(lambda: len(live.engine.tickets)) == 3)
+            wait(lambda: live.ask(lambda: len(live.engine.handles)) == 3)
         for each in bad:
             with pytest.raises(openai.BadRequestError, match="nothing may follow token 0 .* not finite") as caught:
                 each.result(LONG)
@@ -211,10 +211,10 @@ def test_row_that_turns_nan_fails_its_request_alone(
 
 def test_a_deadline_and_a_cancelled_ticket(live: Live) -> None:
     async def asked_for(**options: Any) -> Any:
-        ticket = live.engine.submit("tiny-image", "image", {"prompt": PROMPT, "method": "ar"}, **options)
+        handle = live.engine.submit("tiny-image", "image", {"prompt": PROMPT, "method": "ar"}, **options)
         if not options:
-            ticket.cancel()
-        return await ticket.result()
+            handle.cancel()
+        return await handle.result()
 
     with live.held():
         with pytest.raises(DeadlinePassed, match=r"0\.01 s"):
@@ -228,24 +228,24 @@ def test_news_of_a_ticket_add_up(live: Live) -> None:
     async def watched() -> tuple[list[Any], Any]:
         async with live.engine.submit(
             "tiny-image", "image", {"prompt": PROMPT, "seed": 5, "partial_images": 4}
-        ) as ticket:
-            return [news async for news in ticket], await ticket.result()
+        ) as handle:
+            return [progress async for progress in handle], await handle.result()
 
-    news, result = live.do(watched())
-    assert len(news) == result.stats.target_passes and news[-1].tokens.equal(result.tokens)
-    assert news[-1].committed_at.equal(result.passes) and sum(len(each.pictures) for each in news) == 4
-    done = [each.tokens_done for each in news]
+    progress, result = live.do(watched())
+    assert len(progress) == result.stats.target_passes and progress[-1].tokens.equal(result.tokens)
+    assert progress[-1].committed_at.equal(result.passes) and sum(len(each.images) for each in progress) == 4
+    done = [each.tokens_done for each in progress]
     drawn = [count for count in done if count]  # passes that only write the plan draw nothing yet
     assert done == [0] * (len(done) - len(drawn)) + sorted(set(drawn)) and done[-1] == 256
 
 
 def test_a_long_text_leaves_room_for_a_short_one(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four rows a text of twelve sentences takes three, so the short one begins at once."""
-    honest, rows = Group.turn, []
+    honest, rows = BatchGroup.turn, []
 
-    def watched(group: Group) -> None:
+    def watched(group: BatchGroup) -> None:
         honest(group)
-        rows.append([job.run.live for job in group.jobs])
+        rows.append([job.run.num_live for job in group.jobs])
 
     async def both() -> list[Any]:
         long = live.engine.submit("tiny-speech", "speech", {"text": "Good day. " * 12, "seed": 1})
@@ -256,7 +256,7 @@ def test_a_long_text_leaves_room_for_a_short_one(live: Live, monkeypatch: pytest
         state = long.state
         return [state, len((await long.result()).counts)]
 
-    monkeypatch.setattr(Group, "turn", watched)
+    monkeypatch.setattr(BatchGroup, "turn", watched)
     assert live.do(asyncio.wait_for(both(), LONG)) == ["running", 12]
     assert rows[0] == [3] and [3, 1] in rows and max(sum(each) for each in rows) == 4
 

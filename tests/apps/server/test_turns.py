@@ -8,8 +8,8 @@ from concurrent.futures import Future
 import pytest
 from PIL import Image
 
-from polydraft.apps.server.engine.compute import Compute
-from polydraft.apps.server.engine.turns import Turns
+from polydraft.apps.server.engine.compute import ComputeThread
+from polydraft.apps.server.engine.scheduling import FairScheduler
 from polydraft.apps.server.errors import TooBusy
 from polydraft.apps.server.limits import MAX_PIXELS, Admission, decoded_pixels
 
@@ -17,7 +17,7 @@ LONG = 60
 
 
 def test_time_is_shared_evenly_whatever_a_turn_takes() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairScheduler[str] = FairScheduler()
     cost, spent = {"picture": 7.0, "sentence": 1.0}, {"picture": 0.0, "sentence": 0.0}
     for _ in range(800):
         who = turns.next(["picture", "sentence"])
@@ -28,7 +28,7 @@ def test_time_is_shared_evenly_whatever_a_turn_takes() -> None:
 
 
 def test_who_comes_late_is_not_owed_the_past_nor_made_to_wait() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairScheduler[str] = FairScheduler()
     for _ in range(100):
         turns.spent(turns.next(["picture"]) or "", 5.0)
     order = []
@@ -40,7 +40,7 @@ def test_who_comes_late_is_not_owed_the_past_nor_made_to_wait() -> None:
 
 
 def test_who_rests_keeps_no_credit() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairScheduler[str] = FairScheduler()
     for _ in range(10):
         turns.spent(turns.next(["a", "b"]) or "", 1.0)
     for _ in range(100):
@@ -100,7 +100,7 @@ def test_calls_come_between_turns_and_errors_to_who_called() -> None:
         calls.append("turn")
         return not done.is_set()
 
-    compute = Compute(work)
+    compute = ComputeThread(work)
     compute.start()
     assert compute.call(lambda: calls.append("call") or threading.current_thread()).result(LONG) is compute.thread
     failing: Future[float] = compute.call(lambda: 1 / 0)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from polydraft.apps.train.own import rows as tables
-from polydraft.apps.train.own.forms import GENERAL, questions
-from polydraft.apps.train.own.lessons import asks
-from polydraft.apps.train.own.rows import PICTURES, TEXTS, rows
+from polydraft.apps.data import records as tables
+from polydraft.apps.data.records import PICTURES, TEXTS, rows
+from polydraft.apps.data.schemas import GENERAL, questions
+from polydraft.apps.data.user_prompts import asks
 from polydraft.core.errors import DataUnavailable, PolydraftError
 
 

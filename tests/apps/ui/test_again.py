@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polydraft.apps.ui.again import changed, link, python, restored
 from polydraft.apps.ui.kept import Bounds
 from polydraft.apps.ui.sounds import BOUNDS, Sound, Sounds, part, span
-from polydraft.modalities.speech.result import pcm, wav_header
+from polydraft.modalities.speech.result import to_pcm16, wav_header
 
 KNOWN = {"prompt": "", "seed": 0, "temperature": 0.7, "runs": False, "method": "jacobi"}
 
@@ -69,9 +69,9 @@ def test_a_sound_is_heard_from_its_start_while_it_grows() -> None:
         await asyncio.sleep(0)
         sound.close()
         heard = await asyncio.wait_for(asyncio.gather(early, late), 30)
-        wanted = wav_header(16000) + b"".join(map(pcm, parts))
+        wanted = wav_header(16000) + b"".join(map(to_pcm16, parts))
         assert heard == [wanted, wanted]
-        assert pcm(np.concatenate(parts)) in sound.whole()
+        assert to_pcm16(np.concatenate(parts)) in sound.to_wav()
         assert sound.seconds == 500 / 16000
 
     asyncio.run(play())

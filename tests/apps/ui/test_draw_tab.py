@@ -16,18 +16,18 @@ from polydraft.apps.ui.tabs import draw
 from polydraft.apps.ui.tabs.desk import Desk, Offer, optional_inputs
 from polydraft.apps.ui.upload import upload_folder
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.image.families.emu3 import Emu3
-from polydraft.modalities.image.families.imagegpt import ImageGPT
-from polydraft.modalities.image.family import PictureFamily
+from polydraft.modalities.image.families.emu3.family import Emu3
+from polydraft.modalities.image.families.imagegpt.family import ImageGPT
+from polydraft.modalities.image.family import ImageFamily
 
 
 class Pipe:
     """As much of a pipeline as says what it takes."""
 
-    def __init__(self, family: type[PictureFamily] | None, negative: bool) -> None:
+    def __init__(self, family: type[ImageFamily] | None, negative: bool) -> None:
         self.family, self.negative = family and family.__new__(family), negative
 
-    def led_from(self, words: str) -> Pipe:
+    def with_negative_prompt(self, words: str) -> Pipe:
         if not self.negative:
             raise InvalidArgument("it reads no negative prompt; leave it out.")
         return self

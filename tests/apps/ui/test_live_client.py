@@ -18,7 +18,7 @@ from PIL import Image
 
 from polydraft.apps.server.limits import LARGEST_BODY, LARGEST_PICTURE
 
-from ...embedded import picture_tokens
+from ...embedded import image_token_count
 from .conftest import PATIENCE, Live
 
 
@@ -47,7 +47,7 @@ def test_only_what_makes_something_waits_in_the_queue(live: Live) -> None:
 def test_draw(client: Any) -> None:
     shown, known = last(client, "two cats on a pink background", 3, "eagle2", 0.7, 4, 1, 1.3, 0.05, api_name="/draw")
     assert "Save PNG" in shown
-    assert known["finish_reason"] == "length" and known["stats"]["tokens"] == picture_tokens()
+    assert known["finish_reason"] == "length" and known["stats"]["tokens"] == image_token_count()
     assert known["stats"]["guarantee"] == "identical" and known["stats"]["mean_accepted_length"] > 1.5
 
 

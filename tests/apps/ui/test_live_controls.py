@@ -76,7 +76,7 @@ def test_copies_make_the_same_again(opened: Any, live: Live) -> None:
 
 def test_errors_are_sentences(opened: Any) -> None:
     page = opened()
-    for prompt, word in (("zzz qqq", "can draw nothing"), ("   ", "prompt is empty")):
+    for prompt, word in (("zzz qqq", "can generate nothing"), ("   ", "prompt is empty")):
         page.get_by_label("Prompt").locator("visible=true").fill(prompt)
         page.get_by_role("button", name="Draw", exact=True).click()
         alert = page.get_by_role("alert")

@@ -14,7 +14,7 @@ import pytest
 import soundfile
 from PIL import Image, ImageChops
 
-from polydraft.modalities.image.recipe import Recipe
+from polydraft.modalities.image.recipe import ImageRecipe
 
 from .conftest import KEY, PATIENCE, Live, until
 
@@ -69,7 +69,7 @@ def test_a_prompt_becomes_a_picture_that_fills_in(opened: Any, live: Live) -> No
     assert len(set(grown)) > 3, seen  # it filled in, more than once
     assert grown == sorted(grown), seen
     drawn = picture_of(save.get_attribute("href"))
-    assert drawn.text["prompt"] == PROMPT and Recipe.parse(drawn.text["polydraft"]).seeds == [0]
+    assert drawn.text["prompt"] == PROMPT and ImageRecipe.parse(drawn.text["polydraft"]).seeds == [0]
     pipe = live.engine.model("tiny-image").pipe
     plain = live.compute(pipe, PROMPT, speculative=False, seed=0)
     assert ImageChops.difference(drawn.convert("RGB"), plain.image).getbbox() is None  # the very picture
@@ -122,9 +122,9 @@ def test_speech_is_heard_while_it_is_made(opened: Any, live: Live) -> None:
 def test_an_uploaded_picture_is_asked_about(opened: Any, tmp_path: Any) -> None:
     import numpy as np
 
-    from polydraft.modalities.world.scene import Composition, Group, place
+    from polydraft.modalities.world.scene import Composition, ObjectGroup, place_objects
 
-    scene = place(Composition("orange", (Group("robot", 2, "large"),)), np.random.default_rng(3))
+    scene = place_objects(Composition("orange", (ObjectGroup("robot", 2, "large"),)), np.random.default_rng(3))
     Image.fromarray(scene.render()).save(tmp_path / "robots.png")
     page = opened("?tab=ask")
     page.get_by_label("Remove Image").or_(page.get_by_label("Clear")).locator("visible=true").first.click()
@@ -179,7 +179,7 @@ def test_stop_frees_the_row(opened: Any, live: Live, unhurried: None) -> None:
     page.get_by_role("button", name="Draw", exact=True).click()
     page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
     page.locator("#draw-stop").click()
-    until(lambda: live.cancelled() > before and not live.engine.tickets, "the request was cancelled")
+    until(lambda: live.cancelled() > before and not live.engine.handles, "the request was cancelled")
     page.locator("#draw-stage").get_by_text("Stopped.").wait_for()
     # a frame that was on its way comes after all
     page.evaluate("document.querySelector('#draw-stage .notes').parentElement.outerHTML = '<p data-going></p>'")
@@ -198,7 +198,7 @@ def test_what_was_heard_before_stop_can_be_saved(opened: Any, live: Live, unhurr
     page.locator("#speak-stop").click()
     save = page.get_by_role("link", name="Save WAV")
     save.wait_for()
-    until(lambda: not live.engine.tickets, "the request was cancelled")
+    until(lambda: not live.engine.handles, "the request was cancelled")
     with urllib.request.urlopen(live.address + save.get_attribute("href"), timeout=PATIENCE) as answer:
         heard, _ = soundfile.read(io.BytesIO(answer.read()))
     assert len(heard) > 0
@@ -222,4 +222,4 @@ def test_leaving_frees_the_row(opened: Any, live: Live, unhurried: None) -> None
     page.get_by_role("button", name="Draw", exact=True).click()
     page.locator("#draw-stage [data-going] .run").nth(5).wait_for(state="attached")
     page.close()
-    until(lambda: live.cancelled() > before and not live.engine.tickets, "the request was cancelled")
+    until(lambda: live.cancelled() > before and not live.engine.handles, "the request was cancelled")

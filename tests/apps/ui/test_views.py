@@ -17,7 +17,7 @@ from polydraft.apps.ui.views import race, stage
 from polydraft.apps.ui.views.answer import answer
 from polydraft.apps.ui.views.counts import PROMISES, Counts, badge, bars, facts, sentence
 from polydraft.apps.ui.views.picture import data_url, differences, outline, picture
-from polydraft.apps.ui.views.runs import SHADES, Run, runs
+from polydraft.apps.ui.views.runs import SHADES, TokenRun, runs
 from polydraft.apps.ui.views.sound import ROWS, Spectrogram, sound, ticks
 from polydraft.apps.ui.views.tables import methods_table, model_cards
 
@@ -59,10 +59,10 @@ class Tags(HTMLParser):
 
 
 def test_runs_are_stretches_of_one_pass() -> None:
-    assert runs([1, 1, 2, 3, 3, 3, 0, 0]) == [Run(1, 0, 2), Run(2, 2, 3), Run(3, 3, 6)]
+    assert runs([1, 1, 2, 3, 3, 3, 0, 0]) == [TokenRun(1, 0, 2), TokenRun(2, 2, 3), TokenRun(3, 3, 6)]
     assert runs([0, 0]) == runs([]) == []
-    assert str(Run(3, 3, 6)) == "pass 3: 3 tokens" and str(Run(2, 2, 3)) == "pass 2: 1 token"
-    assert Run(1, 0, 1).shade == Run(1 + SHADES, 5, 6).shade == 0
+    assert str(TokenRun(3, 3, 6)) == "pass 3: 3 tokens" and str(TokenRun(2, 2, 3)) == "pass 2: 1 token"
+    assert TokenRun(1, 0, 1).shade == TokenRun(1 + SHADES, 5, 6).shade == 0
 
 
 @given(st.integers(1, 7), st.data())

@@ -1,11 +1,11 @@
-"""What a cache is called where transformers' modules take it."""
+"""Keyword argument by which transformers modules take a KV cache."""
 
 from __future__ import annotations
 
 import pytest
 from torch import nn
 
-from polydraft.core.model.cache import SlotCache, over
+from polydraft.core.model.cache import KVCache, cache_kwarg
 
 
 class Newer(nn.Module):
@@ -19,6 +19,6 @@ class Older(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [Newer, Older])
-def test_a_module_gets_the_cache_under_the_name_it_has_there(kind):
-    module, cache = kind(), SlotCache(1)
-    assert module(None, **over(cache, module)) is cache
+def test_cache_kwarg_has_the_parameter_name_of_module(kind):
+    module, cache = kind(), KVCache(1)
+    assert module(None, **cache_kwarg(cache, module)) is cache

@@ -1,4 +1,4 @@
-"""Families that scale their logits, chunk or stretch their positions: `generate` says the same, or they are refused."""
+"""Families that scale logits, use attention windows or stretched positions: equal to `generate`, or refused."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from polydraft.core.decode import Method
 from polydraft.core.drafters.base import NoDrafter
 from polydraft.core.drafters.oracle import OracleDrafter
 from polydraft.core.errors import InvalidArgument, PolydraftError
-from polydraft.core.law.sampling import Sampling
-from polydraft.core.target import CausalTarget, Prompt
-from polydraft.core.verify.tape import TapeVerifier
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.target.causal import CausalTarget, PromptInputs
+from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
 
 from ..conftest import SIZES, VOCAB
 
@@ -51,23 +51,23 @@ REFUSED = {
 }  # fmt: skip
 
 
-def made(family: str, table: dict = FAMILIES):
+def build_model(family: str, table: dict = FAMILIES):
     torch.manual_seed(0)
     return table[family]().double().eval()
 
 
-def prompts(budget: int = 12) -> list[Prompt]:
+def prompts(budget: int = 12) -> list[PromptInputs]:
     texts = [(1, 2, 3, 4, 5, 6, 9, 17, 3, 30), (1, 9, 6), (7,)]
-    return [Prompt((text,), budget, sampling=Sampling(temperature=0)) for text in texts]
+    return [PromptInputs((text,), budget, sampling_params=SamplingParams(temperature=0)) for text in texts]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_equals_generate(run, family):
-    """In fp64, strictly; drafted trees say the same."""
-    model, untouched = made(family), made(family)
-    plain = run(Method("plain", CausalTarget(model), NoDrafter(), TapeVerifier()), prompts())
+    """In fp64 equality is strict, also with draft trees."""
+    model, untouched = build_model(family), build_model(family)
+    plain = run(Method("plain", CausalTarget(model), NoDrafter(), SharedNoiseVerifier()), prompts())
     for prompt, ours in zip(prompts(), plain.outputs, strict=True):
-        ids = torch.tensor([prompt.branches[0]])
+        ids = torch.tensor([prompt.branch_token_ids[0]])
         theirs = untouched.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=12, min_new_tokens=12,
             pad_token_id=0,
@@ -75,34 +75,34 @@ def test_greedy_equals_generate(run, family):
         assert torch.equal(ours, theirs[0, ids.shape[1] :])
     for width in (1, 3):
         oracle = OracleDrafter(dict(enumerate(plain.outputs)), VOCAB, reach=4, width=width)
-        drafted = run(Method("drafted", CausalTarget(model), oracle, TapeVerifier()), prompts())
+        drafted = run(Method("drafted", CausalTarget(model), oracle, SharedNoiseVerifier()), prompts())
         assert drafted.same(plain) and drafted.tau > 1.5
 
 
 @pytest.mark.parametrize("family", ["granite", "cohere"])
-def test_the_scale_of_logits_counts(family):
-    """Greedy ids would not show it: the law does."""
-    target, untouched = CausalTarget(made(family)), made(family)
-    features = torch.randn(2, 32, dtype=torch.double)
-    whole = untouched(input_ids=torch.tensor([[1, 5, 9]]))
-    own = target.model.model(input_ids=torch.tensor([[1, 5, 9]])).last_hidden_state
-    torch.testing.assert_close(target.head(own), whole.logits)
-    assert not torch.allclose(target.head(features), target.model.lm_head(features))
+def test_compute_logits_scales_as_the_model(family):
+    """Greedy ids would not show the scale, probabilities do."""
+    target, untouched = CausalTarget(build_model(family)), build_model(family)
+    hidden_states = torch.randn(2, 32, dtype=torch.double)
+    expected = untouched(input_ids=torch.tensor([[1, 5, 9]]))
+    last_hidden = target.model.model(input_ids=torch.tensor([[1, 5, 9]])).last_hidden_state
+    torch.testing.assert_close(target.compute_logits(last_hidden), expected.logits)
+    assert not torch.allclose(target.compute_logits(hidden_states), target.model.lm_head(hidden_states))
 
 
-def test_rows_stay_where_rotary_frequencies_stay(run):
-    """Longrope changes them beyond the original context; nothing that long is begun."""
-    target = CausalTarget(made("phi3"))
-    assert target.context == 48
-    method = Method("plain", target, NoDrafter(), TapeVerifier())
+def test_longrope_limits_context_to_original_length(run):
+    """Longrope changes rotary frequencies beyond the original context, so longer requests are refused."""
+    target = CausalTarget(build_model("phi3"))
+    assert target.context_len == 48
+    method = Method("plain", target, NoDrafter(), SharedNoiseVerifier())
     with pytest.raises(InvalidArgument, match="this target holds 48"):
         run(method, prompts(48))
-    fits = [replace(prompts()[2], budget=47)]
+    fits = [replace(prompts()[2], max_new_tokens=47)]
     assert len(run(method, fits).outputs[0]) == 47
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_what_is_not_computed_is_refused_in_one_sentence(run, family):
+def test_unsupported_architecture_raises_one_sentence(run, family):
     with pytest.raises(PolydraftError, match="polydraft does not compute") as caught:
-        run(Method("plain", CausalTarget(made(family, REFUSED)), NoDrafter(), TapeVerifier()), prompts())
+        run(Method("plain", CausalTarget(build_model(family, REFUSED)), NoDrafter(), SharedNoiseVerifier()), prompts())
     assert type(caught.value).__name__ == "UnsupportedModel" and "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Layers computed without their own forward: taken where a small twin agrees, left to the model where it does not."""
+"""Fused decoder layers: used where a small twin agrees with the model's own forward, else the model runs itself."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from transformers import (
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from polydraft.core.model import layers
-from polydraft.core.model.layers import Layers
-from polydraft.core.model.proof import check
-from polydraft.core.target import CausalTarget
+from polydraft.core.model.layers import FusedDecoder
+from polydraft.core.target.causal import CausalTarget
+from polydraft.core.target.conformance import check_logits_match_model
 
 SIZES = {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
@@ -43,61 +43,63 @@ LEFT = [
 ]  # fmt: skip
 
 
-def named(config) -> str:
+def config_name(config) -> str:
     return type(config).__name__
 
 
-@pytest.mark.parametrize("config", TAKEN, ids=named)
-def test_layers_of_llamas_kind_are_taken(config):
-    assert Layers.of(AutoModel.from_config(config)) is not None
+@pytest.mark.parametrize("config", TAKEN, ids=config_name)
+def test_from_backbone_llama_style_is_supported(config):
+    assert FusedDecoder.from_backbone(AutoModel.from_config(config)) is not None
 
 
-@pytest.mark.parametrize("config", LEFT, ids=named)
-def test_layers_of_another_kind_are_left_to_the_model(config):
-    """Scaled embeddings and norms, scaled residuals, norms behind, layers without positions."""
-    assert Layers.of(AutoModel.from_config(config)) is None
+@pytest.mark.parametrize("config", LEFT, ids=config_name)
+def test_from_backbone_other_layers_return_none(config):
+    """Scaled embeddings and norms, scaled residuals, post-norms, layers without positions."""
+    assert FusedDecoder.from_backbone(AutoModel.from_config(config)) is None
 
 
 @pytest.mark.parametrize("planted", ["eps", "sign", "order"])
-def test_the_twin_shows_what_is_wrong(planted, monkeypatch):
-    """A norm's eps, the sign of rotation, and values read as keys: each is seen."""
-    monkeypatch.setattr(layers, "tried", {})
+def test_from_backbone_planted_bug_returns_none(planted, monkeypatch):
+    """A wrong epsilon, a wrong sign of rotation, and swapped keys and values are each detected."""
+    monkeypatch.setattr(layers, "matches_by_config", {})
     if planted == "eps":
         other = lambda norm: lambda x: F.rms_norm(x, x.shape[-1:], norm.weight, 1e-5)  # noqa: E731
-        monkeypatch.setattr(layers, "norm_of", other)
+        monkeypatch.setattr(layers, "rms_norm_fn", other)
     if planted == "sign":
-        monkeypatch.setattr(layers, "turned", lambda cos, sin: (cos[:, :, None], sin[:, :, None]))
+        monkeypatch.setattr(layers, "signed_rotary_angles", lambda cos, sin: (cos[:, :, None], sin[:, :, None]))
     if planted == "order":
-        own = layers.Unkept.update
-        monkeypatch.setattr(layers.Unkept, "update", lambda *args: own(*args)[::-1])
-    assert Layers.of(AutoModel.from_config(LlamaConfig(**SIZES))) is None
+        honest = layers.NoOpCache.update
+        monkeypatch.setattr(layers.NoOpCache, "update", lambda *args: honest(*args)[::-1])
+    assert FusedDecoder.from_backbone(AutoModel.from_config(LlamaConfig(**SIZES))) is None
 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 300.0])
-def test_a_norm_is_the_models_own_but_for_last_bits(size):
-    """Also of numbers so small that what keeps norms finite counts, and after a step of training."""
+def test_rms_norm_fn_equals_llama_norm(size):
+    """Also for numbers so small that epsilon matters, and after a change of the weight."""
     norm, generator = LlamaRMSNorm(48, eps=1e-6), torch.Generator().manual_seed(0)
     hidden = size * torch.randn(2, 3, 48, generator=generator)
     for dtype, apart in ((torch.float64, 1e-6), (torch.float32, 1e-5), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)):
         module, given = norm.to(dtype), hidden.to(dtype)
-        ours = layers.norm_of(module)
+        ours = layers.rms_norm_fn(module)
         for _ in range(2):
             torch.nn.init.normal_(module.weight, generator=generator)
             torch.testing.assert_close(ours(given), module(given), rtol=apart, atol=apart)
 
 
-def test_a_norms_bits_depend_on_no_other_row():
-    """Whatever is beside it, and however many."""
+def test_rms_norm_fn_bits_are_independent_of_batch():
+    """A row's bits do not depend on other rows or their number."""
     norm, hidden = LlamaRMSNorm(200).bfloat16(), torch.randn(70, 200, generator=torch.Generator().manual_seed(0))
     torch.nn.init.normal_(norm.weight)
-    whole = layers.norm_of(norm)(hidden.bfloat16())
+    expected = layers.rms_norm_fn(norm)(hidden.bfloat16())
     for first, count in ((0, 1), (5, 2), (9, 13), (33, 37)):
-        assert torch.equal(layers.norm_of(norm)(hidden[first : first + count].bfloat16()), whole[first : first + count])
+        assert torch.equal(
+            layers.rms_norm_fn(norm)(hidden[first : first + count].bfloat16()), expected[first : first + count]
+        )
 
 
-@pytest.mark.parametrize("config", [TAKEN[1], TAKEN[3], TAKEN[5]], ids=named)
-def test_targets_on_them_say_what_the_model_says(config):
+@pytest.mark.parametrize("config", [TAKEN[1], TAKEN[3], TAKEN[5]], ids=config_name)
+def test_target_with_fused_layers_matches_model(config):
     torch.manual_seed(0)
     target = CausalTarget(AutoModelForCausalLM.from_config(config, dtype=torch.float64))
-    assert target.network.layers is not None
-    check(target)
+    assert target.network.fused_layers is not None
+    check_logits_match_model(target)

@@ -1,5 +1,5 @@
-"""Threads follow what passes measure. Passes are made up here: what they take follows from the number of threads and
-from who else is at work, so that nothing depends on this machine."""
+"""Thread tuning, on simulated passes: their time follows from the number of threads and of busy neighbour processes, so
+that nothing depends on this machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from polydraft.core.model.threads import (
     ThreadTuner,
     Usage,
     cgroup_quota,
-    limited,
+    limit_threads,
     thread_counts,
     usable_cores,
 )
 
-SMALL, LARGE = {2: 0.007, 1: 0.0085}, {2: 5.0, 1: 9.5}  # seconds of a pass alone, by threads
-LOST = 120 * 0.003  # seconds that a pass waits at its barriers for a thread that has lost its core
+SMALL, LARGE = {2: 0.007, 1: 0.0085}, {2: 5.0, 1: 9.5}  # seconds of an undisturbed pass, by thread count
+LOST = 120 * 0.003  # seconds that a pass waits at its barriers for a preempted thread
 
 
 @dataclass
 class Machine:
-    """Two cores, some of which neighbours use."""
+    """Simulated machine of two cores, some of which other processes use."""
 
     alone: dict[int, float]
     neighbours: int = 0
@@ -37,7 +37,7 @@ class Machine:
         return count + self.neighbours <= 2
 
     def run(self, tuner: ThreadTuner, passes: int = 1, size: int = 8) -> list[float]:
-        """Seconds of so many passes."""
+        """Run `passes` simulated passes and return their seconds."""
         taken = []
         for _ in range(passes):
             count = tuner.count
@@ -57,11 +57,11 @@ def tuner_on(machine: Machine) -> ThreadTuner:
 
 
 @pytest.mark.parametrize("neighbours", [1, 2, 10])
-def test_tuner_beside_neighbours_uses_one_thread(neighbours: int) -> None:
+def test_tuner_with_busy_neighbours_uses_one_thread(neighbours: int) -> None:
     machine = Machine(SMALL, neighbours)
     tuner = tuner_on(machine)
     first, rest = machine.run(tuner, 2), machine.run(tuner, 1000)
-    assert first[0] > 5 * first[1]  # one slow pass is enough where nothing is known yet
+    assert first[0] > 5 * first[1]  # one slow pass is enough when nothing is known yet
     assert max(rest) == min(rest) and tuner.count == 1
 
 
@@ -71,7 +71,7 @@ def test_tuner_alone_keeps_all_threads() -> None:
     assert machine.run(tuner, 300) == [SMALL[2]] * 300
 
 
-def test_tuner_alone_shrugs_off_chance_disturbances() -> None:
+def test_tuner_alone_ignores_occasional_disturbances() -> None:
     machine, taken = Machine(SMALL), []
     tuner = tuner_on(machine)
     for index in range(1000):
@@ -113,7 +113,7 @@ def test_tuner_notices_passes_several_times_slower() -> None:
 
 
 def test_tuner_of_large_model_keeps_all_threads() -> None:
-    """What barriers lose is little of a long pass, where the second core is worth more."""
+    """In a long pass, waiting at barriers costs less than the second core gains."""
     machine = Machine(LARGE, 1)
     tuner = tuner_on(machine)
     taken = machine.run(tuner, 400)
@@ -121,7 +121,7 @@ def test_tuner_of_large_model_keeps_all_threads() -> None:
 
 
 def test_tuner_compares_passes_of_one_size() -> None:
-    """A pass of one position by one thread is faster than one of many by two, and proves nothing."""
+    """Passes of different sizes are not comparable, however fast."""
     tuner = ThreadTuner((2, 1))
     tuner.observe(6, Usage(500.0, 0.6, 9))
     assert tuner.count == 1  # on trial
@@ -133,9 +133,9 @@ def test_tuner_compares_passes_of_one_size() -> None:
 
 def test_tuner_remembers_a_bounded_number_of_kinds() -> None:
     tuner = ThreadTuner((2, 1))
-    for kind in range(10 * threads.KINDS):
+    for kind in range(10 * threads.MAX_KINDS):
         tuner.observe(("a method", kind), Usage(0.007, 1.0, 0))
-    assert len(tuner.fastest) <= threads.KINDS + 1 and len(tuner.times) <= threads.KINDS + 2
+    assert len(tuner.fastest) <= threads.MAX_KINDS + 1 and len(tuner.times) <= threads.MAX_KINDS + 2
 
 
 def test_tuner_with_many_cores_halves() -> None:
@@ -149,7 +149,7 @@ def test_tuner_without_counts_leaves_threads_alone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch, "set_num_threads", lambda count: pytest.fail("threads were set"))
     with ThreadTuner().measure() as measured, ThreadTuner().apply():
         measured.size = 3
-    assert measured.usage is None and measured.own_seconds(2.0) == 2.0
+    assert measured.usage is None and measured.compute_seconds(2.0) == 2.0
 
 
 def test_measure_runs_with_the_count_and_restores_it() -> None:
@@ -159,15 +159,15 @@ def test_measure_runs_with_the_count_and_restores_it() -> None:
     assert torch.get_num_threads() == before and measured.usage is not None
     with pytest.raises(ValueError), tuner.measure():
         raise ValueError
-    assert torch.get_num_threads() == before and len(tuner.times) == 1  # a pass that failed says nothing
-    with limited(2):
+    assert torch.get_num_threads() == before and len(tuner.times) == 1  # a failed pass is not recorded
+    with limit_threads(2):
         assert torch.get_num_threads() == 2
     assert torch.get_num_threads() == before
 
 
-def test_own_seconds_of_one_thread_leave_waiting_out() -> None:
-    one, two = (threads.Measured("ar", 1, count, Usage(4.0, 0.25, 3)) for count in (1, 2))
-    assert one.own_seconds(4.0) == 1.0 and two.own_seconds(4.0) == 4.0
+def test_compute_seconds_of_one_thread_exclude_waiting() -> None:
+    one, two = (threads.PassMeasurement("ar", 1, count, Usage(4.0, 0.25, 3)) for count in (1, 2))
+    assert one.compute_seconds(4.0) == 1.0 and two.compute_seconds(4.0) == 4.0
 
 
 def test_thread_counts_respect_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_thread_counts_respect_affinity_and_quota(monkeypatch: pytest.MonkeyPatc
     for quota, cores in ((4.0, 4), (1.5, 1), (0.2, 1)):
         monkeypatch.setattr(threads, "cgroup_quota", lambda quota=quota: quota)
         assert usable_cores() == thread_counts()[0] == cores
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # asked for by whoever set OMP_NUM_THREADS
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # as set by OMP_NUM_THREADS
     assert thread_counts() == (1,)
 
 
@@ -196,15 +196,13 @@ def test_thread_counts_respect_affinity_and_quota(monkeypatch: pytest.MonkeyPatc
         ("", {}, float("inf")),
     ],
 )  # fmt: skip
-def test_cgroup_quota_reads_both_versions(
-    groups: str, files: dict[str, str], cores: float, tmp_path: Path
-) -> None:
+def test_cgroup_quota_reads_both_versions(groups: str, files: dict[str, str], cores: float, tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    own = tmp_path / "own"
-    own.write_text(groups)
-    assert cgroup_quota(tmp_path, own) == cores
+    process_groups = tmp_path / "process_groups"
+    process_groups.write_text(groups)
+    assert cgroup_quota(tmp_path, process_groups) == cores
     assert cgroup_quota(tmp_path, tmp_path / "absent") == float("inf")
 
 

@@ -1,4 +1,4 @@
-"""Captions of several lengths, wordings and counts that pictures of every kind of token are drawn from."""
+"""Captions of several lengths, wordings and counts, for image models of every kind of token."""
 
 CAPTIONS = [
     "two frogs on a blue background",

@@ -1,4 +1,4 @@
-"""A folder of a small random model of latents, in the form that `tiny-latent` has."""
+"""Folder of a small random model of latents, in the form of `tiny-latent`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from diffusers import AutoencoderKL
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaModel
 
-from polydraft.core.drafters.network.eagle import EagleNetwork
-from polydraft.modalities.image.latent.autoencoder import stock
-from polydraft.modalities.image.latent.head import HeadConfig, LatentHead
-from polydraft.modalities.loading import embedded
+from polydraft.core.drafters.network.eagle import EagleModel
+from polydraft.modalities.image.latent.autoencoder import build_autoencoder
+from polydraft.modalities.image.latent.head import LatentHead, LatentHeadConfig
+from polydraft.modalities.model_card import embedded_models_dir
 
-HEAD = HeadConfig(size=3, hidden=64, width=32, blocks=2, embedding=32, levels=(3.0, 1.2, 0.6, 0.3))
+HEAD = LatentHeadConfig(size=3, hidden=64, width=32, blocks=2, embedding=32, levels=(3.0, 1.2, 0.6, 0.3))
 
 
 def backbone(layers: int) -> LlamaModel:
@@ -38,18 +38,18 @@ def save_head(folder: Path) -> None:
 
 
 def write(folder: Path) -> Path:
-    """The whole folder, with a drafter of each kind."""
+    """Write the whole folder, with a drafter of each kind."""
     torch.manual_seed(0)
     backbone(4).save_pretrained(folder / "target")
-    shutil.copy(embedded() / "tiny-image" / "target" / "tokenizer.json", folder / "target")
+    shutil.copy(embedded_models_dir() / "tiny-image" / "target" / "tokenizer.json", folder / "target")
     save_head(folder / "head")
-    vae: AutoencoderKL = stock(HEAD.size, (16, 16), 4)
+    vae: AutoencoderKL = build_autoencoder(HEAD.size, (16, 16), 4)
     vae.save_pretrained(folder / "vae")
     backbone(1).save_pretrained(folder / "drafter-lm")
     save_head(folder / "drafter-lm" / "head")
     (folder / "drafter-eagle").mkdir()
     target = LlamaModel.from_pretrained(folder / "target")
-    EagleNetwork(target.config).save_pretrained(folder / "drafter-eagle")
+    EagleModel(target.config).save_pretrained(folder / "drafter-eagle")
     manifest = {
         "modality": "image", "tokens": "latents", "summary": "random latents", "makes": {},
         "defaults": {"method": "jacobi", "guidance_scale": 1.5, "temperature": 1.0},

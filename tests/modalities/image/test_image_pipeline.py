@@ -1,4 +1,4 @@
-"""What users of `generate_image` and `load` rely on: results, seeds, cancelling, ignored words, typed errors."""
+"""Public behaviour of `generate_image` and `load`: results, seeds, cancelling, images, errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import polydraft
 from polydraft.core.errors import UnsupportedMethod
 from polydraft.modalities.image import vocabulary
 from polydraft.modalities.image.pipeline import ImagePipeline
-from polydraft.modalities.image.run import Asked
-from polydraft.modalities.loading import card, load
-from polydraft.modalities.world.words.captions import vocabulary as words
+from polydraft.modalities.image.request import ImageRequestInfo
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
+from polydraft.modalities.world.words.captions import caption_vocabulary as words
 
 PROMPT = "a cat above a star on a navy background"
 
@@ -27,31 +28,31 @@ def pipe() -> ImagePipeline:
     return load("tiny-image")
 
 
-def test_drafted_and_plain_pictures_are_the_same(pipe: ImagePipeline) -> None:
+def test_drafted_images_match_plain_images(pipe: ImagePipeline) -> None:
     drafted, plain = pipe(PROMPT, seed=3), pipe(PROMPT, seed=3, speculative=False)
     assert torch.equal(drafted.tokens, plain.tokens) and drafted.image.tobytes() == plain.image.tobytes()
     assert drafted.stats.guarantee == "identical" and drafted.stats.mean_accepted_length > 1.5
-    assert plain.stats.mean_accepted_length == 1 and plain.stats.target_passes == pipe.budget
+    assert plain.stats.mean_accepted_length == 1 and plain.stats.target_passes == pipe.num_new_tokens
     assert drafted.finish_reason == "length" and drafted.tokens.min() >= 0
 
 
-def test_rows_of_a_batch_are_the_pictures_of_their_seeds(pipe: ImagePipeline) -> None:
+def test_batch_rows_match_images_of_their_seeds(pipe: ImagePipeline) -> None:
     batch = pipe([PROMPT, "two frogs on a blue background"], n=2, seed=5)
     assert [picture.size for picture in batch.images] == [(128, 128)] * 4 and batch.seeds == [5, 6, 7, 8]
     alone = pipe(PROMPT, seed=6)
     assert torch.equal(batch.tokens[1], alone.tokens[0]) and batch.images[1].tobytes() == alone.image.tobytes()
     assert torch.equal(batch.tokens[3], pipe("two frogs on a blue background", seed=[8]).tokens[0])
-    assert batch.stats.tokens == 4 * pipe.budget == sum(row.tokens for row in batch.row_stats)
+    assert batch.stats.tokens == 4 * pipe.num_new_tokens == sum(row.tokens for row in batch.row_stats)
 
 
-def test_every_picture_is_decoded_alone() -> None:
-    """Convolutions round differently in a batch, on some processors and in some shapes."""
+def test_every_image_is_decoded_alone() -> None:
+    """Convolutions round differently in a batch, on some processors and for some shapes."""
 
     class Crowded(ImagePipeline):
         def __init__(self) -> None:
             self.device = torch.device("cpu")
 
-        def pixels(self, tokens: torch.Tensor, asked: Sequence[Asked] = ()) -> torch.Tensor:
+        def decode_pixels(self, tokens: torch.Tensor, request_info: Sequence[ImageRequestInfo] = ()) -> torch.Tensor:
             return (tokens[:, :3, None, None] / 10 + len(tokens) / 100).expand(-1, 3, 2, 2)
 
     tokens = torch.arange(27).view(9, 3) % 4
@@ -61,13 +62,13 @@ def test_every_picture_is_decoded_alone() -> None:
     ]
 
 
-def test_passes_tell_when_every_token_was_committed(pipe: ImagePipeline) -> None:
+def test_passes_record_when_tokens_were_committed(pipe: ImagePipeline) -> None:
     result = pipe(PROMPT)
-    assert (result.passes[0].diff() >= 0).all() and 1 <= result.passes[0, 0] <= 1 + pipe.preview
+    assert (result.passes[0].diff() >= 0).all() and 1 <= result.passes[0, 0] <= 1 + pipe.num_preview_tokens
     assert result.passes[0, -1] == result.stats.target_passes
 
 
-def test_stream_can_be_left_in_the_middle(pipe: ImagePipeline) -> None:
+def test_stream_can_be_closed_early(pipe: ImagePipeline) -> None:
     stream = pipe.stream(PROMPT)
     for step in stream:
         if step.tokens_done > 40:
@@ -86,7 +87,7 @@ def test_unknown_words_are_ignored_and_named(pipe: ImagePipeline) -> None:
     assert torch.equal(result.tokens, pipe(PROMPT).tokens)
 
 
-def test_png_carries_how_it_was_made(pipe: ImagePipeline, tmp_path: Path) -> None:
+def test_png_contains_its_recipe(pipe: ImagePipeline, tmp_path: Path) -> None:
     path = pipe(PROMPT, seed=9).save(tmp_path / "cat.png")
     with Image.open(path) as picture:
         notes = picture.text  # type: ignore[attr-defined]
@@ -119,9 +120,9 @@ def test_bad_calls_raise_typed_one_sentence_errors(wrong: dict, error: type[poly
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Path:
-    """A copy of the model to damage."""
+    """Copy the model, to be damaged."""
     folder = tmp_path / "broken"
-    shutil.copytree(card("tiny-image").path, folder)
+    shutil.copytree(load_card("tiny-image").path, folder)
     return folder
 
 
@@ -142,16 +143,16 @@ def test_weights_of_another_shape_are_named(broken: Path, part: str, field: str)
         load(str(broken))
 
 
-def test_parts_that_count_ids_differently_are_named(broken: Path) -> None:
-    vocabulary.build(words()[:40], {}).save(str(broken / "target" / "tokenizer.json"))
+def test_parts_with_different_vocabularies_are_refused(broken: Path) -> None:
+    vocabulary.build_tokenizer(words()[:40], {}).save(str(broken / "target" / "tokenizer.json"))
     with pytest.raises(polydraft.WeightsError, match="several models"):
         load(str(broken))
 
 
-def test_plurals_are_read_as_singulars_by_the_saved_tokenizer(pipe: ImagePipeline) -> None:
-    assert pipe.family.world.words.encode("two foxes on buses").tokens == ["two", "fox", "on", "bus"]
-    read = [pipe.family.world.words.encode(word).ids for word in words()]
-    assert all(len(ids) == 1 and ids[0] > vocabulary.UNKNOWN for ids in read)
+def test_saved_tokenizer_reads_plurals_as_singulars(pipe: ImagePipeline) -> None:
+    assert pipe.family.emoji_vocabulary.tokenizer.encode("two foxes on buses").tokens == ["two", "fox", "on", "bus"]
+    read = [pipe.family.emoji_vocabulary.tokenizer.encode(word).ids for word in words()]
+    assert all(len(ids) == 1 and ids[0] > vocabulary.UNK for ids in read)
 
 
 def test_a_method_without_its_drafter_names_what_fits(broken: Path) -> None:
@@ -162,6 +163,6 @@ def test_a_method_without_its_drafter_names_what_fits(broken: Path) -> None:
         load(str(broken), method="draft")
 
 
-def test_a_refusal_names_what_this_model_has(pipe: ImagePipeline) -> None:
+def test_refusal_names_available_methods(pipe: ImagePipeline) -> None:
     with pytest.raises(UnsupportedMethod, match="'heads'.* draft, .*eagle2, .*lantern, "):
         pipe("a cat", method="vadusa")

@@ -1,4 +1,4 @@
-"""Pictures as latents: a latent knows its own cell alone, normalising undoes itself, diffusers reads the folder."""
+"""Images as latents: a latent sees only its cell, normalisation is inverted, diffusers loads the folder."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 import torch
 from diffusers import AutoencoderKL
 
-from polydraft.apps.train.latent.autoencoder import NOISE, save
-from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, stock
+from polydraft.apps.lab.recipes.latent.autoencoder import NOISE, save
+from polydraft.modalities.image.latent.autoencoder import LatentAutoencoder, build_autoencoder
 
 
 @pytest.fixture
 def codec() -> LatentAutoencoder:
     torch.manual_seed(0)
-    codec = LatentAutoencoder(stock(channels=3, widths=(8, 16), norm_groups=4)).eval()
+    codec = LatentAutoencoder(build_autoencoder(channels=3, widths=(8, 16), norm_groups=4)).eval()
     codec.mean, codec.deviation = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.5, 2.0, 1.0])
     return codec
 
@@ -39,17 +39,17 @@ def test_the_same_cell_has_the_same_latent_anywhere(codec: LatentAutoencoder) ->
 
 @torch.no_grad()
 def test_normalising_undoes_itself(codec: LatentAutoencoder) -> None:
-    """The decoder is handed what the encoder said."""
+    """The decoder reads the encoder's raw output."""
     handed = []
     codec.vae.decoder.register_forward_pre_hook(lambda _, inputs: handed.append(inputs[0]))
     pixels = torch.rand(2, 3, 16, 8) * 2 - 1
     codec.decode(codec.encode(pixels))
     cells = torch.stack([pixels[..., :8, :], pixels[..., 8:, :]], 1).flatten(0, 1)
-    assert torch.allclose(handed[0].permute(0, 2, 3, 1).reshape(4, 3), codec.raw(cells), atol=1e-5)
+    assert torch.allclose(handed[0].permute(0, 2, 3, 1).reshape(4, 3), codec.encode_cells(cells), atol=1e-5)
 
 
 @torch.no_grad()
-def test_diffusers_reads_the_folder_and_the_noise_of_tokens(codec: LatentAutoencoder, tmp_path: Path) -> None:
+def test_diffusers_loads_folder_and_token_noise(codec: LatentAutoencoder, tmp_path: Path) -> None:
     save(codec, tmp_path)
     vae = AutoencoderKL.from_pretrained(tmp_path)
     assert vae.config["latents_mean"] == pytest.approx(codec.mean.tolist())

@@ -1,4 +1,4 @@
-"""Pictures of latents through the public face, on a small random model: the same latents, drafted or not."""
+"""Images of latents through the public interface, on a small random model: the same latents, drafted or not."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import torch
 
 import polydraft
 from polydraft.apps.train import drafter
-from polydraft.core.latent.methods import LATENTS
-from polydraft.core.law.sampling import Sampling
-from polydraft.core.methods.method import CODES
-from polydraft.core.target import Prompt
+from polydraft.core.methods.continuous import LATENTS
+from polydraft.core.methods.spec import CODES
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.image.latent.pipeline import LatentImagePipeline
-from polydraft.modalities.loading import card, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
 
 from ...covering import every_pair
-from ...decoding import run, same
+from ...decoding import all_equal, run
 from .captions import CAPTIONS
 from .latent_folder import write
 
@@ -37,8 +38,8 @@ def loaded(folder: str, dtype: str) -> LatentImagePipeline:
     return load(folder, dtype=dtype)
 
 
-def prompts(pipe: LatentImagePipeline, sampling: Sampling, rows: int, budget: int = TOKENS) -> list[Prompt]:
-    return [replace(prompt, budget=budget) for prompt in pipe.prompts_to_ids(CAPTIONS[:rows], sampling=sampling)]
+def prompts(pipe: LatentImagePipeline, sampling: SamplingParams, rows: int, budget: int = TOKENS) -> list[PromptInputs]:
+    return [replace(prompt, max_new_tokens=budget) for prompt in pipe.build_prompts(CAPTIONS[:rows], sampling=sampling)]
 
 
 @pytest.mark.parametrize(
@@ -48,20 +49,20 @@ def test_every_method_draws_what_plain_decoding_draws(
     folder: str, dtype: str, temperature: float, guidance: float
 ) -> None:
     pipe = loaded(folder, dtype)
-    sampling, guided = Sampling(temperature=temperature, guidance_scale=guidance), guidance != 1
+    sampling, guided = SamplingParams(temperature=temperature, guidance_scale=guidance), guidance != 1
     for rows in (1, 5):
         asked = prompts(pipe, sampling, rows)
         plain, _ = run(pipe.method(LATENTS.parse("ar"), guided), asked)
         alone, _ = run(pipe.method(LATENTS.parse("ar"), guided), asked[-1:])
-        assert same(alone, plain[-1:]), "a row must not depend on its neighbours"
+        assert all_equal(alone, plain[-1:]), "a row must not depend on its neighbours"
         taken = {}
         for name in ("jacobi(window=3)", "jacobi(window=12)", "draft(depth=2)", "eagle", "early-exit(depth=3)"):
             drawn, taken[name] = run(pipe.method(LATENTS.parse(name), guided), asked)
-            assert same(drawn, plain), name
+            assert all_equal(drawn, plain), name
         assert taken["jacobi(window=12)"] > 1.5 and taken["early-exit(depth=3)"] > 1.5
 
 
-def test_a_whole_picture_and_what_is_known_of_it(folder: str, tmp_path: Path) -> None:
+def test_complete_image_has_expected_result_fields(folder: str, tmp_path: Path) -> None:
     pipe = loaded(folder, "bfloat16")
     plain = pipe(CAPTIONS[:2], speculative=False, seed=3)
     seen = []
@@ -76,16 +77,16 @@ def test_a_whole_picture_and_what_is_known_of_it(folder: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_pixels_of_a_batch_are_those_of_each_picture_alone(folder: str, dtype: str) -> None:
+def test_batch_pixels_match_single_image_pixels(folder: str, dtype: str) -> None:
     pipe = loaded(folder, dtype)
     torch.manual_seed(1)
-    latents = torch.randn(4, pipe.image_tokens, pipe.coordinates)
+    latents = torch.randn(4, pipe.image_tokens, pipe.latent_dim)
     alone = [pipe.decode_images(latents[row : row + 1])[0].tobytes() for row in range(4)]
     assert [picture.tobytes() for picture in pipe.decode_images(latents)] == alone
     assert [picture.tobytes() for picture in pipe.decode_images(latents[1:3])] == alone[1:3]
 
 
-def test_a_coupled_method_is_another_picture_of_the_same_law(folder: str) -> None:
+def test_coupled_method_samples_the_same_distribution(folder: str) -> None:
     pipe = loaded(folder, "float32")
     drawn = pipe(CAPTIONS[0], method="early-exit(depth=3)+coupled")
     assert drawn.stats.guarantee == "exact" and drawn.stats.mean_accepted_length > 1.5
@@ -93,13 +94,13 @@ def test_a_coupled_method_is_another_picture_of_the_same_law(folder: str) -> Non
     assert drawn.tokens.equal(pipe(CAPTIONS[0], method="early-exit(depth=3)+coupled").tokens)
 
 
-def test_published_continuous_decoding_draws_too_and_is_called_lossy(folder: str) -> None:
+def test_published_continuous_decoding_is_lossy(folder: str) -> None:
     drawn = loaded(folder, "float32")(CAPTIONS[0], method="early-exit(depth=3)+cspd(prefill=4)")
     assert drawn.stats.guarantee == "lossy" and drawn.stats.mean_accepted_length > 1.2
     assert drawn.passes[0, :5].tolist() == [1, 2, 3, 4, 5] and drawn.tokens.isfinite().all()
 
 
-def test_a_drawing_that_was_left_is_nan_where_nothing_is(folder: str) -> None:
+def test_cancelled_image_is_nan_where_missing(folder: str) -> None:
     stream = loaded(folder, "float32").stream(CAPTIONS[0])
     next(stream), next(stream)
     stream.close()
@@ -110,8 +111,8 @@ def test_a_drawing_that_was_left_is_nan_where_nothing_is(folder: str) -> None:
 
 
 def test_the_model_says_what_it_can(folder: str) -> None:
-    assert card(folder).methods == ["ar", "jacobi", "draft", "eagle", "early-exit", "coupled", "cspd"]
-    assert CODES not in card(folder).has
+    assert load_card(folder).methods == ["ar", "jacobi", "draft", "eagle", "early-exit", "coupled", "cspd"]
+    assert CODES not in load_card(folder).capabilities
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -127,16 +128,16 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "error", "said"), WRONG)
+@pytest.mark.parametrize(("options", "error", "message"), WRONG)
 def test_what_latents_cannot_do_is_one_sentence(
-    folder: str, asked: dict[str, Any], error: type[Exception], said: str
+    folder: str, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said.replace("(", r"\(")) as caught:
-        loaded(folder, "float32")(CAPTIONS[0], **asked)
+    with pytest.raises(error, match=message.replace("(", r"\(")) as caught:
+        loaded(folder, "float32")(CAPTIONS[0], **options)
     assert "\n" not in str(caught.value)
 
 
-def test_a_method_of_latents_is_refused_by_a_model_of_codes() -> None:
+def test_latent_method_is_refused_by_code_model() -> None:
     with pytest.raises(polydraft.UnsupportedMethod, match="is for latents and tiny-image generates ids"):
         load("tiny-image", method="coupled")
 

@@ -1,4 +1,4 @@
-"""`~WxH`: the nearest size that a model draws."""
+"""`~WxH`: the nearest size that a model generates."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from polydraft.core.errors import InvalidArgument
-from polydraft.modalities.image.base import PicturePipeline, grid_of
+from polydraft.modalities.image.base import TextToImagePipeline, grid_of
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What `nearest` asks of a pipeline: one that draws any multiples of a token's side, as far as its context goes."""
+    """Stand-in for a pipeline that generates any multiples of a token's side, as far as its context goes."""
 
     context: int
     token_side: int = 16
     dimensions: str = "256x256"
 
-    def sized(self, size: str) -> Any:
+    def with_size(self, size: str) -> Any:
         grid_of(size, self.token_side, self.context, "the model", self.dimensions)
         return Sizes(self.context, self.token_side, size)
 
@@ -33,10 +33,10 @@ class Sizes:
 )  # fmt: skip
 def test_nearest_size_is_largest_that_fits(context: int, size: str, drawn: str) -> None:
     pipe: Any = Sizes(context)
-    assert PicturePipeline.nearest(pipe, size).dimensions == drawn
+    assert TextToImagePipeline.with_nearest_size(pipe, size).dimensions == drawn
 
 
-def test_nearest_of_no_size_is_refused() -> None:
+def test_nearest_of_malformed_size_is_refused() -> None:
     pipe: Any = Sizes(300)
     with pytest.raises(InvalidArgument, match="size=big"):
-        PicturePipeline.nearest(pipe, "big")
+        TextToImagePipeline.with_nearest_size(pipe, "big")

@@ -1,4 +1,4 @@
-"""Files of pictures say what they were drawn from, in every format, and are drawn again from that alone."""
+"""Recipes in image files of every format, from which the images can be generated again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from PIL import Image, PngImagePlugin
 
 import polydraft
 from polydraft.core.stats import DecodeStats
-from polydraft.modalities.image.recipe import MOST_EXIF, Recipe, read_recipe
-from polydraft.modalities.image.result import ImageResult, encoded, numbered
+from polydraft.modalities.image.recipe import MAX_EXIF_BYTES, ImageRecipe, read_recipe
+from polydraft.modalities.image.result import ImageResult, encode_image, number_paths
 from polydraft.modalities.loading import load
 
-RECIPE = Recipe(
+RECIPE = ImageRecipe(
     ["zwei 🐸 «please»", "a cat"], ["two frogs on a blue background", "a cat on a blue background"], [7, 2**62],
     "tiny-image", "jacobi(window=12)+lantern(k=10)",
     0.9, 40, 0.95, 0.1, 2.0, "128x128", "no ✏️", 8, False, "bfloat16", "cpu", "0.1.0",
@@ -42,20 +42,20 @@ def result(count: int) -> ImageResult:
 @pytest.mark.parametrize("ending", KINDS)
 def test_recipe_survives_every_format(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{ending}"
-    path.write_bytes(encoded(GREY, KINDS[ending], RECIPE.notes))
+    path.write_bytes(encode_image(GREY, KINDS[ending], RECIPE.notes))
     assert read_recipe(path) == RECIPE
     assert Image.open(path).size == (16, 16)
 
 
 def test_prompt_that_is_no_unicode_is_written(tmp_path: Path) -> None:
     path = tmp_path / "x.png"
-    path.write_bytes(encoded(GREY, "PNG", replace(RECIPE, prompts=["a \udcff cat", "a"]).notes))
+    path.write_bytes(encode_image(GREY, "PNG", replace(RECIPE, prompts=["a \udcff cat", "a"]).notes))
     assert read_recipe(path).prompts == ["a ? cat", "a"]
 
 
-def test_recipe_too_long_for_jpeg_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    long = replace(RECIPE, prompts=["🐸" * MOST_EXIF, "a"])
-    assert len(encoded(GREY, "JPEG", long.notes)) < MOST_EXIF and "PNG and WEBP" in caplog.text
+def test_recipe_too_long_for_jpeg_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    long = replace(RECIPE, prompts=["🐸" * MAX_EXIF_BYTES, "a"])
+    assert len(encode_image(GREY, "JPEG", long.notes)) < MAX_EXIF_BYTES and "PNG and WEBP" in caplog.text
 
 
 def commented(text: str) -> bytes:
@@ -72,7 +72,7 @@ WRONG = {
     "true": {"top_k": True}, "missing": {"model": None},
 }  # fmt: skip
 FOREIGN = {
-    "nothing": encoded(GREY, "PNG", {}), "no exif": encoded(GREY, "JPEG", {}), "text": commented("a cat"),
+    "nothing": encode_image(GREY, "PNG", {}), "no exif": encode_image(GREY, "JPEG", {}), "text": commented("a cat"),
     "a list": commented("[1]"), "deep": commented("[" * 100_000), "no picture": b"polydraft",
 } | {name: commented(json.dumps(KNOWN | changes)) for name, changes in WRONG.items()}  # fmt: skip
 
@@ -99,7 +99,7 @@ def test_no_file_is_written_where_one_cannot_be(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "x-1.png").write_bytes(b"kept")
     with pytest.raises(polydraft.OutputUnwritable, match="x-3.png"):
         result(3).save_each(tmp_path / "x-{i}.png")
-    monkeypatch.setattr("polydraft.modalities.image.result.encoded", failing_after(1))
+    monkeypatch.setattr("polydraft.modalities.image.result.encode_image", failing_after(1))
     with pytest.raises(polydraft.OutputUnwritable, match="full"):
         result(2).save_each(tmp_path / "x-{i}.png")
     assert (tmp_path / "x-1.png").read_bytes() == b"kept"
@@ -118,17 +118,17 @@ def failing_after(count: int) -> Callable[..., bytes]:
 
 
 def test_one_name_for_several_files_is_refused() -> None:
-    assert numbered("x.png", 1) == [Path("x.png")]
+    assert number_paths("x.png", 1) == [Path("x.png")]
     with pytest.raises(polydraft.OutputUnwritable, match=r"x-\{i\}.png"):
-        numbered("x.png", 2)
+        number_paths("x.png", 2)
 
 
-def test_arguments_of_a_recipe_ask_for_the_same_again() -> None:
+def test_recipe_arguments_reproduce_the_request() -> None:
     pipe = load("tiny-image")
     sampling = {"temperature": 0.8, "top_k": 200, "min_p": 0.0, "guidance_scale": 1.5}
     asked = pipe.run("Please draw a cute 🐸 in the snow", n=2, seed=3, method="jacobi(window=12)", **sampling)
     assert asked.recipe.captions == ["a frog in the snow"] * 2 and asked.ignored == ("cute",)
-    arguments = asked.recipe.of(1).arguments
+    arguments = asked.recipe.for_image(1).arguments
     assert set(arguments) <= set(inspect.signature(polydraft.generate_image).parameters)
     again = pipe.run(**{name: value for name, value in arguments.items() if name not in ("model", "dtype")})
-    assert again.recipe == asked.recipe.of(1) and again.prompts == [asked.prompts[1]]
+    assert again.recipe == asked.recipe.for_image(1) and again.prompts == [asked.prompts[1]]

@@ -1,4 +1,4 @@
-"""The VQ tokenizer: a code knows its own cell alone, codes draw the picture back."""
+"""VQ tokenizer: a code sees only its cell, and codes reconstruct the image."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from polydraft.apps.train.image.data import views
-from polydraft.apps.train.image.tokenizer import decibels
+from polydraft.apps.lab.recipes.image.data import render_views
+from polydraft.apps.lab.recipes.image.tokenizer import reconstruction_psnr
 from polydraft.modalities.image.vq import VQConfig, VQTokenizer
-from polydraft.modalities.loading import card
-from polydraft.modalities.world.scene import place, random_composition
+from polydraft.modalities.model_card import load_card
+from polydraft.modalities.world.scene import place_objects, random_composition
 
 
 def test_a_latent_depends_on_its_own_cell_alone() -> None:
@@ -22,19 +22,19 @@ def test_a_latent_depends_on_its_own_cell_alone() -> None:
     changed = pixels.clone()
     changed[..., 16:24, 40:48] *= -1
     with torch.no_grad():
-        moved = (model.latents(pixels) != model.latents(changed)).any(-1)[0]
+        moved = (model.encode_latents(pixels) != model.encode_latents(changed)).any(-1)[0]
     assert moved.nonzero().tolist() == [[2, 5]]
 
 
 @pytest.fixture(scope="module")
 def embedded() -> VQTokenizer:
-    return VQTokenizer.from_folder(Path(card("tiny-image").path) / "tokenizer")
+    return VQTokenizer.from_folder(Path(load_card("tiny-image").path) / "tokenizer")
 
 
 def test_held_out_scenes_come_back(embedded: VQTokenizer) -> None:
     rng = np.random.default_rng(77)
-    scenes = [place(random_composition(rng, held_out=True), rng) for _ in range(20)]
-    rendered, told = views(scenes)
+    scenes = [place_objects(random_composition(rng, held_out=True), rng) for _ in range(20)]
+    rendered, matted = render_views(scenes)
     with torch.no_grad():
-        whole, boxes = decibels(rendered, embedded.decode(embedded.encode(told)).clamp(-1, 1), scenes)
+        whole, boxes = reconstruction_psnr(rendered, embedded.decode(embedded.encode(matted)).clamp(-1, 1), scenes)
     assert whole > 28 and boxes > 24

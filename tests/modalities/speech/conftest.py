@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from polydraft.apps.train.checkpoint import save
+from polydraft.apps.lab.training.checkpoint import save
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech import vocabulary
 from polydraft.modalities.speech.codecs.tiny import CodecConfig, SpeechCodec
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (out / part).mkdir()
     codec = SpeechCodec(CodecConfig(levels=LEVELS, width=16, ahead=(1, 0)))
     save(codec, out / "codec")
-    tokenizer = vocabulary.build(VOICES, list(SYMBOLS), codec.config.codebook_size)
+    tokenizer = vocabulary.build_tokenizer(VOICES, list(SYMBOLS), codec.config.codebook_size)
     tokenizer.save(str(out / "target" / "tokenizer.json"))
     config = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_hidden_layers=2, intermediate_size=64,

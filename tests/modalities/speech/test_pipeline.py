@@ -10,13 +10,13 @@ import soundfile
 import torch
 
 from polydraft.core.errors import InvalidArgument, OutputUnwritable, PromptError, UnknownModel
-from polydraft.core.stopping import Stop
+from polydraft.core.stopping import StopPoint
 from polydraft.modalities.loading import load
-from polydraft.modalities.speech.codecs.tiny import SAMPLES
+from polydraft.modalities.speech.codecs.tiny import SAMPLES_PER_CODE
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.result import FORMATS, pcm, wav_header
-from polydraft.modalities.speech.spoken import Pace, Spoken
+from polydraft.modalities.speech.result import FORMATS, to_pcm16, wav_header
+from polydraft.modalities.speech.sentence_stream import ChunkSizes, SentenceStream
 from polydraft.modalities.speech.text.markup import check_text
 
 from ...covering import every_pair
@@ -35,7 +35,7 @@ def test_drafted_streamed_or_whole_it_says_the_same(pipe: SpeechPipeline, method
     assert plain.counts == drafted.counts == streamed.counts and len(plain.counts) == 3
     assert np.array_equal(plain.audio, drafted.audio) and np.array_equal(plain.audio, streamed.audio)
     assert np.array_equal(np.concatenate([chunk.audio for chunk in chunks]), streamed.audio)
-    assert len(plain.audio) == SAMPLES * len(plain.tokens) and plain.audio.dtype == np.float32
+    assert len(plain.audio) == SAMPLES_PER_CODE * len(plain.tokens) and plain.audio.dtype == np.float32
     assert drafted.stats.tokens >= len(drafted.tokens) and (streamed.passes.diff() >= 0).all()
 
 
@@ -50,7 +50,9 @@ def test_sound_comes_early_and_then_in_larger_pieces(pipe: SpeechPipeline):
     stream = pipe.stream("The quick brown fox jumps over the lazy dog.", seed=1)
     first, second = next(stream), next(stream)
     assert (
-        0 < len(first.audio) < len(second.audio) and first.codes <= Pace.of(pipe.family).chunk and second.sentence == 0
+        0 < len(first.audio) < len(second.audio)
+        and first.codes <= ChunkSizes.for_family(pipe.family).chunk
+        and second.sentence == 0
     )
 
 
@@ -67,39 +69,39 @@ def test_speed_changes_length_and_nothing_else(pipe: SpeechPipeline):
 
 
 def test_a_loop_ends_where_it_is_seen_whatever_the_passes(pipe: SpeechPipeline):
-    codes, pace = torch.cat([torch.arange(30), torch.arange(7).repeat(40)]), Pace.of(pipe.family)
+    codes, pace = torch.cat([torch.arange(30), torch.arange(7).repeat(40)]), ChunkSizes.for_family(pipe.family)
     ends = set()
     for size in (1, 7, 60):
-        sentence = Spoken(pipe.family.stream(Voice("slt"), 1.0), pace)
+        sentence = SentenceStream(pipe.family.open_audio_stream(Voice("slt"), 1.0), pace)
         for count, part in enumerate(codes.split(size)):
             if sentence.finish is None:
-                sentence.add(part, count)
+                sentence.append_codes(part, count)
         ends.add((len(sentence.codes), sentence.finish))
     assert ends == {(30 + pace.loop + -(30 + pace.loop) % pace.period, "loop")}
 
 
 def test_loop_counts_no_token_behind_it_whatever_the_passes(pipe: SpeechPipeline):
     """Even in the pass that reaches the longest length, which would end the sentence behind the loop."""
-    codes, pace = [*range(30), *list(range(7)) * 40], Pace.of(pipe.family)
+    codes, pace = [*range(30), *list(range(7)) * 40], ChunkSizes.for_family(pipe.family)
     tokens = [code + pipe.family.code_offset for code in codes]
     first_seen = 30 + pace.loop + -(30 + pace.loop) % pace.period
     for size in (1, 7, len(tokens)):
         run, stops = pipe.run("Yes."), {}
-        run.joined({0: run.rows[0]})
+        run.mark_started({0: run.rows[0]})
         for had in range(0, len(tokens), size):
             run.rows[0].finish = "length"
             ended = {0} if had + size >= len(tokens) else set()
-            stops = run.passed({0: (had, tokens[had : had + size])}, ended)
+            stops = run.on_step({0: (had, tokens[had : had + size])}, ended)
             if stops:
                 break
-        assert stops == {0: Stop("loop", first_seen)} and run.live == 0
-        assert run.spoken[0].finish == "loop" and run.decoded[0] == tokens[:first_seen]
+        assert stops == {0: StopPoint("loop", first_seen)} and run.num_live == 0
+        assert run.sentences[0].finish == "loop" and run.token_ids[0] == tokens[:first_seen]
 
 
 def test_no_loop_in_what_only_resembles_one(pipe: SpeechPipeline):
-    pace = Pace.of(pipe.family)
-    sentence = Spoken(pipe.family.stream(Voice("slt"), 1.0), pace)
-    sentence.add(torch.cat([torch.arange(7).repeat(13), torch.arange(60), torch.arange(7).repeat(13)]), 0)
+    pace = ChunkSizes.for_family(pipe.family)
+    sentence = SentenceStream(pipe.family.open_audio_stream(Voice("slt"), 1.0), pace)
+    sentence.append_codes(torch.cat([torch.arange(7).repeat(13), torch.arange(60), torch.arange(7).repeat(13)]), 0)
     assert sentence.finish is None
 
 
@@ -149,7 +151,7 @@ def test_every_format_is_written_and_says_what_made_it(pipe: SpeechPipeline, tmp
     result = pipe("Good morning.", seed=2)
     path = result.save(tmp_path / f"hello{ending}")
     if ending == ".pcm":
-        assert path.read_bytes() == pcm(result.audio) or len(path.read_bytes()) == 2 * len(result.audio)
+        assert path.read_bytes() == to_pcm16(result.audio) or len(path.read_bytes()) == 2 * len(result.audio)
         return
     with soundfile.SoundFile(path) as sound:
         assert abs(sound.frames / sound.samplerate - result.seconds) < 0.1
@@ -166,6 +168,6 @@ def test_what_cannot_be_written_leaves_nothing(pipe: SpeechPipeline, tmp_path: P
 
 def test_a_wav_stream_of_unknown_length_can_be_read(tmp_path: Path):
     audio = np.sin(np.arange(1600) / 5).astype(np.float32) / 2
-    (tmp_path / "a.wav").write_bytes(wav_header(16000) + pcm(audio))
+    (tmp_path / "a.wav").write_bytes(wav_header(16000) + to_pcm16(audio))
     read, rate = soundfile.read(tmp_path / "a.wav")
     assert rate == 16000 and np.abs(read - audio).max() < 1e-4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polydraft.modalities.speech.resampling import Resampler, resampled
+from polydraft.modalities.speech.resampling import Resampler, resample
 
 SOUND = np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000).astype(np.float32)
 
@@ -14,15 +14,15 @@ SOUND = np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000).astype(np.float32)
 def test_resampler_of_pieces_equals_the_whole(sizes: list[int]) -> None:
     resampler, ends = Resampler(16_000, 24_000), np.cumsum(sizes)[:-1]
     pieces = [resampler.push(piece) for piece in np.split(SOUND, ends)]
-    assert np.array_equal(np.concatenate([*pieces, resampler.finish()]), resampled(SOUND, 16_000, 24_000))
+    assert np.array_equal(np.concatenate([*pieces, resampler.finish()]), resample(SOUND, 16_000, 24_000))
 
 
 def test_resampled_tone_keeps_its_pitch_and_length() -> None:
-    found = resampled(SOUND, 16_000, 24_000)
+    found = resample(SOUND, 16_000, 24_000)
     wanted = np.sin(2 * np.pi * 440 * np.arange(24_000) / 24_000)
     assert found.dtype == np.float32 and len(found) == 24_000
     assert np.abs(found - wanted)[1000:-1000].max() < 1e-3
 
 
 def test_resampled_at_the_same_rate_is_untouched() -> None:
-    assert np.array_equal(resampled(SOUND, 24_000, 24_000), SOUND)
+    assert np.array_equal(resample(SOUND, 24_000, 24_000), SOUND)

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from polydraft.core.drafters.oracle import OracleDrafter
-from polydraft.core.law.sampling import RepetitionAware, Sampling
-from polydraft.core.methods.fit import Timing
 from polydraft.core.methods.registry import parse
-from polydraft.core.target import Prompt
+from polydraft.core.methods.tuning import Timing
+from polydraft.core.sampling.params import RepetitionAware, SamplingParams
+from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
 from ...covering import every_pair
-from ...decoding import run, same
+from ...decoding import all_equal, run
 
 TEXTS = [
     "Yes.", "Thank you very much for coming today.", "Would you like another cup of coffee?",
@@ -53,12 +53,12 @@ def test_trees_are_fitted_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> Non
 
         def seconds(target, asked, nodes, clock, cost=cost, timed=timed):
             timed.append(len(asked))
-            return Timing({count: 1 + cost * count for count in nodes}, steady=True)
+            return Timing({count: 1 + cost * count for count in nodes}, is_stable=True)
 
         monkeypatch.setattr("polydraft.modalities.pipeline.time_passes", seconds)
         pipe._pass_times.clear()
         for method in ("vadusa", "medusa", "vadusa"):
-            fitted = pipe.fitted(method)
+            fitted = pipe.tuned_params(method)
             found.append((fitted["nodes"](1), fitted["nodes"](8)))
             assert fitted["depth"] == 4
         assert timed == [1, 1] and found[-1] == found[-2] == found[-3]
@@ -66,12 +66,12 @@ def test_trees_are_fitted_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> Non
     assert dear == dear_among == 1 and 1 < fewer < some < free and fewer < free_among
 
 
-def prompts(pipe: SpeechPipeline, sampling: Sampling, rows: int) -> list[Prompt]:
+def prompts(pipe: SpeechPipeline, sampling: SamplingParams, rows: int) -> list[PromptInputs]:
     asked = [
-        pipe.prompt(pipe.family.read(text).sentences[0], Voice(pipe.voices[row]), row, 0, sampling)
+        pipe.prompt(pipe.family.split_text(text).sentences[0], Voice(pipe.voices[row]), row, 0, sampling)
         for row, text in enumerate(TEXTS[:rows])
     ]
-    return [replace(prompt, budget=CODES) for prompt in asked]
+    return [replace(prompt, max_new_tokens=CODES) for prompt in asked]
 
 
 @pytest.mark.parametrize(
@@ -79,28 +79,28 @@ def prompts(pipe: SpeechPipeline, sampling: Sampling, rows: int) -> list[Prompt]
 )
 def test_every_method_says_what_plain_decoding_says(dtype: str, temperature: float | None, penalty: str) -> None:
     pipe = loaded(dtype)
-    usual = pipe.sampling(temperature=temperature, top_k=None, top_p=None)
+    usual = pipe.sampling_params(temperature=temperature, top_k=None, top_p=None)
     sampling = replace(usual, **PENALTIES[penalty])
     for rows in (1, 4):
         asked = prompts(pipe, sampling, 4)[-rows:]
         plain, _ = run(pipe.method(parse("ar")), asked)
         for name in METHODS:
             said, _ = run(pipe.method(parse(name)), asked)
-            assert same(said, plain), name
+            assert all_equal(said, plain), name
         method = pipe.method(parse("ar"))
         oracle = OracleDrafter(dict(enumerate(plain)), pipe.target_model.config.vocab_size, 4, 3, 0.75)
         said, committed = run(replace(method, drafter=oracle), asked)
-        assert committed > 1.5 and same(said, plain)
+        assert committed > 1.5 and all_equal(said, plain)
 
 
 def test_greedy_equals_transformers_generate() -> None:
     """fp64 leaves no near-ties, so equality is strict."""
     pipe = load("tiny-speech", dtype="float64")
-    for row in prompts(pipe, Sampling(temperature=0), 3):
+    for row in prompts(pipe, SamplingParams(temperature=0), 3):
         plain, _ = run(pipe.method(parse("ar")), [row])
         drafted, _ = run(pipe.method(parse("vadusa")), [row])
-        forbidden = (~pipe.allowed).nonzero().flatten().tolist()
+        forbidden = (~pipe.allowed_token_mask).nonzero().flatten().tolist()
         theirs = pipe.target_model.generate(
-            torch.tensor([row.branches[0]]), do_sample=False, max_new_tokens=CODES, suppress_tokens=forbidden,
-        )[0, len(row.branches[0]) :]  # fmt: skip
+            torch.tensor([row.branch_token_ids[0]]), do_sample=False, max_new_tokens=CODES, suppress_tokens=forbidden,
+        )[0, len(row.branch_token_ids[0]) :]  # fmt: skip
         assert torch.equal(plain[0], theirs) and torch.equal(drafted[0], theirs)

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from polydraft.apps.data.built_in_prompts import LESSONS
+from polydraft.apps.data.samples import Samples
 from polydraft.apps.train import drafter
-from polydraft.apps.train.lessons import LESSONS
-from polydraft.apps.train.samples import Samples
+from polydraft.core.distillation.examples import run_target
 from polydraft.core.errors import InvalidArgument, UnsupportedMethod
 from polydraft.core.methods.registry import parse
-from polydraft.core.training.examples import read
 from polydraft.modalities.loading import load
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few prompts, and trials of a few tokens."""
-    monkeypatch.setattr("polydraft.apps.train.lessons.ROWS", 4)
-    monkeypatch.setattr("polydraft.apps.train.trial.LONGEST", 12)
+    monkeypatch.setattr("polydraft.apps.data.built_in_prompts.ROWS", 4)
+    monkeypatch.setattr("polydraft.apps.train.evaluation.LONGEST", 12)
 
 
 METHODS = {
@@ -64,8 +64,8 @@ def test_what_the_target_saw_is_remembered_row_by_row(folder: Path, tmp_path: Pa
         told, size = drawn.examples(rows), sum(file.stat().st_size for file in (tmp_path / "features").iterdir())
     assert told.ids.equal(fresh.ids) and told.seen is not None and fresh.seen is None
     assert drawn.bytes_seen < size < 1.1 * drawn.bytes_seen and not (tmp_path / "features").exists()
-    for mine, theirs in zip(read(target, told), read(target, fresh), strict=True):
-        assert torch.allclose(mine[fresh.judged], theirs[fresh.judged], atol=1e-5)
+    for mine, theirs in zip(run_target(target, told), run_target(target, fresh), strict=True):
+        assert torch.allclose(mine[fresh.loss_mask], theirs[fresh.loss_mask], atol=1e-5)
 
 
 def test_a_drafter_learns_from_texts_of_ones_own(folder: Path, tmp_path: Path):

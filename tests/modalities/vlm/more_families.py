@@ -7,7 +7,7 @@ from pathlib import Path
 
 import transformers as hf
 
-from .conftest import TEXT, VISION, finish_folder, plain, qwen, tokenizer
+from .conftest import TEXT, VISION, finish_folder, qwen, siglip_config, write_tokenizer
 
 
 def qwen2_vl(folder: Path) -> None:
@@ -24,48 +24,49 @@ def qwen3_vl_moe(folder: Path) -> None:
 
 
 def llava_onevision(folder: Path) -> None:
-    words, shapes = tokenizer(folder, ["<image>", "<video>"]), [[56, 112], [112, 56], [112, 112]]
+    words, shapes = write_tokenizer(folder, ["<image>", "<video>"]), [[56, 112], [112, 56], [112, 112]]
     config = hf.LlavaOnevisionConfig(
-        text_config=hf.Qwen2Config(vocab_size=len(words), **TEXT), vision_config=hf.SiglipVisionConfig(**plain(VISION)),
+        text_config=hf.Qwen2Config(vocab_size=len(words), **TEXT),
+        vision_config=hf.SiglipVisionConfig(**siglip_config(VISION)),
         image_grid_pinpoints=shapes, image_token_index=words.convert_tokens_to_ids("<image>"),
         video_token_index=words.convert_tokens_to_ids("<video>"),
     )  # fmt: skip
     images = hf.LlavaOnevisionImageProcessorPil(size={"height": 56, "width": 56}, image_grid_pinpoints=shapes)
-    said = {"processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 16,
+    processor_config = {"processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 16,
             "vision_feature_select_strategy": "full"}  # fmt: skip
-    finish_folder(folder, "<image>", said, images, hf.LlavaOnevisionForConditionalGeneration(config))
+    finish_folder(folder, "<image>", processor_config, images, hf.LlavaOnevisionForConditionalGeneration(config))
 
 
 def internvl(folder: Path) -> None:
     marks = "<img>", "</img>", "<IMG_CONTEXT>", "<video>"
     names = "start_image_token", "end_image_token", "context_image_token", "video_token"
-    words = tokenizer(folder, list(marks), **dict(zip(names, marks, strict=True)))
+    words = write_tokenizer(folder, list(marks), **dict(zip(names, marks, strict=True)))
     config = hf.InternVLConfig(
         text_config=hf.Qwen2Config(vocab_size=len(words), **TEXT), image_seq_length=4,
         vision_config=hf.InternVLVisionConfig(**VISION), image_token_id=words.convert_tokens_to_ids("<IMG_CONTEXT>"),
     )  # fmt: skip
     images = hf.GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=4)
-    said = {"processor_class": "InternVLProcessor", "image_seq_length": 4}
-    finish_folder(folder, "<IMG_CONTEXT>", said, images, hf.InternVLForConditionalGeneration(config))
+    processor_config = {"processor_class": "InternVLProcessor", "image_seq_length": 4}
+    finish_folder(folder, "<IMG_CONTEXT>", processor_config, images, hf.InternVLForConditionalGeneration(config))
 
 
 def mistral3(folder: Path) -> None:
-    words = tokenizer(folder, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], "<s>")
+    words = write_tokenizer(folder, ["[IMG]", "[IMG_BREAK]", "[IMG_END]"], "<s>")
     config = hf.Mistral3Config(
         text_config=hf.MistralConfig(vocab_size=len(words), **TEXT | {"sliding_window": None}),
         vision_config=hf.PixtralVisionConfig(head_dim=8, **VISION), spatial_merge_size=2,
         image_token_index=words.convert_tokens_to_ids("[IMG]"),
     )  # fmt: skip
     images = hf.PixtralImageProcessorPil(size={"longest_edge": 84}, patch_size={"height": 14, "width": 14})
-    said = {"processor_class": "PixtralProcessor", "patch_size": 14, "spatial_merge_size": 2}
-    finish_folder(folder, "[IMG]", said, images, hf.Mistral3ForConditionalGeneration(config))
+    processor_config = {"processor_class": "PixtralProcessor", "patch_size": 14, "spatial_merge_size": 2}
+    finish_folder(folder, "[IMG]", processor_config, images, hf.Mistral3ForConditionalGeneration(config))
 
 
 def gemma4(folder: Path) -> None:
-    """All that its layers may differ in: numbers of heads, keys that later layers share, what ids give each layer."""
+    """Write a model whose layers differ in heads, shared keys and per-layer embeddings."""
     marks = "<|image>", "<|image|>", "<image|>", "<|audio>", "<|audio|>", "<audio|>"
     names = "boi_token", "image_token", "eoi_token", "boa_token", "audio_token", "eoa_token"
-    words = tokenizer(folder, [*marks, "<|video|>", "<pad>"], "<bos>", **dict(zip(names, marks, strict=True)))
+    words = write_tokenizer(folder, [*marks, "<|video|>", "<pad>"], "<bos>", **dict(zip(names, marks, strict=True)))
     words.pad_token = "<pad>"
     words.save_pretrained(folder)
     ids = dict(zip(names, words.convert_tokens_to_ids(list(marks)), strict=True))
@@ -85,8 +86,8 @@ def gemma4(folder: Path) -> None:
         video_token_id=words.convert_tokens_to_ids("<|video|>"),
     )  # fmt: skip
     images = hf.Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70)
-    said = {"processor_class": "Gemma4Processor", "image_seq_length": 70}
-    finish_folder(folder, "<|image|>", said, images, hf.Gemma4ForConditionalGeneration(config))
+    processor_config = {"processor_class": "Gemma4Processor", "image_seq_length": 70}
+    finish_folder(folder, "<|image|>", processor_config, images, hf.Gemma4ForConditionalGeneration(config))
 
 
 MORE: dict[str, Callable[[Path], None]] = {

@@ -1,4 +1,4 @@
-"""An image unlike what tiny-vlm was trained on is told of, whoever asks; scenes that it knows are not, in any form."""
+"""Notes on images unlike the training images of tiny-vlm; known scenes in any form have no note."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from polydraft import load
-from polydraft.modalities.vlm.domain import has_flat_colour, notes
-from polydraft.modalities.world.scene import place
+from polydraft.modalities.vlm.domain import domain_notes, has_flat_colour
+from polydraft.modalities.world.scene import place_objects
 from polydraft.modalities.world.worlds import WORLDS
 
 from ...apps.command_line import run
@@ -22,11 +22,11 @@ from ...apps.command_line import run
 def scenes(world: str, count: int) -> Iterator[Image.Image]:
     rng = np.random.default_rng(11)
     for _ in range(count):
-        yield Image.fromarray(place(WORLDS[world].composition(rng), rng).render())
+        yield Image.fromarray(place_objects(WORLDS[world].random_composition(rng), rng).render())
 
 
 def forms(image: Image.Image) -> Iterator[Image.Image]:
-    """The image as clients send it: as it is, compressed, and in other sizes."""
+    """Yield the image as clients send it: unchanged, compressed, and in other sizes."""
     yield image
     for quality in (30, 75):
         packed = io.BytesIO()
@@ -36,7 +36,7 @@ def forms(image: Image.Image) -> Iterator[Image.Image]:
 
 
 def photographs() -> Iterator[Image.Image]:
-    """What installed packages bring, and pictures of natural spectra: as much power in every octave."""
+    """Yield photographs of installed packages, and noise with natural spectra: equal power in every octave."""
     for package, folder in (("matplotlib", "mpl-data/sample_data"), ("gradio", "media_assets/images")):
         for path in sorted(Path(str(files(package)), folder).glob("*.jp*g")):
             yield Image.open(path)
@@ -48,36 +48,36 @@ def photographs() -> Iterator[Image.Image]:
         yield Image.fromarray(field.clip(0, 255).astype(np.uint8).transpose(1, 2, 0))
 
 
-def test_no_scene_on_a_flat_colour_is_taken_for_another_picture() -> None:
+def test_every_flat_scene_has_flat_colour() -> None:
     assert all(has_flat_colour(form) for scene in scenes("flat", 40) for form in forms(scene))
 
 
-def test_no_photograph_is_taken_for_a_scene() -> None:
+def test_no_photograph_has_flat_colour() -> None:
     wrong = [has_flat_colour(form) for photograph in photographs() for form in forms(photograph.convert("RGB"))]
     assert len(wrong) >= 240 and not any(wrong)
 
 
-def test_most_scenes_in_settings_are_told_apart() -> None:
-    """The embedded model was trained without settings: of eight such scenes it named the things in two."""
+def test_most_textured_scenes_have_no_flat_colour() -> None:
+    """The embedded model was trained without settings and named the objects of two of eight such scenes."""
     missed = [has_flat_colour(form) for scene in scenes("textured", 40) for form in forms(scene)]
     assert sum(missed) <= 0.05 * len(missed)
 
 
-def test_notes_are_for_models_that_declare_a_domain() -> None:
+def test_notes_need_a_declared_domain() -> None:
     noise = Image.effect_noise((64, 64), 90)
-    assert notes("big", None, [noise]) == () == notes("tiny-vlm", "flat", [])
-    (told,) = notes("tiny-vlm", "flat", [noise])
-    assert told.startswith("tiny-vlm has seen emoji on flat colours alone, and the picture is not like them")
+    assert domain_notes("big", None, [noise]) == () == domain_notes("tiny-vlm", "flat", [])
+    (note,) = domain_notes("tiny-vlm", "flat", [noise])
+    assert note.startswith("tiny-vlm has seen emoji on flat colours alone, and the picture is not like them")
 
 
-def test_answers_about_a_photograph_carry_a_note() -> None:
+def test_answer_about_photograph_has_note() -> None:
     pipe, noise, (scene,) = load("tiny-vlm"), Image.effect_noise((64, 64), 90), scenes("flat", 1)
     assert pipe.card.manifest["domain"] == "flat"
     assert len(pipe(noise, "What is this?", max_new_tokens=2).notes) == 1
     assert pipe(scene, "What is this?", max_new_tokens=2).notes == ()
 
 
-def test_chat_command_notes_a_photograph_on_standard_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_command_prints_note_on_standard_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Image.effect_noise((64, 64), 90).save("noise.png")
     done = run("chat", "noise.png", "What is this?", "--max-new-tokens", "2")

@@ -1,4 +1,4 @@
-"""Words and marks that tokenizer and model do not agree about are told in a sentence, at load or of the prompt."""
+"""Token ids that tokenizer and model disagree about raise one sentence, at load or for the prompt."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 import transformers as hf
 
 from polydraft.core.errors import InvalidArgument, PromptError, UnsupportedModel, WeightsError
-from polydraft.core.target import CausalTarget, Prompt
+from polydraft.core.target.causal import CausalTarget, PromptInputs
 from polydraft.modalities.loading import load
 
-from .conftest import picture, tokenizer
+from .conftest import picture, write_tokenizer
 
 
 def copied(folder: Path, to: Path) -> Path:
@@ -26,7 +26,7 @@ def rewritten(file: Path, **values: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-def test_word_added_to_the_tokenizer_alone_is_named(folder_of, tmp_path):
+def test_token_without_embedding_is_named(folder_of, tmp_path):
     folder = copied(folder_of("llava"), tmp_path)
     words = hf.AutoTokenizer.from_pretrained(folder)
     words.add_tokens(["zebra"])
@@ -38,7 +38,7 @@ def test_word_added_to_the_tokenizer_alone_is_named(folder_of, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["llava", "smolvlm", "gemma3", "qwen2_5_vl"])
-def test_image_token_id_that_the_tokenizer_never_writes_is_refused_at_load(folder_of, tmp_path, family):
+def test_unwritten_image_token_id_is_refused_at_load(folder_of, tmp_path, family):
     folder = copied(folder_of(family), tmp_path)
     config = json.loads((folder / "config.json").read_text())
     name = "image_token_index" if "image_token_index" in config else "image_token_id"
@@ -47,13 +47,14 @@ def test_image_token_id_that_the_tokenizer_never_writes_is_refused_at_load(folde
         load(str(folder), dtype="float32")
 
 
-def test_id_beyond_the_targets_table_is_refused(pipe_of):
+def test_id_beyond_target_embeddings_is_refused(pipe_of):
     target = CausalTarget(pipe_of("llava").target_model)
-    with pytest.raises(InvalidArgument, match=f"has the id {target.held} and this target knows {target.held}"):
-        target.prefill(target.empty(), [Prompt(((1, target.held),), 4)])
+    size = target.num_token_ids
+    with pytest.raises(InvalidArgument, match=f"has the id {size} and this target knows {size}"):
+        target.prefill(target.empty_state(), [PromptInputs(((1, target.num_token_ids),), 4)])
 
 
-def test_drafter_that_cannot_draft_is_refused_at_load(folder_of, tmp_path):
+def test_unsupported_draft_model_is_refused_at_load(folder_of, tmp_path):
     torch.manual_seed(0)
     size = hf.AutoConfig.from_pretrained(folder_of("llava")).text_config.vocab_size
     config = hf.BloomConfig(vocab_size=size, hidden_size=32, n_layer=2, n_head=2)
@@ -63,14 +64,14 @@ def test_drafter_that_cannot_draft_is_refused_at_load(folder_of, tmp_path):
 
 
 @pytest.mark.parametrize("positions", [16, 100])
-def test_drafter_of_few_positions_drafts_as_far_as_it_can(folder_of, tmp_path, positions):
-    """Prompts longer than all it has, too; and words of a tokenizer of its own are known only as far as it goes."""
+def test_draft_model_with_short_context_drafts_within_it(folder_of, tmp_path, positions):
+    """Prompts may be longer than its context, and its own tokenizer may have more tokens than its embeddings."""
     torch.manual_seed(0)
     size = hf.AutoConfig.from_pretrained(folder_of("llava")).text_config.vocab_size
     config = hf.GPT2Config(vocab_size=size - 9, n_embd=32, n_layer=2, n_head=2, n_positions=positions,
                            bos_token_id=1, eos_token_id=2)  # fmt: skip
     hf.GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    tokenizer(tmp_path, ["<image>"])
+    write_tokenizer(tmp_path, ["<image>"])
     pipe = load(str(folder_of("llava")), drafter=tmp_path, dtype="float32")
     question = "What is this? How many frogs? Why? What is this? How many frogs? Why? What is this?"
     for method in ("draft", "draft(width=3)", "draft+sps"):

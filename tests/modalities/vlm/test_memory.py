@@ -1,4 +1,4 @@
-"""A head trains where its target's features do not fit: no more tensors are alive at once than the training needs."""
+"""Memory of head training: no more tensors are alive at once than a step needs, even if all features do not fit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from polydraft.apps.train import drafter, samples
-from polydraft.apps.train.own import lessons
+from polydraft.apps.data import samples, user_prompts
+from polydraft.apps.train import drafter
 from polydraft.modalities import loading
 
 from ...live_tensors import LiveTensors
@@ -21,7 +21,7 @@ WIDTH, PICTURES, GROUPS, TOGETHER = 128, 4, 24, 2
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wide features of hundreds of positions, which cost little to compute."""
+    """Write a target with wide hidden states and hundreds of positions that is cheap to compute."""
     torch.manual_seed(3)
     folder = tmp_path_factory.mktemp("wide")
     text = TEXT | {"hidden_size": WIDTH, "num_hidden_layers": 2, "max_position_embeddings": 1024}
@@ -41,23 +41,23 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tokens an answer, two rows at a time, one row a step, and as many answers whatever time they take."""
-    prompts = lessons.OwnLessons.prompts
+    """Limit training to two tokens an answer, two rows at a time, one row a step and a fixed number of answers."""
+    prompts = user_prompts.UserPrompts.prompts
     monkeypatch.setattr(
-        lessons.OwnLessons, "prompts", lambda self, index: prompts(self, index) if index < GROUPS else []
+        user_prompts.UserPrompts, "prompts", lambda self, index: prompts(self, index) if index < GROUPS else []
     )
-    monkeypatch.setattr(lessons, "MOST", 2)
+    monkeypatch.setattr(user_prompts, "MOST", 2)
     monkeypatch.setattr(drafter, "DRAW", 1e6)
     monkeypatch.setattr(drafter, "ROWS", 1)
-    for module in (drafter, lessons, samples):
+    for module in (drafter, user_prompts, samples):
         monkeypatch.setattr(module, "TOGETHER", TOGETHER)
 
 
 @pytest.mark.usefixtures("few")
-def test_head_training_peak_memory_below_features_of_all_rows(
+def test_head_training_peak_memory_is_below_all_features(
     wide: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All rows' features are on disk; what is alive at once is the target, the student and the rows of a step."""
+    """All features are on disk; only the target, the student and the rows of a step are alive at once."""
     load, features = loading.load, []
     remember = drafter.Samples.remember
     monkeypatch.setattr(loading, "load", lambda name: load(name, dtype="float32"))

@@ -1,8 +1,8 @@
-"""Pictures as people have them are read by every family as transformers' `generate` reads them, or refused.
+"""Unusual images are answered by every family as by transformers' `generate`, or refused.
 
-The reference is the family's own processor, handed the picture as a user of transformers would have it in memory,
-except grey of more than 8 bits, which it would clip to white: it is handed that grey scaled. `python -m pytest -m
-thorough tests/modalities/vlm/test_odd_pictures.py` lets every picture meet every family.
+The reference is the family's own processor, given the image as a user of transformers would have it in memory, except
+grey of more than 8 bits, which it would clip to white: it is given that grey scaled. `python -m pytest -m thorough
+tests/modalities/vlm/test_odd_pictures.py` tests every image with every family.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 
 from polydraft.core.errors import PromptError
-from polydraft.core.law.sampling import Sampling
-from polydraft.core.target import Prompt
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.target.causal import PromptInputs
 from polydraft.modalities.loading import load
-from polydraft.modalities.vlm.conversation import conversations
+from polydraft.modalities.vlm.conversation import build_conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
-from .conftest import MAKERS, generated, method, picture, run
+from .conftest import MAKERS, generate_greedy, method, picture, run
 from .more_families import MORE
 
 FAMILIES = sorted(MAKERS | MORE)
 SIZE = 60, 44
 TOKENS = 6
-Pair = tuple[Any, Image.Image]  # what polydraft is given, and what the processor is
+Pair = tuple[Any, Image.Image]  # the image for polydraft, and the image for the processor
 
 
 def text_on_nothing() -> Image.Image:
-    """Return black text on transparency that is black where it cannot be seen, with soft edges."""
+    """Return black text with soft edges on transparent black."""
     image = Image.new("RGBA", SIZE)
     ImageDraw.Draw(image).text((2, 2), "two frogs", fill=(0, 0, 0, 255), font_size=14)
     return image
@@ -103,50 +103,49 @@ PICTURES: dict[str, Callable[[], Pair]] = {
 REFUSED = {("mistral3", "one pixel"): "is a single patch, which .* cannot read; give a larger one"}
 
 
-def prompt_about(pipe: VLMPipeline, image: Any) -> Prompt:
-    asked = conversations(image, "What is this?", None)
-    return pipe.prompts(asked, [0], TOKENS, Sampling(temperature=0))[0]
+def prompt_about(pipe: VLMPipeline, image: Any) -> PromptInputs:
+    asked = build_conversations(image, "What is this?", None)
+    return pipe.build_prompts(asked, [0], TOKENS, SamplingParams(temperature=0))[0]
 
 
-def stock_prompt(pipe: VLMPipeline, image: Image.Image) -> Prompt:
-    """Return what the model's own processor makes of a question about `image`, in the same words."""
-    text = pipe.reader.template.write(conversations(picture(*SIZE), "What is this?", None)[0].messages)
-    bos = pipe.words.bos_token
+def stock_prompt(pipe: VLMPipeline, image: Image.Image) -> PromptInputs:
+    """Return the prompt of the model's own processor for the same question about `image`."""
+    text = pipe.encoder.template.render(build_conversations(picture(*SIZE), "What is this?", None)[0].messages)
+    bos = pipe.tokenizer.bos_token
     begun = {"add_special_tokens": False} if bos is not None and text.startswith(bos) else {}
     inputs = dict(pipe.processor(text=[text], images=[[image]], return_tensors="pt", **begun))
     ids = inputs.pop("input_ids")[0].tolist()
     del inputs["attention_mask"]
-    return Prompt((tuple(ids),), TOKENS, 0, inputs=inputs, sampling=Sampling(temperature=0))
+    return PromptInputs((tuple(ids),), TOKENS, 0, model_kwargs=inputs, sampling_params=SamplingParams(temperature=0))
 
 
 def check_picture(pipe: VLMPipeline, family: str, kind: str) -> None:
-    """Check that a picture is read and answered as by `generate`, or refused by a sentence."""
+    """Check that an image is encoded and answered as by `generate`, or refused by a sentence."""
     given, stock = PICTURES[kind]()
     if (family, kind) in REFUSED:
         with pytest.raises(PromptError, match=REFUSED[family, kind]):
             prompt_about(pipe, given)
         return
     prompt, expected = prompt_about(pipe, given), stock_prompt(pipe, stock)
-    assert prompt.branches == expected.branches and prompt.inputs.keys() == expected.inputs.keys()
-    assert all(torch.equal(prompt.inputs[name], expected.inputs[name]) for name in expected.inputs)
-    assert run(method(pipe), [prompt])[0] == [generated(pipe, expected)]
+    assert prompt.branch_token_ids == expected.branch_token_ids
+    assert prompt.model_kwargs.keys() == expected.model_kwargs.keys()
+    assert all(torch.equal(prompt.model_kwargs[name], expected.model_kwargs[name]) for name in expected.model_kwargs)
+    assert run(method(pipe), [prompt])[0] == [generate_greedy(pipe, expected)]
 
 
 @pytest.mark.parametrize("kind", ["transparent RGBA", "premultiplied La", "clear colour of P", "16 bits"])
-def test_odd_picture_is_answered_as_generate(pipe_of: Callable[..., VLMPipeline], kind: str) -> None:
+def test_odd_image_equals_generate(pipe_of: Callable[..., VLMPipeline], kind: str) -> None:
     check_picture(pipe_of("llava", "float64"), "llava", kind)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_odd_picture_is_answered_as_generate(
-    pipe_of: Callable[..., VLMPipeline], family: str, kind: str
-) -> None:
+def test_every_odd_image_equals_generate(pipe_of: Callable[..., VLMPipeline], family: str, kind: str) -> None:
     check_picture(pipe_of(family, "float64"), family, kind)
 
 
-def test_single_patch_is_refused_where_it_cannot_be_read(folder_of: Callable[[str], Path]) -> None:
+def test_unsupported_single_patch_is_refused(folder_of: Callable[[str], Path]) -> None:
     pipe = load(str(folder_of("mistral3")), dtype="float64")
     for image, options in ((picture(1, 1), {}), (picture(28, 28), {}), (picture(80, 80), {"max_pixels": 784})):
         with pytest.raises(PromptError, match="a picture of at most 28x28 pixels is a single patch"):

@@ -1,7 +1,7 @@
 """A phone's photo of 4032×3024 at the preprocessor settings that the checkpoints are published with.
 
-The Qwens look at every pixel of it, which takes a minute each: they get max_pixels here, and
-`POLYDRAFT_EVERY=1 python -m pytest tests/modalities/vlm/test_photos.py` shows them the whole of it.
+The Qwen models encode every pixel of it, which takes a minute each: they get max_pixels here, and
+`POLYDRAFT_EVERY=1 python -m pytest tests/modalities/vlm/test_photos.py` gives them the whole photo.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from polydraft.core.law.sampling import Sampling
+from polydraft.core.sampling.params import SamplingParams
 from polydraft.modalities.loading import load
-from polydraft.modalities.vlm.conversation import conversations
+from polydraft.modalities.vlm.conversation import build_conversations
 
 from ...covering import EVERY
-from .conftest import MAKERS, TEXT, VISION, generated, method, oracle, picture, run
+from .conftest import MAKERS, TEXT, VISION, generate_greedy, method, oracle, picture, run
 
 SQUARES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
-    # preprocessor_config.json, what follows from it for the model and for the processor, positions the photo takes;
+    # preprocessor_config.json, the settings that it implies for model and processor, positions of the photo;
     # llava-1.5-7b-hf, llava-v1.6-mistral-7b-hf, pixtral-12b, SmolVLM-256M-Instruct, gemma-3-4b-it,
     # Qwen2.5-VL-7B-Instruct, Qwen3-VL-4B-Instruct
     "llava": ({"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}, {"image_size": 336}, 576),
@@ -50,16 +50,16 @@ LARGE = {} if EVERY else {"qwen2_5_vl": 10**6, "qwen3_vl": 10**6}  # pixels
 
 
 def settle(file: Path, values: dict[str, Any]) -> None:
-    """Set those of `values` that the file already has."""
-    said = json.loads(file.read_text())
-    file.write_text(json.dumps(said | {name: value for name, value in values.items() if name in said}))
+    """Set the fields of a file that it already has."""
+    fields = json.loads(file.read_text())
+    file.write_text(json.dumps(fields | {name: value for name, value in values.items() if name in fields}))
 
 
 @pytest.fixture
 def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """A family's tiny checkpoint in float64 at the published settings; its tower looks at a picture once."""
+    """Return a function that loads a tiny checkpoint in float64 at the published settings and encodes an image once."""
 
-    def made(family: str) -> Any:
+    def build(family: str) -> Any:
         before, after, _ = PUBLISHED[family]
         monkeypatch.setitem(TEXT, "max_position_embeddings", 32768)
         for name, value in {"num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1}.items():
@@ -73,27 +73,32 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any
             settle(tmp_path / file, {name: value for name, value in after.items() if name != "image_size"})
         pipe = load(str(tmp_path), dtype="float64")
         tower, seen = pipe.target_model.base_model, {}
-        honest = tower.get_image_features
+        original = tower.get_image_features
 
-        @wraps(honest)  # transformers looks which arguments it has
+        @wraps(original)  # transformers inspects its signature
         def once(**pictures: Any) -> Any:
             key = pictures["pixel_values"].shape
-            seen[key] = seen.get(key) or honest(**pictures)
+            seen[key] = seen.get(key) or original(**pictures)
             return seen[key]
 
         monkeypatch.setattr(tower, "get_image_features", once)
         return pipe
 
-    return made
+    return build
 
 
 @pytest.mark.parametrize("family", MAKERS)
-def test_a_photo_is_answered_as_generate_answers(real, family):
-    pipe, asked = real(family), conversations(picture(4032, 3024), "What is this?", None)
-    (prompt,) = pipe.prompts(asked, [0], 6, Sampling(temperature=0), max_pixels=LARGE.get(family))
-    pictured = sum(token in pipe.placeholders for token in prompt.branches[0])
-    assert prompt.budget == 6 and pictured >= PUBLISHED[family][2] if family not in LARGE else 900 < pictured < 1280
+def test_photo_answer_equals_generate(real, family):
+    pipe, asked = real(family), build_conversations(picture(4032, 3024), "What is this?", None)
+    (prompt,) = pipe.build_prompts(asked, [0], 6, SamplingParams(temperature=0), max_pixels=LARGE.get(family))
+    num_image_tokens = sum(token in pipe.placeholder_ids for token in prompt.branch_token_ids[0])
+    is_large = family in LARGE
+    assert (
+        prompt.max_new_tokens == 6 and num_image_tokens >= PUBLISHED[family][2]
+        if not is_large
+        else (900 < num_image_tokens < 1280)
+    )
     plain, _, _ = run(method(pipe), [prompt])
-    assert plain == [generated(pipe, prompt)]
-    drafted, _, tau = run(method(pipe, oracle(plain, pipe.mask.shape[1], 3)), [prompt])
+    assert plain == [generate_greedy(pipe, prompt)]
+    drafted, _, tau = run(method(pipe, oracle(plain, pipe.token_mask.shape[1], 3)), [prompt])
     assert drafted == plain and tau > 1.5

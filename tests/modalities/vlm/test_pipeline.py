@@ -1,4 +1,4 @@
-"""What users of `chat` and `load` rely on: answers, streams, turns, several pictures, typed errors."""
+"""Public behaviour of `chat` and `load`: answers, streams, turns, several images, typed errors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from polydraft.core.errors import (
     UnsupportedMethod,
     WeightsError,
 )
-from polydraft.modalities.loading import card, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
 from polydraft.modalities.vlm import target as target_module
-from polydraft.modalities.vlm.conversation import conversations
+from polydraft.modalities.vlm.conversation import build_conversations
 from polydraft.modalities.vlm.pipeline import VLMPipeline
 
 from .conftest import MAKERS, picture
 
 
-def test_drafted_and_plain_answers_are_the_same(pipe_of):
+def test_drafted_and_plain_answers_are_equal(pipe_of):
     pipe: VLMPipeline = pipe_of("llava")
     drafted = pipe(picture(60, 40), "What is this?", seed=3, max_new_tokens=12)
     plain = pipe(picture(60, 40), "What is this?", seed=3, max_new_tokens=12, speculative=False)
@@ -36,7 +37,7 @@ def test_drafted_and_plain_answers_are_the_same(pipe_of):
     assert drafted.finish_reason in ("eos", "length") and drafted.stats.tokens == len(drafted.tokens) <= 12
 
 
-def test_a_batch_is_the_answers_of_its_questions(pipe_of):
+def test_batch_equals_single_questions(pipe_of):
     pipe: VLMPipeline = pipe_of("qwen2_5_vl")
     shown, questions = picture(60, 40), ["What?", "How many of them are there?", "Why?"]
     batch = pipe(shown, questions, seed=5, max_new_tokens=9)
@@ -47,22 +48,22 @@ def test_a_batch_is_the_answers_of_its_questions(pipe_of):
     assert not torch.equal(mixed.all_tokens[1], batch.all_tokens[1])
 
 
-def test_pictures_are_encoded_once(pipe_of, monkeypatch):
-    """Three questions about one picture look at it once."""
+def test_equal_images_are_encoded_once(pipe_of, monkeypatch):
+    """Three questions about one image encode it once."""
     pipe: VLMPipeline = pipe_of("smolvlm")
-    honest, calls = pipe.target_model.base_model.get_image_features, []
+    original, calls = pipe.target_model.base_model.get_image_features, []
 
-    def counted(**pictures):
+    def counting(**pictures):
         calls.append(pictures)
-        return honest(**pictures)
+        return original(**pictures)
 
-    monkeypatch.setattr(pipe.target_model.base_model, "get_image_features", counted)
+    monkeypatch.setattr(pipe.target_model.base_model, "get_image_features", counting)
     pipe(picture(60, 40), ["What?", "How many?", "Why?"], max_new_tokens=4, method="jacobi(window=3)")
     assert len(calls) == 1
 
 
-def test_runs_are_the_text_pass_by_pass(pipe_of):
-    """Of every row, whichever ends first."""
+def test_runs_join_to_text_of_every_pass(pipe_of):
+    """This holds for every row, whichever ends first."""
     pipe: VLMPipeline = pipe_of("llava")
     batch = pipe(picture(60, 40), ["What?", "Why?"], max_new_tokens=11, method="jacobi(window=3)", temperature=1.0)
     for text, tokens, passes, runs, stats in zip(
@@ -73,7 +74,7 @@ def test_runs_are_the_text_pass_by_pass(pipe_of):
         assert len(counts) == stats.target_passes and min(counts) >= 1
 
 
-def test_a_result_stays_what_it_was_when_the_stream_goes_on(pipe_of):
+def test_result_is_unchanged_by_later_steps(pipe_of):
     stream = pipe_of("llava").stream(picture(60, 40), "What?", max_new_tokens=6, method="ar")
     next(stream)
     early = stream.result()
@@ -81,8 +82,8 @@ def test_a_result_stays_what_it_was_when_the_stream_goes_on(pipe_of):
     assert len(rest) == 5 and len(early.runs) == len(early.passes) == len(early.tokens) == 1
 
 
-def test_streamed_pieces_are_the_text(pipe_of):
-    """Random bytes are mostly half characters; no piece ends inside one."""
+def test_streamed_pieces_join_to_text(pipe_of):
+    """Random bytes are mostly incomplete characters; no piece ends inside one."""
     pipe: VLMPipeline = pipe_of("llava")
     asked = {"question": ["What is this?", "Why?"], "seed": 2, "max_new_tokens": 40, "temperature": 1.5}
     stream, pieces = pipe.stream(picture(60, 40), **asked), ["", ""]
@@ -93,8 +94,8 @@ def test_streamed_pieces_are_the_text(pipe_of):
     assert step.tokens_done == result.stats.tokens and step.text == step.pieces[0]
 
 
-def test_a_string_ends_the_answer_and_is_not_in_it(pipe_of):
-    """Wherever it stands over tokens and passes; the same tokens drafted and plain, and the other row goes on."""
+def test_stop_string_ends_answer_and_is_left_out(pipe_of):
+    """This holds across tokens and passes, drafted and plain, and the other row continues."""
     pipe: VLMPipeline = pipe_of("llava")
     asked = {"question": ["What is this?", "And that?"], "temperature": 1, "max_new_tokens": 40, "method": "jacobi"}
     whole = pipe(picture(60, 40), **asked)
@@ -102,7 +103,7 @@ def test_a_string_ends_the_answer_and_is_not_in_it(pipe_of):
     cut = whole.texts[0].index(stop)
     results = []
     for method in ("jacobi", "ar"):
-        stream = pipe.stream(picture(60, 40), **asked | {"method": method}, stop=["never said", stop])
+        stream = pipe.stream(picture(60, 40), **asked | {"method": method}, stop=["never message", stop])
         pieces = "".join(step.text for step in stream)
         results.append(stream.result())
         assert pieces == results[-1].text == whole.texts[0][:cut]
@@ -116,7 +117,7 @@ def test_a_string_ends_the_answer_and_is_not_in_it(pipe_of):
             pipe(picture(60, 40), "What?", stop=wrong)
 
 
-def test_stream_can_be_left_in_the_middle(pipe_of):
+def test_stream_can_be_left_early(pipe_of):
     pipe: VLMPipeline = pipe_of("llava")
     stream = pipe.stream(None, "Tell me.", max_new_tokens=30, speculative=False)
     for step in stream:
@@ -127,7 +128,7 @@ def test_stream_can_be_left_in_the_middle(pipe_of):
     assert result.finish_reason == "cancelled" and len(result.tokens) == 5 and list(stream) == []
 
 
-def test_turns_and_pictures_take_their_places(tmp_path: Path):
+def test_conversations_place_turns_and_images(tmp_path: Path):
     first, second = picture(20, 10), picture(10, 20)
     second.save(tmp_path / "b.png")
     turns = [
@@ -136,26 +137,26 @@ def test_turns_and_pictures_take_their_places(tmp_path: Path):
         {"role": "assistant", "content": "Yes."},
         {"role": "user", "content": [{"type": "image", "path": tmp_path / "b.png"}, {"type": "text", "text": "?"}]},
     ]
-    (asked,) = conversations(first, None, turns)
-    assert [shown.size for shown in asked.pictures] == [(20, 10), (10, 20)]
+    (asked,) = build_conversations(first, None, turns)
+    assert [shown.size for shown in asked.images] == [(20, 10), (10, 20)]
     assert [[part["type"] for part in turn["content"]] for turn in asked.messages] == [
         ["text"], ["text", "image"], ["text"], ["image", "text"],
     ]  # fmt: skip
-    (again,) = conversations([first, second], "And now?", [{"role": "user", "content": "Hello."}, turns[2]])
+    (again,) = build_conversations([first, second], "And now?", [{"role": "user", "content": "Hello."}, turns[2]])
     assert [part["type"] for part in again.messages[0]["content"]] == ["image", "image", "text"]
     assert again.messages[-1] == {"role": "user", "content": [{"type": "text", "text": "And now?"}]}
-    assert turns[1]["content"] == [{"type": "text", "text": "Left"}, {"type": "image"}], "the caller's is untouched"
-    two = conversations([[first, second], None], ["a", "b"], None)
-    assert [len(row.pictures) for row in two] == [2, 0]
+    assert turns[1]["content"] == [{"type": "text", "text": "Left"}, {"type": "image"}], "messages changed"
+    two = build_conversations([[first, second], None], ["a", "b"], None)
+    assert [len(row.images) for row in two] == [2, 0]
 
 
-def test_pictures_are_upright_and_rgb(tmp_path: Path):
+def test_conversation_images_are_upright_and_rgb(tmp_path: Path):
     exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
+    exif[0x0112] = 6  # a quarter turn
     Image.new("RGB", (30, 10)).save(tmp_path / "a.jpg", exif=exif)
     Image.new("RGBA", (8, 8)).save(tmp_path / "b.png")
-    (asked,) = conversations([str(tmp_path / "a.jpg"), tmp_path / "b.png"], "?", None)
-    assert [(shown.size, shown.mode) for shown in asked.pictures] == [((10, 30), "RGB"), ((8, 8), "RGB")]
+    (asked,) = build_conversations([str(tmp_path / "a.jpg"), tmp_path / "b.png"], "?", None)
+    assert [(shown.size, shown.mode) for shown in asked.images] == [((10, 30), "RGB"), ((8, 8), "RGB")]
 
 
 BAD_CALLS = {
@@ -186,50 +187,50 @@ BAD_CALLS = {
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
-def test_mistakes_are_told_in_a_sentence(pipe_of, name):
-    options, said = BAD_CALLS[name]
-    with pytest.raises(PolydraftError, match=said) as caught:
+def test_user_errors_are_one_sentence(pipe_of, name):
+    options, message = BAD_CALLS[name]
+    with pytest.raises(PolydraftError, match=message) as caught:
         pipe_of("llava")(**options)
     assert "\n" not in str(caught.value)
 
 
-def test_unreadable_pictures(pipe_of, tmp_path: Path):
+def test_unreadable_images_are_refused(pipe_of, tmp_path: Path):
     whole = tmp_path / "a.png"
     picture(64, 64).save(whole)
     (tmp_path / "half.png").write_bytes(whole.read_bytes()[:120])
     (tmp_path / "text.png").write_text("no picture")
     Image.new("1", (20_000, 20_000)).save(tmp_path / "huge.png")
-    for name, said in (("half.png", "whole"), ("text.png", "no image"), ("huge.png", "make it smaller")):
-        with pytest.raises(PromptError, match=f"{name}.*{said}") as caught:
+    for name, message in (("half.png", "whole"), ("text.png", "no image"), ("huge.png", "make it smaller")):
+        with pytest.raises(PromptError, match=f"{name}.*{message}") as caught:
             pipe_of("llava")(tmp_path / name, "?")
         assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("family", MAKERS)
-def test_folders_are_recognised(folder_of, family):
-    made = card(str(folder_of(family)))
+def test_folder_families_are_detected(folder_of, family):
+    made = load_card(str(folder_of(family)))
     assert made.modality == "vlm" and made.defaults["temperature"] == 1.0
     assert "pld" in made.methods and "jacobi" in made.methods
     assert not {"eagle", "draft", "medusa", "lantern"} & set(made.methods)
 
 
-def test_makers_who_decode_greedily_are_followed(folder_of, tmp_path: Path):
+def test_greedy_generation_config_is_followed(folder_of, tmp_path: Path):
     folder = shutil.copytree(folder_of("llava"), tmp_path / "greedy")
     (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.7, "repetition_penalty": 1.1}))
-    assert card(str(folder)).defaults == {"method": "pld", "temperature": 0.0, "repetition_penalty": 1.1}
+    assert load_card(str(folder)).defaults == {"method": "pld", "temperature": 0.0, "repetition_penalty": 1.1}
 
 
-def test_a_folder_with_a_card_brings_drafters(folder_of, tmp_path: Path):
-    """A manifest names networks trained for the target; the same seed says the same with them."""
+def test_folder_with_manifest_has_drafters(folder_of, tmp_path: Path):
+    """A manifest names drafter networks; the same seed gives the same answer with them."""
     from polydraft.core.drafters.heads.medusa import MedusaHeads
-    from polydraft.core.drafters.network.eagle import EagleNetwork
+    from polydraft.core.drafters.network.eagle import EagleModel
 
     folder = tmp_path / "model"
     shutil.copytree(folder_of("qwen2_5_vl"), folder / "target")
     drafters = {"eagle": "drafter-eagle", "heads": "drafter-heads"}
     config = load(str(folder / "target"), dtype="float32").target_model.config.get_text_config()
     torch.manual_seed(1)
-    for kind, network in (("eagle", EagleNetwork), ("heads", MedusaHeads)):
+    for kind, network in (("eagle", EagleModel), ("heads", MedusaHeads)):
         (folder / drafters[kind]).mkdir()
         network(config).save_pretrained(folder / drafters[kind])
     (folder / "polydraft.json").write_text(json.dumps({
@@ -237,14 +238,14 @@ def test_a_folder_with_a_card_brings_drafters(folder_of, tmp_path: Path):
         "defaults": {"method": "eagle2", "temperature": 1.0},
     }))  # fmt: skip
     pipe = load(str(folder), dtype="float32")
-    assert pipe.context == 200
+    assert pipe.context_len == 200
     answers = {
         name: pipe(picture(60, 40), "What?", method=name, max_new_tokens=8) for name in ("ar", "eagle2", "medusa")
     }
     assert len({tuple(answer.tokens.tolist()) for answer in answers.values()}) == 1
 
 
-def test_what_does_not_load_is_told(folder_of, tmp_path: Path):
+def test_unloadable_models_are_explained(folder_of, tmp_path: Path):
     folder = shutil.copytree(folder_of("llava"), tmp_path / "model")
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(WeightsError, match="chat template"):
@@ -261,7 +262,7 @@ def test_what_does_not_load_is_told(folder_of, tmp_path: Path):
         load(str(folder_of("llava")), modality="image")
 
 
-def test_the_public_face_chats(folder_of, tmp_path: Path):
+def test_public_chat_function_answers(folder_of, tmp_path: Path):
     picture(60, 40).save(tmp_path / "a.png")
     steps = []
     result = polydraft.chat(
@@ -273,6 +274,6 @@ def test_the_public_face_chats(folder_of, tmp_path: Path):
         polydraft.chat(None, "?", model=str(folder_of("llava")), dtype="float32", method="draft")
 
 
-def test_a_model_of_rows_and_columns_has_its_own_adapter(pipe_of):
+def test_mrope_model_has_its_own_target(pipe_of):
     kinds = {family: type(pipe_of(family).target()) for family in ("llava", "qwen3_vl")}
-    assert kinds == {"llava": target_module.VisionTarget, "qwen3_vl": target_module.GridTarget}
+    assert kinds == {"llava": target_module.VisionTarget, "qwen3_vl": target_module.MRoPETarget}

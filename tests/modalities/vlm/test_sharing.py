@@ -1,4 +1,4 @@
-"""Threads may share a pipeline: each gets what it would get alone, and none waits for what never comes."""
+"""Threads that share a pipeline: each gets the answers that it would get alone, and none deadlocks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 
 from polydraft.modalities.loading import load
 from polydraft.modalities.vlm.pipeline import VLMPipeline
-from polydraft.modalities.vlm.run import ChatStep
+from polydraft.modalities.vlm.request import ChatStep
 
 QUESTION = "What is this?"
-LONG = 60  # seconds that nothing here takes
+LONG = 60  # seconds; nothing here takes as long
 
 
 @pytest.fixture
 def pipe(folder_of: Callable[[str], Path]) -> VLMPipeline:
-    """One that has answered nothing yet: targets and methods are made when first used."""
+    """Return a new pipeline, whose targets and methods are not built yet."""
     return load(str(folder_of("llava")), dtype="float32")
 
 
@@ -30,7 +30,7 @@ def answer(pipe: VLMPipeline, seed: int, **options: Any) -> tuple[list[int], str
 
 
 class WatchedLock:
-    """A lock that tells when a thread beside the main one has to wait for it."""
+    """Lock with an event that is set once another than the main thread has to wait."""
 
     def __init__(self) -> None:
         self.inner, self.wanted = RLock(), Event()
@@ -47,10 +47,10 @@ class WatchedLock:
 
 
 def test_passes_of_two_threads_never_overlap(pipe: VLMPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second thread begins inside of a pass of the first and has to wait for its end."""
+    """The second thread starts during a pass of the first and has to wait for its end."""
     alone, pipe.lock = [answer(pipe, seed) for seed in (1, 2)], WatchedLock()
     kind, inside, overlaps, others = type(pipe.target()), [], [], []
-    honest = kind.score
+    original = kind.score
 
     def watched(target: Any, *given: Any) -> Any:
         overlaps.append(bool(inside))
@@ -58,7 +58,7 @@ def test_passes_of_two_threads_never_overlap(pipe: VLMPipeline, monkeypatch: pyt
         if not others:
             others.append(pool.submit(answer, pipe, 2))
             assert pipe.lock.wanted.wait(LONG)
-        scores = honest(target, *given)
+        scores = original(target, *given)
         inside.pop()
         return scores
 
@@ -68,8 +68,8 @@ def test_passes_of_two_threads_never_overlap(pipe: VLMPipeline, monkeypatch: pyt
     assert len(overlaps) > 4 and not any(overlaps)
 
 
-def test_threads_that_begin_together_answer_as_alone(pipe: VLMPipeline) -> None:
-    """By two methods, which are built by whoever comes first."""
+def test_concurrent_threads_answer_as_alone(pipe: VLMPipeline) -> None:
+    """They use two methods, which the first thread builds."""
     start = Barrier(2)
 
     def work(seeds: range) -> list[Any]:
@@ -82,8 +82,8 @@ def test_threads_that_begin_together_answer_as_alone(pipe: VLMPipeline) -> None:
     assert first == alone[:4] and second == alone[2:]
 
 
-def test_callback_may_call_again_and_wait_for_other_threads(pipe: VLMPipeline) -> None:
-    """Nothing is held between passes; a stream that rests keeps nobody waiting."""
+def test_callback_may_reenter_and_wait_for_threads(pipe: VLMPipeline) -> None:
+    """No lock is held between passes, so a paused stream blocks nobody."""
     alone = [answer(pipe, seed) for seed in range(4)]
     nested: list[Any] = []
     resting = pipe.stream(None, QUESTION, seed=3, max_new_tokens=6)

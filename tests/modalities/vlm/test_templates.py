@@ -1,4 +1,4 @@
-"""The seven real chat templates: what was said, in turns and with pictures in places, is what the model reads."""
+"""The seven real chat templates: turns and image positions are encoded as by transformers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from transformers import ProcessorMixin
 
 from polydraft.core.errors import PromptError
-from polydraft.core.law.sampling import Sampling
-from polydraft.core.target import Prompt
-from polydraft.modalities.vlm.conversation import Conversation, conversation, conversations
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.core.target.causal import PromptInputs
+from polydraft.modalities.vlm.conversation import Conversation, build_conversation, build_conversations
+from polydraft.modalities.vlm.encoding import ConversationEncoder
 from polydraft.modalities.vlm.pipeline import VLMPipeline
-from polydraft.modalities.vlm.reading import Reader
-from polydraft.modalities.vlm.template import Template
+from polydraft.modalities.vlm.template import ChatTemplate
 
-from .conftest import MAKERS, generated, method, oracle, picture, run
+from .conftest import MAKERS, generate_greedy, method, oracle, picture, run
 
 TEMPLATES = {file.stem: file.read_text() for file in (Path(__file__).parent / "templates").glob("*.jinja")}
 SEEN = [picture(60, 40), picture(90, 70, 1)]
@@ -34,23 +34,23 @@ TURNS: list[dict[str, Any]] = [
 
 @pytest.fixture
 def real(pipe_of, monkeypatch: pytest.MonkeyPatch):
-    """A family's pipeline in float64 with its real template."""
+    """Return a function that gives a family's pipeline in float64 with its real template."""
 
-    def made(family: str) -> VLMPipeline:
+    def build(family: str) -> VLMPipeline:
         pipe = pipe_of(family, "float64")
-        monkeypatch.setattr(pipe.reader, "template", Template(pipe.words, TEMPLATES[family]))
+        monkeypatch.setattr(pipe.encoder, "template", ChatTemplate(pipe.tokenizer, TEMPLATES[family]))
         return pipe
 
-    return made
+    return build
 
 
-def written(pipe: VLMPipeline, family: str) -> Prompt:
-    """As transformers itself reads the conversation, given in the form that the family's makers document."""
+def reference_prompt(pipe: VLMPipeline, family: str) -> PromptInputs:
+    """Return the prompt that transformers builds from the conversation in the form that the family documents."""
     strings = {"pixtral": ("system", "assistant")}.get(family, ())
     named = "content" if family == "pixtral" else "text"
     pictures = iter(SEEN)
     turns: list[dict[str, Any]] = []
-    for turn in conversation(SEEN, None, TURNS).messages:
+    for turn in build_conversation(SEEN, None, TURNS).messages:
         parts = [
             {"type": "image", "image": next(pictures)}
             if part["type"] == "image"
@@ -58,90 +58,94 @@ def written(pipe: VLMPipeline, family: str) -> Prompt:
             for part in turn["content"]
         ]
         turns.append({"role": turn["role"], "content": parts[0][named] if turn["role"] in strings else parts})
-    made = ProcessorMixin.apply_chat_template(  # SmolVLM's own looks for a video processor first
+    made = ProcessorMixin.apply_chat_template(  # the method of SmolVLM needs a video processor
         pipe.processor,
         turns, chat_template=TEMPLATES[family], tokenize=True, return_dict=True, return_tensors="pt",
         add_generation_prompt=True,
     )  # fmt: skip
     inputs = {name: value for name, value in made.items() if name not in ("input_ids", "attention_mask")}
-    return Prompt((tuple(made["input_ids"][0].tolist()),), 10, inputs=inputs)
+    return PromptInputs((tuple(made["input_ids"][0].tolist()),), 10, model_kwargs=inputs)
 
 
 @pytest.mark.parametrize("family", MAKERS)
 def test_two_turns_with_a_system_message_equal_generate(real, family):
     pipe = real(family)
-    (prompt,) = pipe.prompts(conversations(SEEN, None, TURNS), [0], 10, Sampling(temperature=0))
-    text = pipe.words.decode(prompt.branches[0])
-    assert all(text.count(said) == 1 for said in ("Be brief.", "What is this?", "A grid.", "And this:"))
-    own = written(pipe, family)
-    assert prompt.branches == own.branches and prompt.inputs.keys() == own.inputs.keys()
+    (prompt,) = pipe.build_prompts(build_conversations(SEEN, None, TURNS), [0], 10, SamplingParams(temperature=0))
+    text = pipe.tokenizer.decode(prompt.branch_token_ids[0])
+    assert all(text.count(part) == 1 for part in ("Be brief.", "What is this?", "A grid.", "And this:"))
+    reference = reference_prompt(pipe, family)
+    assert prompt.branch_token_ids == reference.branch_token_ids
+    assert prompt.model_kwargs.keys() == reference.model_kwargs.keys()
     plain, _, _ = run(method(pipe), [prompt])
-    assert plain == [generated(pipe, own)]
-    drafted, _, tau = run(method(pipe, oracle(plain, pipe.mask.shape[1], 3)), [prompt])
+    assert plain == [generate_greedy(pipe, reference)]
+    drafted, _, tau = run(method(pipe, oracle(plain, pipe.token_mask.shape[1], 3)), [prompt])
     assert drafted == plain and tau > 1.5
 
 
 @pytest.mark.parametrize("family", MAKERS)
-def test_marks_in_a_question_are_text(real, family):
-    """They neither end turns nor stand for pictures, and no more is missing than the marks' own ids."""
+def test_special_tokens_in_question_are_text(real, family):
+    """They neither end turns nor stand for images, and only their special ids are missing."""
     pipe = real(family)
-    marks = ["<|end|>", *(pipe.words.convert_ids_to_tokens(pipe.placeholders))]
+    marks = ["<|end|>", *(pipe.tokenizer.convert_ids_to_tokens(pipe.placeholder_ids))]
     if family == "gemma3":
-        with pytest.raises(PromptError, match="mark of its own"):  # transformers counts it as a picture's
+        with pytest.raises(PromptError, match="mark of its own"):  # transformers counts it as an image token
             pipe(None, f"what is {marks.pop()}?")
         marks.append("<start_of_image>")
     question = f"what does {' or '.join(marks)} mean in <s> HTML"
-    (plain, marked) = (pipe.prompts(conversations(SEEN[0], text, None), [0], 4)[0] for text in ("what", question))
-    assert question in pipe.words.decode(marked.branches[0])
-    for token in (*pipe.placeholders, *pipe.words.convert_tokens_to_ids(["<|end|>", "<s>", "<bos>"])):
-        assert token is None or marked.branches[0].count(token) == plain.branches[0].count(token)
-    for name, value in plain.inputs.items():
-        assert name in marked.inputs and (value.shape[-1] == len(plain.branches[0])) == (
-            marked.inputs[name].shape[-1] == len(marked.branches[0])
+    plain, marked = (
+        pipe.build_prompts(build_conversations(SEEN[0], text, None), [0], 4)[0] for text in ("what", question)
+    )
+    assert question in pipe.tokenizer.decode(marked.branch_token_ids[0])
+    for token in (*pipe.placeholder_ids, *pipe.tokenizer.convert_tokens_to_ids(["<|end|>", "<s>", "<bos>"])):
+        assert token is None or marked.branch_token_ids[0].count(token) == plain.branch_token_ids[0].count(token)
+    for name, value in plain.model_kwargs.items():
+        assert name in marked.model_kwargs and (value.shape[-1] == len(plain.branch_token_ids[0])) == (
+            marked.model_kwargs[name].shape[-1] == len(marked.branch_token_ids[0])
         )
     assert pipe(SEEN[0], question, max_new_tokens=3).stats.tokens == 3
 
 
-def test_roles_take_what_their_template_takes(pipe_of):
-    words = pipe_of("llava").words
-    found = {family: Template(words, text).concatenated for family, text in TEMPLATES.items()}
+def test_content_form_of_roles_is_detected(pipe_of):
+    words = pipe_of("llava").tokenizer
+    found = {family: ChatTemplate(words, text).string_roles for family, text in TEMPLATES.items()}
     assert found.pop("pixtral") == {"system", "assistant"} and not any(found.values())
     plain = "{% for message in messages %}{{ message.role + ': ' + message.content }}{% endfor %}"
-    assert Template(words, plain).concatenated == {"user", "system", "assistant"}
+    assert ChatTemplate(words, plain).string_roles == {"user", "system", "assistant"}
     printed = "{% for message in messages %}{{ message.role }}: {{ message.content }}{% endfor %}"
-    assert Template(words, printed).concatenated == {"user", "system", "assistant"}
+    assert ChatTemplate(words, printed).string_roles == {"user", "system", "assistant"}
 
 
-def test_what_a_template_refuses_is_told(real):
+def test_template_error_is_reported(real):
     pipe, twice = real("gemma3"), [{"role": "user", "content": "One."}, {"role": "user", "content": "Two."}]
     with pytest.raises(PromptError, match="roles must alternate"):
         pipe(None, None, messages=twice)
 
 
-def test_a_processor_that_reads_marks_as_marks_is_told(pipe_of):
+def test_processor_that_ignores_escapes_is_refused(pipe_of):
     pipe = pipe_of("llava")
 
-    class Deaf:
-        tokenizer, chat_template, image_processor = pipe.words, TEMPLATES["llava"], None
+    class IgnoringProcessor:
+        tokenizer, chat_template, image_processor = pipe.tokenizer, TEMPLATES["llava"], None
 
         def __call__(self, text: list[str], images: Any, sanitize_control_tokens: bool = False, **others: Any) -> Any:
-            return pipe.words(text, **others)
+            return pipe.tokenizer(text, **others)
 
     with pytest.raises(PromptError, match="mark of its own"):
-        Reader(Deaf(), "tiny").read(
+        ConversationEncoder(IgnoringProcessor(), "tiny").encode(
             Conversation([{"role": "user", "content": [{"type": "text", "text": "<|end|>"}]}], [])
         )
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "pixtral", "llava"])
-def test_max_pixels_bounds_what_pictures_take(pipe_of, family):
+def test_max_pixels_bounds_image_positions(pipe_of, family):
     pipe, large = pipe_of(family), picture(224, 168)
     free, bounded = (
-        pipe.prompts(conversations(large, "?", None), [0], 4, max_pixels=most)[0] for most in (None, 30 * 30)
+        pipe.build_prompts(build_conversations(large, "?", None), [0], 4, max_pixels=bound)[0]
+        for bound in (None, 30 * 30)
     )
-    fewer = len(bounded.branches[0]) - len(free.branches[0])
-    assert fewer == 0 if family == "llava" else fewer < 0  # which cuts every picture to one size
-    again = pipe.prompts(conversations(picture(20, 10), "?", None), [0], 4)[0]
-    same = pipe.prompts(conversations(picture(20, 10), "?", None), [0], 4, max_pixels=30 * 30)[0]
-    assert again.branches == same.branches
-    assert all(torch.equal(again.inputs[name], same.inputs[name]) for name in again.inputs)
+    fewer = len(bounded.branch_token_ids[0]) - len(free.branch_token_ids[0])
+    assert fewer == 0 if family == "llava" else fewer < 0  # LLaVA crops every image to one size
+    again = pipe.build_prompts(build_conversations(picture(20, 10), "?", None), [0], 4)[0]
+    same = pipe.build_prompts(build_conversations(picture(20, 10), "?", None), [0], 4, max_pixels=30 * 30)[0]
+    assert again.branch_token_ids == same.branch_token_ids
+    assert all(torch.equal(again.model_kwargs[name], same.model_kwargs[name]) for name in again.model_kwargs)

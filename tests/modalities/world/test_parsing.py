@@ -1,4 +1,4 @@
-"""Captions read back to the composition they describe, and freely written prompts are understood or refused."""
+"""Captions parse back to their composition, and free captions are parsed or have no composition."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polydraft.modalities.world.glyphs import KINDS
-from polydraft.modalities.world.scene import BACKGROUNDS, RELATIONS, Composition, Group, random_composition
-from polydraft.modalities.world.words.captions import describe, vocabulary
-from polydraft.modalities.world.words.parsing import VARIANTS, normalise, parse
+from polydraft.modalities.world.scene import BACKGROUNDS, RELATIONS, Composition, ObjectGroup, random_composition
+from polydraft.modalities.world.words.captions import caption_vocabulary, write_caption
+from polydraft.modalities.world.words.parsing import VARIANTS, normalise_caption, parse_caption
 
 seeds = st.integers(0, 2**32 - 1)
-FROGS = Composition("blue", (Group("frog", 2),))
-PANDA = Composition("yellow", (Group("panda"), Group("rocket")), "left")
+FROGS = Composition("blue", (ObjectGroup("frog", 2),))
+PANDA = Composition("yellow", (ObjectGroup("panda"), ObjectGroup("rocket")), "left")
 
 
 def spoil(caption: str, rng: np.random.Generator) -> str:
-    """The same caption as people type it: odd case, commas, digits."""
+    """Return a caption with odd case, commas and digits."""
     digits = {"one": "1", "two": "2", "three": "3", "grey": "gray"}
     words = [digits.get(word, word) if rng.random() < 0.5 else word for word in caption.split()]
     words = [word.upper() if rng.random() < 0.3 else word for word in words]
@@ -27,26 +27,27 @@ def spoil(caption: str, rng: np.random.Generator) -> str:
 
 @settings(max_examples=300)
 @given(seeds, st.booleans())
-def test_every_caption_reads_back(seed: int, held_out: bool) -> None:
+def test_every_caption_round_trips(seed: int, held_out: bool) -> None:
     rng = np.random.default_rng(seed)
     composition = random_composition(rng, held_out)
-    caption = describe(composition, rng)
-    assert parse(caption).composition == composition
-    assert parse(caption).ignored == ()
-    assert normalise(caption) == (caption.split(), [])
-    assert parse(spoil(caption, rng)).composition == composition
+    caption = write_caption(composition, rng)
+    assert parse_caption(caption).composition == composition
+    assert parse_caption(caption).ignored == ()
+    assert normalise_caption(caption) == (caption.split(), [])
+    assert parse_caption(spoil(caption, rng)).composition == composition
 
 
-def test_every_kind_and_relation_reads_back() -> None:
+def test_every_kind_and_relation_round_trips() -> None:
     rng = np.random.default_rng(0)
     for kind in KINDS:
         for count in (1, 2, 3):
-            composition = Composition("orange", (Group(kind, count),))
-            assert parse(describe(composition, rng)).composition == composition
+            composition = Composition("orange", (ObjectGroup(kind, count),))
+            assert parse_caption(write_caption(composition, rng)).composition == composition
     for relation in RELATIONS:
         for background in BACKGROUNDS:
-            composition = Composition(background, (Group("cat", 2, "small"), Group("bus", 1, "large")), relation)
-            assert parse(describe(composition, rng)).composition == composition
+            groups = (ObjectGroup("cat", 2, "small"), ObjectGroup("bus", 1, "large"))
+            composition = Composition(background, groups, relation)
+            assert parse_caption(write_caption(composition, rng)).composition == composition
 
 
 @pytest.mark.parametrize(
@@ -59,12 +60,12 @@ def test_every_kind_and_relation_reads_back() -> None:
         ("two frogs on blue", FROGS, ()),
         ("A panda is to the left of the rocket, yellow backdrop", PANDA, ("is",)),
         ("a panda left-of 1 rocket against yellow", PANDA, ()),
-        ("fish on a navy background", Composition("navy", (Group("fish"),)), ()),
-        ("3 tiny grape on a gray background", Composition("grey", (Group("grapes", 3, "small"),)), ()),
+        ("fish on a navy background", Composition("navy", (ObjectGroup("fish"),)), ()),
+        ("3 tiny grape on a gray background", Composition("grey", (ObjectGroup("grapes", 3, "small"),)), ()),
     ],
 )
-def test_freely_written(caption: str, composition: Composition, ignored: tuple[str, ...]) -> None:
-    parsed = parse(caption)
+def test_free_captions_are_parsed(caption: str, composition: Composition, ignored: tuple[str, ...]) -> None:
+    parsed = parse_caption(caption)
     assert (parsed.composition, parsed.ignored) == (composition, ignored)
 
 
@@ -85,25 +86,25 @@ def test_freely_written(caption: str, composition: Composition, ignored: tuple[s
         "a frog on a blue background with a pink background",
     ],
 )
-def test_what_the_grammar_cannot_say_is_refused(caption: str) -> None:
-    assert parse(caption).composition is None
+def test_captions_beyond_grammar_have_no_composition(caption: str) -> None:
+    assert parse_caption(caption).composition is None
 
 
-def test_normalise_tells_known_from_ignored() -> None:
-    words, ignored = normalise("A fluffy Cat's 2 gray dogs, naïve & 7")
+def test_normalise_separates_known_and_ignored_words() -> None:
+    words, ignored = normalise_caption("A fluffy Cat's 2 gray dogs, naïve & 7")
     assert words == ["a", "cat", "two", "grey", "dogs"]
     assert ignored == ["fluffy", "naïve", "7"]
 
 
-def test_variants_lead_into_the_grammar() -> None:
-    words = set(vocabulary())
+def test_variants_map_to_grammar_words() -> None:
+    words = set(caption_vocabulary())
     assert set(VARIANTS.values()) <= words
     assert not set(VARIANTS) & words
 
 
 @given(st.text())
-def test_any_text_is_read(caption: str) -> None:
-    known, ignored = normalise(caption)
-    assert set(known) <= set(vocabulary())
-    assert not set(ignored) & set(vocabulary())
-    parse(caption)
+def test_any_text_is_parsed(caption: str) -> None:
+    known, ignored = normalise_caption(caption)
+    assert set(known) <= set(caption_vocabulary())
+    assert not set(ignored) & set(caption_vocabulary())
+    parse_caption(caption)

@@ -1,4 +1,4 @@
-"""Prompts as people write them become captions of the grammar, and what no caption says is told."""
+"""Free prompts become captions of the grammar, and words without effect are reported."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polydraft.modalities.world.glyphs import KINDS
-from polydraft.modalities.world.words.captions import describe, vocabulary
+from polydraft.modalities.world.words.captions import caption_vocabulary, write_caption
 from polydraft.modalities.world.words.parsing import VARIANTS
-from polydraft.modalities.world.words.prompts import FRAMING, MANY
+from polydraft.modalities.world.words.prompts import FRAMING_WORDS, LARGE_NUMBERS
 from polydraft.modalities.world.words.tokens import EMOJI, PHRASES, SYNONYMS
 from polydraft.modalities.world.worlds import EVERYTHING, FLAT, TEXTURED, WORLDS, World
 
@@ -24,12 +24,10 @@ seeds = st.integers(0, 2**32 - 1)
 
 @settings(max_examples=150, deadline=None)
 @given(seeds, worlds, st.booleans(), st.sampled_from(PHRASINGS))
-def test_captions_in_any_phrasing_are_understood_as_themselves(
-    seed: int, world: World, held_out: bool, phrasing: str
-) -> None:
+def test_captions_in_any_framing_are_unchanged(seed: int, world: World, held_out: bool, phrasing: str) -> None:
     rng = np.random.default_rng(seed)
-    caption = describe(world.composition(rng, held_out), rng)
-    found = world.understand(phrasing.format(caption))
+    caption = write_caption(world.random_composition(rng, held_out), rng)
+    found = world.rewrite_prompt(phrasing.format(caption))
     assert (found.caption, found.ignored) == (caption, ())
 
 
@@ -75,8 +73,8 @@ DRAWN_WHOLE = {
 
 
 @pytest.mark.parametrize("prompt", DRAWN_WHOLE)
-def test_prompt_that_can_be_drawn_is_drawn_whole(prompt: str) -> None:
-    found = EVERYTHING.understand(prompt)
+def test_expressible_prompt_is_rewritten_completely(prompt: str) -> None:
+    found = EVERYTHING.rewrite_prompt(prompt)
     assert (found.caption, found.ignored) == (DRAWN_WHOLE[prompt], ())
 
 
@@ -111,8 +109,8 @@ DRAWN_IN_PART = {
 
 
 @pytest.mark.parametrize("prompt", DRAWN_IN_PART)
-def test_prompt_that_goes_too_far_is_drawn_in_part_and_the_rest_told(prompt: str) -> None:
-    found = EVERYTHING.understand(prompt)
+def test_excessive_prompt_is_rewritten_partly_and_reported(prompt: str) -> None:
+    found = EVERYTHING.rewrite_prompt(prompt)
     assert (found.caption, " ".join(found.ignored)) == DRAWN_IN_PART[prompt]
 
 
@@ -120,33 +118,34 @@ NOTHING = ("a dragon", "a dragon on a blue background", "snow", "an orange", "zw
 
 
 @pytest.mark.parametrize("prompt", NOTHING)
-def test_prompt_without_known_things_has_no_caption(prompt: str) -> None:
-    assert EVERYTHING.understand(prompt).caption == ""
+def test_prompt_without_known_kinds_has_no_caption(prompt: str) -> None:
+    assert EVERYTHING.rewrite_prompt(prompt).caption == ""
 
 
-def test_grounds_of_another_world_are_told() -> None:
-    assert FLAT.understand("a cat in the snow").ignored == ("snow",)
-    found = TEXTURED.understand("a cat on a blue background")
+def test_backgrounds_of_other_variant_are_reported() -> None:
+    assert FLAT.rewrite_prompt("a cat in the snow").ignored == ("snow",)
+    found = TEXTURED.rewrite_prompt("a cat on a blue background")
     assert (found.caption, found.ignored) == ("a cat on grass", ("blue",))
 
 
-def test_tables_lead_into_the_grammar() -> None:
-    grammar = {*vocabulary(EVERYTHING.settings)}
+def test_tables_map_to_grammar_words() -> None:
+    grammar = {*caption_vocabulary(EVERYTHING.settings)}
     meant = {*SYNONYMS.values()} | {word for phrase, word in PHRASES.items() if phrase != word.removesuffix("s")}
     assert meant - {"and"} <= grammar | {*PHRASES}
     assert not {*SYNONYMS} & (grammar | {*VARIANTS})
-    assert {*EMOJI.values()} == {*KINDS} and not {*KINDS} & FRAMING and not MANY & FRAMING
+    assert {*EMOJI.values()} == {*KINDS} and not {*KINDS} & FRAMING_WORDS and not LARGE_NUMBERS & FRAMING_WORDS
 
 
 ANY_WORD = st.sampled_from([
-    *vocabulary(EVERYTHING.settings), *FRAMING, *MANY, *PHRASES, *SYNONYMS, *EMOJI, "no", "without", "or", "9", "0",
+    *caption_vocabulary(EVERYTHING.settings), *FRAMING_WORDS, *LARGE_NUMBERS, *PHRASES, *SYNONYMS,
+    *EMOJI, "no", "without", "or", "9", "0",
     "dragon", "red", "top", "bottom", "🐉", "between", ",",
 ])  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(st.lists(ANY_WORD, max_size=14).map(" ".join), st.text(max_size=60)), worlds)
-def test_any_text_becomes_a_caption_of_the_grammar_or_none(prompt: str, world: World) -> None:
-    found = world.understand(prompt)
+def test_any_text_becomes_valid_caption_or_none(prompt: str, world: World) -> None:
+    found = world.rewrite_prompt(prompt)
     assert not found.caption or world.parse(found.caption).composition is not None
-    assert not found.caption or world.understand(found.caption).caption == found.caption
+    assert not found.caption or world.rewrite_prompt(found.caption).caption == found.caption

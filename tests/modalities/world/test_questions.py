@@ -1,4 +1,4 @@
-"""Descriptions and answers of the generator are judged right, those of a changed scene wrong, whatever the wording."""
+"""Generated descriptions and answers are correct for their scene and wrong for a changed one, in any wording."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.modalities.world.glyphs import KINDS, SIZES
+from polydraft.modalities.world.glyphs import GLYPH_SIZES, KINDS
 from polydraft.modalities.world.scene import (
     BACKGROUNDS,
-    MIRROR,
+    MIRRORED,
     RELATIONS,
     Composition,
-    Group,
-    Placed,
+    ObjectGroup,
+    PlacedObject,
     Scene,
-    place,
+    place_objects,
     random_composition,
 )
 from polydraft.modalities.world.words import descriptions
-from polydraft.modalities.world.words.answers import Truth, claims
-from polydraft.modalities.world.words.descriptions import description, fill, stated
-from polydraft.modalities.world.words.questions import TOPICS, Question, questions
-from polydraft.modalities.world.words.told import judged
+from polydraft.modalities.world.words.answers import Truth, parse_claims
+from polydraft.modalities.world.words.descriptions import template_values, with_scene_sizes, write_description
+from polydraft.modalities.world.words.questions import QUESTION_WRITERS, Question, generate_questions
+from polydraft.modalities.world.words.scoring import grade_description
 
 seeds = st.integers(0, 2**32 - 1)
-PANDAS = Composition("blue", (Group("panda", 2, "small"), Group("rocket", 1, "large")), "left")
-FROG = Composition("navy", (Group("frog", 1, "small"),))
+PANDAS = Composition("blue", (ObjectGroup("panda", 2, "small"), ObjectGroup("rocket", 1, "large")), "left")
+FROG = Composition("navy", (ObjectGroup("frog", 1, "small"),))
 PARTS = {"background": {"background"}, "count": {"counts"}, "size": {"sizes"}, "kind": {"objects", "counts"},
          "relation": {"relation"}}  # fmt: skip
 
 
-def drawn(seed: int, held_out: bool = True) -> tuple[Composition, Scene, np.random.Generator]:
+def sample(seed: int, held_out: bool = True) -> tuple[Composition, Scene, np.random.Generator]:
     rng = np.random.default_rng(seed)
     composition = random_composition(rng, held_out)
-    scene = place(composition, rng)
-    return stated(composition, scene), scene, rng
+    scene = place_objects(composition, rng)
+    return with_scene_sizes(composition, scene), scene, rng
 
 
 def changed(composition: Composition, rng: np.random.Generator) -> dict[str, Composition]:
-    """The composition with one thing changed, by what was changed."""
+    """Return variants of a composition with one change each, by what is changed."""
     groups = composition.groups
     which = int(rng.integers(len(groups)))
 
@@ -57,83 +57,83 @@ def changed(composition: Composition, rng: np.random.Generator) -> dict[str, Com
             composition, background=str(rng.choice(sorted(set(BACKGROUNDS) - {composition.background})))
         ),
         "count": with_group(count=groups[which].count % 3 + 1),
-        "size": with_group(size=next(size for size in SIZES if size != groups[which].size)),
+        "size": with_group(size=next(size for size in GLYPH_SIZES if size != groups[which].size)),
         "kind": with_group(kind=stranger),
     }
     if composition.relation is not None:
-        found["relation"] = replace(composition, relation=MIRROR[composition.relation])
+        found["relation"] = replace(composition, relation=MIRRORED[composition.relation])
     return found
 
 
 @settings(max_examples=60)
 @given(seeds, st.booleans())
-def test_descriptions_name_all_and_only_what_is_there(seed: int, held_out: bool) -> None:
-    composition, scene, rng = drawn(seed, held_out)
-    assert composition.held_out == held_out
-    told = description(composition, rng)
-    assert judged(told, composition).ok and judged(told, composition, scene).ok, told
+def test_descriptions_state_all_facts_and_no_others(seed: int, held_out: bool) -> None:
+    composition, scene, rng = sample(seed, held_out)
+    assert composition.is_held_out == held_out
+    text = write_description(composition, rng)
+    assert grade_description(text, composition).ok and grade_description(text, composition, scene).ok, text
     for what, other in changed(composition, rng).items():
-        theirs = judged(description(other, rng), composition, scene)
-        assert not theirs.true and not judged(told, other).ok, what
+        theirs = grade_description(write_description(other, rng), composition, scene)
+        assert not theirs.true and not grade_description(text, other).ok, what
         wrong = {part for part, right in vars(theirs).items() if not right} - {"true"}
         assert wrong == PARTS[what] or what == "kind" and wrong >= PARTS[what], (what, wrong)
 
 
 @settings(max_examples=60)
 @given(seeds)
-def test_answers_are_right_and_those_of_a_changed_scene_wrong(seed: int) -> None:
-    composition, scene, rng = drawn(seed)
-    for question in questions(composition, np.random.default_rng(seed), scene):
-        assert question.right(question.answer), question
-        assert not question.right("") and not question.right("It is hard to say.")
+def test_answers_are_correct_for_their_scene_only(seed: int) -> None:
+    composition, scene, rng = sample(seed)
+    for question in generate_questions(composition, np.random.default_rng(seed), scene):
+        assert question.is_correct(question.answer), question
+        assert not question.is_correct("") and not question.is_correct("It is hard to say.")
     asked = {"background": ["background"], "count": ["what"], "kind": ["what"], "relation": ["where", "who"]}
     for what, other in changed(composition, rng).items():
         for topic in asked.get(what, []):
             ours, theirs = (ask(topic, one, seed) for one in (composition, other))
             if ours is not None and theirs is not None:
-                assert not ours.right(theirs.answer), (what, ours, theirs.answer)
+                assert not ours.is_correct(theirs.answer), (what, ours, theirs.answer)
     group = composition.groups[0]
     for count in {1, 2, 3} - {group.count}:
-        question = Question("count", "", "", Truth.of(composition, scene), group.kind)
+        question = Question("count", "", "", Truth.from_composition(composition, scene), group.kind)
         other = replace(composition, groups=(replace(group, count=count),), relation=None)
-        assert not question.right(ask("count", other, 0).answer)  # type: ignore[union-attr]
+        assert not question.is_correct(ask("count", other, 0).answer)  # type: ignore[union-attr]
 
 
 def ask(topic: str, composition: Composition, seed: int) -> Question | None:
-    return TOPICS[topic](composition, Truth.of(composition), np.random.default_rng(seed))
+    return QUESTION_WRITERS[topic](composition, Truth.from_composition(composition), np.random.default_rng(seed))
 
 
-def test_every_wording_is_judged_right_and_long_enough() -> None:
-    """All templates, with every relation and count; 40 to 120 words and marks."""
+def test_every_wording_is_correct_and_long_enough() -> None:
+    """This covers all templates with every relation and count; texts have 40 to 120 words and marks."""
     rng = np.random.default_rng(0)
     two = [
-        Composition("grey", (Group("bee", first, "large"), Group("fish", second, "small")), relation)
+        Composition("grey", (ObjectGroup("bee", first, "large"), ObjectGroup("fish", second, "small")), relation)
         for relation in RELATIONS
         for first, second in ((1, 1), (2, 1), (1, 2))
     ]
-    one = [Composition("orange", (Group("grapes", count, "small"),)) for count in (1, 2, 3)]
+    one = [Composition("orange", (ObjectGroup("grapes", count, "small"),)) for count in (1, 2, 3)]
     for composition in two + one:
-        told = descriptions.RELATIONS_TOLD if composition.relation else descriptions.ALONE_TOLD
+        text = descriptions.RELATION_SENTENCES if composition.relation else descriptions.SINGLE_GROUP_SENTENCES
         whole = [
-            *product(descriptions.OPENINGS, told, descriptions.BACKGROUNDS_TOLD),
-            *product(descriptions.SET_OUT, told),
+            *product(descriptions.OPENINGS, text, descriptions.BACKGROUND_SENTENCES),
+            *product(descriptions.BACKGROUND_OPENINGS, text),
         ]
         for sentences in whole if composition in (two[0], one[0]) else whole[::7]:
-            text = " ".join(sentences).format(**fill(composition, rng))
-            assert judged(text, composition).ok, text
+            text = " ".join(sentences).format(**template_values(composition, rng))
+            assert grade_description(text, composition).ok, text
             assert 40 <= len(re.findall(r"\w+|[^\w\s]", text)) <= 120
             assert text[0].isupper() and text.endswith(".")
 
 
-def test_same_seed_same_questions() -> None:
-    composition, scene, _ = drawn(3)
-    first, again, other = (questions(composition, np.random.default_rng(seed), scene) for seed in (1, 1, 2))
+def test_questions_are_reproducible_by_seed() -> None:
+    composition, scene, _ = sample(3)
+    first, again, other = (generate_questions(composition, np.random.default_rng(seed), scene) for seed in (1, 1, 2))
     assert first == again != other
-    assert len({description(composition, np.random.default_rng(seed)) for seed in range(20)}) > 10
+    assert len({write_description(composition, np.random.default_rng(seed)) for seed in range(20)}) > 10
 
 
 def about(topic: str, kind: str = "", composition: Composition = PANDAS) -> Question:
-    return Question(topic, "", "", Truth.of(composition), kind)
+    return Question(topic, "", "", Truth.from_composition(composition), kind)
 
 
 JUDGED = [
@@ -212,26 +212,26 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(("topic", "kind", "answer", "verdict"), JUDGED)
-def test_answers_in_any_words(topic: str, kind: str, answer: str, verdict: bool) -> None:
-    assert about(topic, kind).right(answer) is verdict, claims(answer)
+def test_free_answers_are_graded(topic: str, kind: str, answer: str, verdict: bool) -> None:
+    assert about(topic, kind).is_correct(answer) is verdict, parse_claims(answer)
 
 
-def test_navy_and_gray_have_other_names() -> None:
-    assert about("background", composition=FROG).right("It is dark blue.")
-    assert about("background", composition=FROG).right("Navy blue.")
-    assert not about("background", composition=FROG).right("Blue.")
-    assert about("background", composition=replace(FROG, background="grey")).right("The background is gray.")
+def test_colour_synonyms_are_accepted() -> None:
+    assert about("background", composition=FROG).is_correct("It is dark blue.")
+    assert about("background", composition=FROG).is_correct("Navy blue.")
+    assert not about("background", composition=FROG).is_correct("Blue.")
+    assert about("background", composition=replace(FROG, background="grey")).is_correct("The background is gray.")
 
 
-def test_what_the_picture_shows_is_true_too() -> None:
-    """The cat is above the dog, and stands to its left as well: the picture says so, the caption does not."""
-    composition = Composition("pink", (Group("cat"), Group("dog")), "above")
-    scene = Scene("pink", (Placed("cat", "small", 0, 0), Placed("dog", "large", 64, 64)))
+def test_visible_relations_are_true() -> None:
+    """The cat is above the dog and also to its left, which the image shows and the caption does not state."""
+    composition = Composition("pink", (ObjectGroup("cat"), ObjectGroup("dog")), "above")
+    scene = Scene("pink", (PlacedObject("cat", "small", 0, 0), PlacedObject("dog", "large", 64, 64)))
     seen, read = (Question("where", "", "", truth, "cat") for truth in
-                  (Truth.of(composition, scene), Truth.of(composition)))  # fmt: skip
-    assert seen.right("Left of the dog.") and not read.right("Left of the dog.")
-    assert not seen.right("Right of the dog.") and seen.right("Over the dog.")
-    assert not judged("A large cat is above a dog on a pink background.", composition, scene).ok
+                  (Truth.from_composition(composition, scene), Truth.from_composition(composition)))  # fmt: skip
+    assert seen.is_correct("Left of the dog.") and not read.is_correct("Left of the dog.")
+    assert not seen.is_correct("Right of the dog.") and seen.is_correct("Over the dog.")
+    assert not grade_description("A large cat is above a dog on a pink background.", composition, scene).ok
 
 
 DESCRIBED = [
@@ -249,12 +249,12 @@ DESCRIBED = [
 
 
 @pytest.mark.parametrize(("text", "verdict"), DESCRIBED)
-def test_free_descriptions(text: str, verdict: bool) -> None:
-    assert judged(text, PANDAS).ok is verdict, claims(text)
+def test_free_descriptions_are_graded(text: str, verdict: bool) -> None:
+    assert grade_description(text, PANDAS).ok is verdict, parse_claims(text)
 
 
 @settings(max_examples=60)
 @given(st.text())
-def test_any_text_is_read(text: str) -> None:
-    claims(text)
-    assert not judged(text, PANDAS).ok
+def test_any_text_is_parsed(text: str) -> None:
+    parse_claims(text)
+    assert not grade_description(text, PANDAS).ok

@@ -34,14 +34,14 @@ def score(gold: list[str], answer: str) -> float:
 
 
 def agrees(answer: str, label: str) -> bool:
-    said, wanted = number(answer), number(label)
-    if said is None or not wanted:
+    answered, wanted = number(answer), number(label)
+    if answered is None or not wanted:
         return answer.lower() == label.lower()
-    return abs(said - wanted) / abs(wanted) <= TOLERANCE  # as a ratio: a product rounds otherwise at the edge
+    return abs(answered - wanted) / abs(wanted) <= TOLERANCE  # as a ratio: a product rounds otherwise at the edge
 
 
 def number(text: str) -> float | None:
-    """A number, or a percentage as a fraction."""
+    """Parse a number, or a percentage as a fraction."""
     try:
         return float(text.rstrip("%")) / 100 if text.endswith("%") else float(text)
     except ValueError:

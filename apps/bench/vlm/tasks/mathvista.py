@@ -30,8 +30,8 @@ CONCLUSION = re.compile(r"(?i:answer|option|choice)(?i:\s+is|\s*:)?\s*\W*([A-Z])
 
 
 @dataclass(frozen=True)
-class Gold:
-    """kind: "text", "integer", "float" or "list"; choices are empty where the question leaves the answer open."""
+class MathVistaGold:
+    """Reference answer of kind "text", "integer", "float" or "list"; open questions have no choices."""
 
     answer: str
     kind: str
@@ -42,7 +42,7 @@ class Gold:
 
 def read(row: Row, pictures: Callable[[Any], list[Image.Image]]) -> Sample:
     choices = row.get("choices") or []
-    gold = Gold(
+    gold = MathVistaGold(
         str(row["answer"]), row["answer_type"], int(float(row.get("precision") or 0)), row.get("unit") or "",
         list(ast.literal_eval(choices) if isinstance(choices, str) else choices),
     )  # fmt: skip
@@ -52,13 +52,13 @@ def read(row: Row, pictures: Callable[[Any], list[Image.Image]]) -> Sample:
     )
 
 
-def score(gold: Gold, answer: str) -> float:
-    said = extracted(gold, answer.strip())
-    return float(said is not None and said == normalised(gold, gold.answer))
+def score(gold: MathVistaGold, answer: str) -> float:
+    answered = extracted(gold, answer.strip())
+    return float(answered is not None and answered == normalised(gold, gold.answer))
 
 
-def extracted(gold: Gold, answer: str) -> str | None:
-    """The answer in the question's type; None if there is none in the text."""
+def extracted(gold: MathVistaGold, answer: str) -> str | None:
+    """Extract the answer in the question's type; None if the text has none."""
     quoted = re.search(r'The answer is "(.*)"\.', answer)
     if quoted:
         answer = quoted[1]
@@ -68,13 +68,13 @@ def extracted(gold: Gold, answer: str) -> str | None:
         return option(gold.choices, answer)
     if gold.kind == "list":
         lists = re.findall(r"\[[^\[\]]*\]", answer)
-        said = ", ".join(match[0].replace(",", "") for match in numbers(answer))
-        return normalised(gold, lists[-1] if lists else f"[{said}]")
+        answered = ", ".join(match[0].replace(",", "") for match in numbers(answer))
+        return normalised(gold, lists[-1] if lists else f"[{answered}]")
     return normalised(gold, last_number(answer, gold.unit))
 
 
-def normalised(gold: Gold, answer: str | None) -> str | None:
-    """One spelling for what is equal; None if it is not of the type."""
+def normalised(gold: MathVistaGold, answer: str | None) -> str | None:
+    """Normalise equal answers to one spelling; None if the type does not fit."""
     if answer is None:
         return None
     try:
@@ -90,7 +90,7 @@ def normalised(gold: Gold, answer: str | None) -> str | None:
 
 
 def numbers(answer: str) -> list[re.Match[str]]:
-    """Numbers of a text in order, without those of asides unless there are no others; "1,200" is one number."""
+    """Return numbers of a text in order, without those in parentheses unless there are no others; "1,200" is one."""
     asides = [aside.span() for aside in ASIDE.finditer(answer)]
     found = list(NUMBER.finditer(answer))
     outside = [match for match in found if not any(first < match.start() < last for first, last in asides)]
@@ -98,7 +98,7 @@ def numbers(answer: str) -> list[re.Match[str]]:
 
 
 def last_number(answer: str, unit: str) -> str | None:
-    """The number an answer states, or else ends on, of those with the unit if any has it."""
+    """Return the number an answer states, or else ends on, of those with the unit if any has it."""
     found = numbers(answer)
     with_unit = [
         match for match in found
@@ -114,7 +114,7 @@ def last_number(answer: str, unit: str) -> str | None:
 
 
 def option(choices: list[str], answer: str) -> str:
-    """The option an answer names: the text itself, a letter, the only text that occurs, else the most similar one."""
+    """Return the option an answer names: the text, a letter, the only text that occurs, else the most similar one."""
     letters = ascii_uppercase[: len(choices)]
     if answer in choices:
         return choices[choices.index(answer)]
@@ -129,7 +129,7 @@ def option(choices: list[str], answer: str) -> str:
 
 
 def distance(first: str, second: str) -> int:
-    """Edits (insert, delete, replace) from one text to the other."""
+    """Return the edit distance (insert, delete, replace) of two texts."""
     row = list(range(len(second) + 1))
     for line, one in enumerate(first, 1):
         corner, row[0] = row[0], line

@@ -22,7 +22,7 @@ MARKS = ",.!?;:'"
 
 
 @dataclass(frozen=True)
-class Gold:
+class MMTBenchGold:
     letter: str
     letters: str  # those that can be chosen
 
@@ -34,24 +34,24 @@ def read(row: Row, pictures: Callable[[Any], list[Image.Image]]) -> Sample:
     return Sample(
         str(row.get("index", row["place"])), pictures(row["image"]),
         f"{question}\nAnswer the question using a single character from the given options.", explained(question),
-        Gold(row["answer"].strip(), LETTERS[: len(options)]), row.get("l2-category", ""),
+        MMTBenchGold(row["answer"].strip(), LETTERS[: len(options)]), row.get("l2-category", ""),
     )  # fmt: skip
 
 
-def score(gold: Gold, answer: str) -> float:
+def score(gold: MMTBenchGold, answer: str) -> float:
     return float(chosen_letter(answer, gold.letters) == gold.letter)
 
 
 def chosen_letter(answer: str, letters: Sequence[str]) -> str | None:
-    """The option an answer names; None if it names none."""
-    said = answer.strip()
+    """Return the option an answer names; None if it names none."""
+    answered = answer.strip()
     for mark in MARKS:
-        said = said.strip(mark)
-    said = f" {said} "
+        answered = answered.strip(mark)
+    answered = f" {answered} "
     for form in ("({})", " {} ", "{}."):
-        found = [letter for letter in letters if form.format(letter) in said]
+        found = [letter for letter in letters if form.format(letter) in answered]
         if found:
-            return max(found, key=lambda letter: said.rfind(f" {letter} "))
+            return max(found, key=lambda letter: answered.rfind(f" {letter} "))
     return None
 
 

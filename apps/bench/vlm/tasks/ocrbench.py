@@ -18,7 +18,7 @@ FORMULAS = "HME100k"
 
 
 @dataclass(frozen=True)
-class Gold:
+class OCRBenchGold:
     answers: list[str]
     formula: bool
 
@@ -26,14 +26,14 @@ class Gold:
 def read(row: Row, pictures: Callable[[Any], list[Image.Image]]) -> Sample:
     question = row["question"].strip()
     answers = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
-    gold = Gold([str(answer) for answer in answers], row["dataset"] == FORMULAS)
+    gold = OCRBenchGold([str(answer) for answer in answers], row["dataset"] == FORMULAS)
     return Sample(
         str(row.get("id", row["place"])), pictures(row["image"]), question, explained(question), gold,
         row.get("question_type", ""),
     )  # fmt: skip
 
 
-def score(gold: Gold, answer: str) -> float:
+def score(gold: OCRBenchGold, answer: str) -> float:
     clean = without_spaces if gold.formula else lowered
     return float(any(clean(wanted) in clean(answer) for wanted in gold.answers))
 

@@ -1,1 +1,1 @@
-"""What the API answers, a file a subject."""
+"""Routes of the API, one file per resource."""

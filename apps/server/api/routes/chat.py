@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: answers about pictures, whole or word by word."""
+"""`POST /v1/chat/completions`: answers about images, whole or streamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 
 from polydraft.apps.server.api import pictures, sse
 from polydraft.apps.server.api.ignored import NamingRoute, note_ignored
-from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, TheSettings, noted
+from polydraft.apps.server.api.routes.documented import EVENTS, WORK, TheEngine, TheSettings, track_request
 from polydraft.apps.server.api.schemas.chat import (
     AnswerMessage,
     ChatAnswer,
@@ -27,10 +27,10 @@ from polydraft.apps.server.api.schemas.chat import (
     TextPart,
 )
 from polydraft.apps.server.api.schemas.common import ignored, metrics
-from polydraft.apps.server.engine.ticket import Ticket
+from polydraft.apps.server.engine.handle import RequestHandle
 from polydraft.core.errors import InvalidArgument
+from polydraft.modalities.vlm.request import ChatProgress
 from polydraft.modalities.vlm.result import ChatResult
-from polydraft.modalities.vlm.run import ChatNews
 
 router = APIRouter(tags=["chat"], route_class=NamingRoute)
 MOST_PICTURES, MOST_READ = 8, 16  # of a conversation, and read for all its choices
@@ -39,67 +39,67 @@ ANSWER = {"content": {"text/event-stream": EVENTS}, "description": "An answer, o
 
 
 @router.post("/v1/chat/completions", response_model=ChatAnswer, responses=WORK | {200: ANSWER})
-async def complete(asked: ChatRequest, request: Request, engine: TheEngine, settings: TheSettings) -> Any:
+async def complete(body: ChatRequest, request: Request, engine: TheEngine, settings: TheSettings) -> Any:
     """Answer the last message; with `stream` as server-sent events."""
-    served = engine.model(asked.model, "vlm")
-    most = asked.max_completion_tokens or asked.max_tokens
-    if most is not None and asked.min_tokens > most:
-        raise InvalidArgument(f"min_tokens={asked.min_tokens} is more than max_tokens={most}; change one.")
-    unused = ["stream_options"] if asked.stream_options is not None and not asked.stream else []
-    note_ignored(request, ignored(asked) + unused)
-    conversation = await asyncio.to_thread(turns, asked.messages, settings.max_pixels, asked.n)
-    arguments = asked.drawing() | {
-        "image": None, "messages": [conversation] * asked.n, "max_new_tokens": most,
-        "min_new_tokens": asked.min_tokens, "repetition_penalty": asked.repetition_penalty, "stop": asked.stop or (),
+    served = engine.model(body.model, "vlm")
+    most = body.max_completion_tokens or body.max_tokens
+    if most is not None and body.min_tokens > most:
+        raise InvalidArgument(f"min_tokens={body.min_tokens} is more than max_tokens={most}; change one.")
+    unused = ["stream_options"] if body.stream_options is not None and not body.stream else []
+    note_ignored(request, ignored(body) + unused)
+    conversation = await asyncio.to_thread(turns, body.messages, settings.max_pixels, body.n)
+    arguments = body.drawing() | {
+        "image": None, "messages": [conversation] * body.n, "max_new_tokens": most,
+        "min_new_tokens": body.min_tokens, "repetition_penalty": body.repetition_penalty, "stop": body.stop or (),
     }  # fmt: skip
     seed = arguments["seed"]
-    ticket = noted(request, engine.submit(served.name, "vlm", arguments, news=asked.stream), seed)
+    handle = track_request(request, engine.submit(served.name, "vlm", arguments, wants_progress=body.stream), seed)
     shared: dict[str, Any] = {
         "id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": served.name, "seed": seed,
     }  # fmt: skip
-    if asked.stream:
-        wants_usage = asked.stream_options is not None and asked.stream_options.include_usage
-        head = await sse.first(ticket, request)
-        return sse.stream(chunks(ticket, head, shared, asked.n, wants_usage))
-    result: ChatResult = await sse.whole(ticket, request)
+    if body.stream:
+        wants_usage = body.stream_options is not None and body.stream_options.include_usage
+        head = await sse.first_progress(handle, request)
+        return sse.stream(chunks(handle, head, shared, body.n, wants_usage))
+    result: ChatResult = await sse.await_result(handle, request)
     choices = [
         Choice(index=index, message=AnswerMessage(content=text), finish_reason=reason(finish))
         for index, (text, finish) in enumerate(zip(result.texts, result.finish_reasons, strict=True))
     ]
     return ChatAnswer(
-        choices=choices, usage=usage(ticket, result), metrics=metrics(result.stats), notes=list(result.notes), **shared
+        choices=choices, usage=usage(handle, result), metrics=metrics(result.stats), notes=list(result.notes), **shared
     )
 
 
 async def chunks(
-    ticket: Ticket, head: ChatNews | None, shared: dict[str, Any], n: int, wants_usage: bool
+    handle: RequestHandle, head: ChatProgress | None, shared: dict[str, Any], n: int, wants_usage: bool
 ) -> AsyncIterator[bytes]:
-    """Yield every choice piece by piece, why each ended, what drafting did, and what it cost where that is wanted."""
+    """Yield the deltas of every choice, the finish reasons, the metrics and, if wanted, the usage."""
 
     def piece(index: int, delta: Delta) -> bytes:
         return sse.event(ChatChunk(choices=[ChunkChoice(index=index, delta=delta)], **shared))
 
-    async with ticket:
+    async with handle:
         for index in range(n):
             yield piece(index, Delta(role="assistant", content=""))
-        news = head
-        while news is not None:
-            for index, text in enumerate(news.pieces):
+        progress = head
+        while progress is not None:
+            for index, text in enumerate(progress.pieces):
                 if text:
                     yield piece(index, Delta(content=text))
-            news = await anext(ticket, None)
-        result: ChatResult = await ticket.result()
-        told = metrics(result.stats)
+            progress = await anext(handle, None)
+        result: ChatResult = await handle.result()
+        metrics_object = metrics(result.stats)
         for index, finish in enumerate(result.finish_reasons):
             last = ChunkChoice(index=index, delta=Delta(), finish_reason=reason(finish))
-            yield sse.event(ChatChunk(choices=[last], metrics=told, notes=list(result.notes), **shared))
+            yield sse.event(ChatChunk(choices=[last], metrics=metrics_object, notes=list(result.notes), **shared))
         if wants_usage:
-            yield sse.event(ChatChunk(choices=[], usage=usage(ticket, result), metrics=told, **shared))
+            yield sse.event(ChatChunk(choices=[], usage=usage(handle, result), metrics=metrics_object, **shared))
         yield b"data: [DONE]\n\n"
 
 
 def turns(messages: list[Message], most_pixels: int, n: int = 1) -> list[dict[str, Any]]:
-    """Return messages as pipelines take them, with their pictures decoded; each of `n` choices reads them."""
+    """Return messages in the format of pipelines, with decoded images; each of `n` choices reads them."""
     made, count, length = [], 0, 0
     for message in messages:
         content = []
@@ -121,7 +121,7 @@ def turns(messages: list[Message], most_pixels: int, n: int = 1) -> list[dict[st
 
 
 def parts_of(content: str | list[TextPart | ImagePart] | None) -> list[TextPart | ImagePart]:
-    """Return content as parts; of an answer that is null, none of them says anything."""
+    """Return content as parts; null content (of an assistant message) becomes one empty text part."""
     return content if isinstance(content, list) else [TextPart(type="text", text=content or "")]
 
 
@@ -129,7 +129,7 @@ def reason(finish: str) -> Literal["stop", "length"]:
     return "length" if finish == "length" else "stop"
 
 
-def usage(ticket: Ticket, result: ChatResult) -> ChatUsage:
-    """Return what all choices cost; their prompt counts once."""
-    read, made = ticket.prompt_tokens // len(result.texts), sum(map(len, result.all_tokens))
+def usage(handle: RequestHandle, result: ChatResult) -> ChatUsage:
+    """Return the token usage of all choices; their shared prompt counts once."""
+    read, made = handle.prompt_tokens // len(result.texts), sum(map(len, result.all_tokens))
     return ChatUsage(prompt_tokens=read, completion_tokens=made, total_tokens=read + made)

@@ -1,4 +1,4 @@
-"""What routes have in common: where they find the engine, and which refusals they document."""
+"""Shared parts of routes: access to the engine, and the refusals they document."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fastapi import Depends, Request
 
 from polydraft.apps.server.api.recent import Recent
 from polydraft.apps.server.api.schemas.common import ErrorBody
-from polydraft.apps.server.engine.engine import Engine
-from polydraft.apps.server.engine.ticket import Ticket
-from polydraft.apps.server.settings import Settings
+from polydraft.apps.server.engine.engine import ServerEngine
+from polydraft.apps.server.engine.handle import RequestHandle
+from polydraft.apps.server.settings import ServerSettings
 
 REASONS = {
     400: "The request is not possible; the message says what is.", 401: "The key is missing or wrong.",
@@ -22,7 +22,7 @@ WAIT = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "i
 
 
 def refusals(*more: int) -> dict[int | str, dict[str, Any]]:
-    """Responses to document: what any request may meet, and `more`."""
+    """Return the error responses to document: those of every request, and `more`."""
     return {
         status: {"model": ErrorBody, "description": REASONS[status]} | ({"headers": WAIT} if status == 429 else {})
         for status in (400, 401, 403, *more)
@@ -42,26 +42,26 @@ EVENTS: dict[str, Any] = {  # server-sent events, one by one
 WORK = refusals(404, 413, 429, 500, 503, 504)  # of requests that decode
 
 
-def engine_of(request: Request) -> Engine:
+def engine_of(request: Request) -> ServerEngine:
     return request.app.state.engine
 
 
-def settings_of(request: Request) -> Settings:
+def settings_of(request: Request) -> ServerSettings:
     return request.app.state.settings
 
 
-TheEngine = Annotated[Engine, Depends(engine_of)]
-TheSettings = Annotated[Settings, Depends(settings_of)]
+TheEngine = Annotated[ServerEngine, Depends(engine_of)]
+TheSettings = Annotated[ServerSettings, Depends(settings_of)]
 
 
-def noted(request: Request, ticket: Ticket, seed: int) -> Ticket:
-    """The ticket, which logs and `/v1/requests` will tell of."""
+def track_request(request: Request, handle: RequestHandle, seed: int) -> RequestHandle:
+    """Register a request handle for logs and `/v1/requests`, and return it."""
     recent: Recent = request.app.state.recent
-    recent.follow(request.state.request_id, seed, ticket)
-    request.state.told = {"model": ticket.model, "ticket": ticket.id}
-    return ticket
+    recent.follow(request.state.request_id, seed, handle)
+    request.state.log_fields = {"model": handle.model, "ticket": handle.id}
+    return handle
 
 
-def said(seed: int, ticket: Ticket) -> dict[str, str]:
-    """Headers of answers that are no JSON."""
-    return {"x-polydraft-seed": str(seed), "x-polydraft-method": ticket.method, "x-polydraft-model": ticket.model}
+def seed_headers(seed: int, handle: RequestHandle) -> dict[str, str]:
+    """Return the headers of responses that are no JSON."""
+    return {"x-polydraft-seed": str(seed), "x-polydraft-method": handle.method, "x-polydraft-model": handle.model}

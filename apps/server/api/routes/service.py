@@ -23,7 +23,7 @@ TEXT: dict[str, Any] = {"description": "Prometheus text.", "content": {"text/pla
 
 @router.get("/", responses=refusals() | {307: {"description": "To the page, for browsers where there is one."}})
 async def index(request: Request) -> Index:
-    """What is served here; a browser is sent to the page where there is one."""
+    """List the paths of the service; browsers are redirected to the page if it is installed."""
     root = request.scope.get("root_path", "")
     if request.app.state.page and "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(f"{root}/ui/")  # type: ignore[return-value]
@@ -33,7 +33,7 @@ async def index(request: Request) -> Index:
 
 @router.get("/health", responses=refusals() | DOWN)
 async def health(engine: TheEngine) -> Status:
-    """Whether the process lives; needs no key."""
+    """Report whether the process is alive; needs no key."""
     if engine.started and not engine.healthy:
         return JSONResponse({"status": "broken"}, 503)  # type: ignore[return-value]
     return Status(status="ok")
@@ -41,7 +41,7 @@ async def health(engine: TheEngine) -> Status:
 
 @router.get("/ready", responses=refusals() | DOWN)
 async def ready(engine: TheEngine) -> Status:
-    """Whether new requests are taken: models are loaded, and the server is not about to stop; needs no key."""
+    """Report whether new requests are accepted: models are loaded and the server is not draining; needs no key."""
     if engine.draining or not engine.ready:
         return JSONResponse({"status": "draining" if engine.draining else "loading"}, 503)  # type: ignore[return-value]
     return Status(status="ok")
@@ -54,27 +54,27 @@ async def version() -> Version:
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=refusals() | {200: TEXT})
 async def numbers(engine: TheEngine) -> Response:
-    """What the engine counts, for Prometheus."""
+    """Return the engine's metrics in Prometheus format."""
     assert isinstance(engine.meter, PrometheusMeter)
     return Response(engine.meter.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/models", responses=refusals())
 async def models(engine: TheEngine) -> ModelList:
-    """Models that are served, and their other names."""
-    own = [info(served, served.name) for served in engine.models()]
-    return ModelList(data=own + [info(engine.model(alias), alias) for alias in engine.aliases])
+    """List the served models and their aliases."""
+    named_models = [info(served, served.name) for served in engine.models()]
+    return ModelList(data=named_models + [info(engine.model(alias), alias) for alias in engine.aliases])
 
 
 @router.get("/v1/models/{model:path}", responses=refusals(404))
 async def model(model: Annotated[str, Path(min_length=1, max_length=200)], engine: TheEngine) -> ModelInfo:
-    """One model, by its name, an alias, or organisation/name where the operator chose it so."""
+    """Describe a model by its name, an alias, or organisation/name where the operator named it so."""
     return info(engine.model(model), model)
 
 
 @router.get("/v1/requests/{id}", responses=refusals(404))
 async def one_request(id: Annotated[str, Path(min_length=1, max_length=64)], request: Request) -> RequestInfo:
-    """What became of a request, by its answer's x-request-id; the last thousand are known."""
+    """Return the outcome of a request by its x-request-id; the last thousand are kept."""
     recent: Recent = request.app.state.recent
     if id not in recent.records:
         raise UnknownModel("no request with this id has ended lately; take the header x-request-id of its answer.")
@@ -82,7 +82,7 @@ async def one_request(id: Annotated[str, Path(min_length=1, max_length=64)], req
 
 
 def info(served: Served, name: str) -> ModelInfo:
-    """Return what is told of a model under one of its names."""
+    """Return the description of a model under one of its names."""
     return ModelInfo(
         id=name, root=served.name, created=served.created, modality=served.modality, summary=served.summary,
         methods=served.methods, default_method=served.default_method, voices=served.voices,

@@ -1,1 +1,1 @@
-"""What requests and answers look like: the documented schema is what is checked."""
+"""Schemas of requests and responses; the documented schema is the one that is validated."""

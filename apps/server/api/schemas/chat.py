@@ -6,20 +6,28 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from polydraft.apps.server.api.schemas.common import Asked, Drawn, Ignored, Metrics, Only, Text, Told
+from polydraft.apps.server.api.schemas.common import (
+    Ignored,
+    Metrics,
+    Only,
+    RequestModel,
+    ResponseModel,
+    SamplingFields,
+    Text,
+)
 
 MOST_MESSAGES, MOST_PARTS, LONGEST_TEXT = 64, 32, 20_000
 MOST_TOKENS, MOST_CHOICES = 4096, 8
 MOST_STOPS, LONGEST_STOP = 4, 256
-DATA_URL = r"^\s*[dD][aA][tT][aA]:[^,]*,"  # what it holds is judged by its content (`image_io`)
+DATA_URL = r"^\s*[dD][aA][tT][aA]:[^,]*,"  # the content is checked when it is decoded (`image_io`)
 NO_TOOLS = "tools are not called here; leave them out"
 NO_PENALTY = "only 0 is possible here; repetition_penalty is what makes tokens less likely that were there"
 
 
-class Part(Asked):
-    """A part of a message; what else clients write into one, such as `cache_control`, changes nothing."""
+class Part(RequestModel):
+    """Part of a message; unknown fields that clients add, such as `cache_control`, are ignored."""
 
-    model_config = Asked.model_config | {"extra": "allow", "json_schema_extra": {"additionalProperties": True}}
+    model_config = RequestModel.model_config | {"extra": "allow", "json_schema_extra": {"additionalProperties": True}}
 
 
 class TextPart(Part):
@@ -43,33 +51,33 @@ Parts = Annotated[
 Content = Annotated[str, Field(max_length=LONGEST_TEXT)] | Parts
 
 
-class AnswerMessage(Told):
-    """What the model said. Whatever is added here is taken of requests, too; see `AssistantMessage`."""
+class AnswerMessage(ResponseModel):
+    """Message of the model; fields added here are accepted in requests too, see `AssistantMessage`."""
 
     role: Literal["assistant"] = "assistant"
     content: str
     refusal: None = None
 
 
-class SystemMessage(Asked):
+class SystemMessage(RequestModel):
     role: Literal["system", "developer"]
     content: Content
     name: Annotated[str | None, Field(max_length=64), Ignored()] = None
 
 
-class UserMessage(Asked):
+class UserMessage(RequestModel):
     role: Literal["user"]
     content: Content
     name: Annotated[str | None, Field(max_length=64), Ignored()] = None
 
 
-class AssistantMessage(Asked, AnswerMessage):
-    """An earlier answer, as it was given here or as clients write it down: they add fields of their own, as null."""
+class AssistantMessage(RequestModel, AnswerMessage):
+    """Earlier answer, as this server sent it or as clients store it, with additional null fields."""
 
-    model_config = Asked.model_config
+    model_config = RequestModel.model_config
 
     role: Literal["assistant"]
-    content: str | Parts | None = None  # type: ignore[assignment]  # wider than what is answered
+    content: str | Parts | None = None  # type: ignore[assignment]  # wider than the response's
     name: Annotated[str | None, Field(max_length=64), Ignored()] = None
     annotations: Annotated[list[Any] | None, Ignored(unless=([],))] = None
     audio: Annotated[None, Only("no sound is answered here; leave audio out")] = None
@@ -80,22 +88,22 @@ class AssistantMessage(Asked, AnswerMessage):
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage, Field(discriminator="role")]
 
 
-class StreamOptions(Asked):
+class StreamOptions(RequestModel):
     include_usage: bool = False
     include_obfuscation: Annotated[bool, Ignored(unless=(False,))] = False
 
 
-class ResponseFormat(Asked):
+class ResponseFormat(RequestModel):
     type: Literal["text"]
 
 
-class ChatRequest(Drawn):
-    """A conversation that ends with a question; pictures stand where they are shown."""
+class ChatRequest(SamplingFields):
+    """Conversation that ends with a question; image parts stand at their position in the text."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     model: Text | None = None
     max_tokens: Annotated[
-        int | None, Field(ge=1, le=MOST_TOKENS, description="Unless said, what the model's makers say, or 256.")
+        int | None, Field(ge=1, le=MOST_TOKENS, description="Default: the model's generation config, or 256.")
     ] = None
     max_completion_tokens: Annotated[int | None, Field(ge=1, le=MOST_TOKENS, description="The same.")] = None
     min_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
@@ -109,7 +117,7 @@ class ChatRequest(Drawn):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES, description="Choice i has seed + i.")] = 1
 
-    # What OpenAI's clients send that asks for what is done anyway.
+    # Fields of OpenAI's clients whose only accepted value is the default behaviour.
     frequency_penalty: Annotated[float, Field(ge=0, le=0), Only(NO_PENALTY)] = 0
     presence_penalty: Annotated[float, Field(ge=0, le=0), Only(NO_PENALTY)] = 0
     logit_bias: Annotated[
@@ -131,7 +139,7 @@ class ChatRequest(Drawn):
     ] = ["text"]
     audio: Annotated[None, Only("no sound is answered here; leave audio out, or ask /v1/audio/speech")] = None
 
-    # What changes nothing here.
+    # Fields without effect.
     metadata: Annotated[dict[str, Any] | None, Ignored(unless=({},))] = None
     store: Annotated[bool, Ignored(unless=(False,))] = False
     service_tier: Annotated[Text | None, Ignored(unless=("auto", "default"))] = None
@@ -143,20 +151,20 @@ class ChatRequest(Drawn):
     verbosity: Annotated[Text | None, Ignored()] = None
 
 
-class Choice(Told):
+class Choice(ResponseModel):
     index: int = 0
     message: AnswerMessage
     finish_reason: Literal["stop", "length"]
     logprobs: None = None
 
 
-class ChatUsage(Told):
+class ChatUsage(ResponseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
-class ChatAnswer(Told):
+class ChatAnswer(ResponseModel):
     id: str
     object: Literal["chat.completion"] = "chat.completion"
     created: int
@@ -168,22 +176,23 @@ class ChatAnswer(Told):
     notes: list[str] = Field([], description="What to know about the pictures to take the answer rightly.")
 
 
-class Delta(Told):
+class Delta(ResponseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
-class ChunkChoice(Told):
+class ChunkChoice(ResponseModel):
     index: int = 0
     delta: Delta
     finish_reason: Literal["stop", "length"] | None = None
     logprobs: None = None
 
 
-class ChatChunk(Told):
-    """usage and metrics come with the last chunk but one where usage was asked for, metrics always with the last.
+class ChatChunk(ResponseModel):
+    """Chunk of a streamed answer.
 
-    notes, of which there may be none, come with metrics.
+    The last chunk has `metrics` and, if there are any, `notes`; with `include_usage` one more chunk has `usage` and
+    `metrics`.
     """
 
     id: str

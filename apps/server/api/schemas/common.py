@@ -1,4 +1,4 @@
-"""Fields that several requests and answers share."""
+"""Fields that several requests and responses share."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ LONGEST_USER = 256
 Text = Annotated[str, Field(max_length=200)]
 
 
-class Asked(BaseModel):
-    """A request: nothing unknown, nothing of another type, no number that is none.
+class RequestModel(BaseModel):
+    """Base request model: no unknown fields, no type coercion, no NaN or infinity.
 
-    A null asks for nothing: a field that need not be there counts as left out where it is null, known or not. 2.0 is a
-    whole number, as in JSON Schema.
+    Null means "not set" for every optional field, known or not. 2.0 is an integer, as in JSON Schema.
     """
 
     model_config = ConfigDict(
@@ -44,11 +43,13 @@ class Asked(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def as_meant(cls, given: Any) -> Any:
-        """Return what was sent without nulls, but for those of required fields, and with whole numbers as such."""
+        """Return the request without nulls (required fields keep theirs) and with whole floats as integers."""
         if not isinstance(given, dict):
             return given
         required = {name for name, field in cls.model_fields.items() if field.is_required()}
-        return {name: whole(value) for name, value in given.items() if value is not None or name in required}
+        return {
+            name: to_integer_if_whole(value) for name, value in given.items() if value is not None or name in required
+        }
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -61,8 +62,8 @@ class Asked(BaseModel):
         return schema
 
 
-def whole(value: Any) -> Any:
-    """Return a number without a fraction as an int, anything else as it is."""
+def to_integer_if_whole(value: Any) -> Any:
+    """Return a float without a fraction as an int, any other value unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -70,63 +71,62 @@ def nullable(schema: JsonSchemaValue) -> JsonSchemaValue:
     """Return a schema that null fits, too."""
     if NULL in schema.get("anyOf", ()) or schema.get("type") == "null":
         return schema
-    told = {name: schema[name] for name in ("title", "description", "default") if name in schema}
-    return {"anyOf": [{name: part for name, part in schema.items() if name not in told}, NULL]} | told
+    annotations = {name: schema[name] for name in ("title", "description", "default") if name in schema}
+    return {"anyOf": [{name: part for name, part in schema.items() if name not in annotations}, NULL]} | annotations
 
 
 @dataclass(frozen=True)
 class Ignored:
-    """Marks a field that changes nothing here. unless: values that ask for what is done anyway."""
+    """Marker of a field that is accepted and has no effect."""
 
-    unless: tuple[Any, ...] = ()
+    unless: tuple[Any, ...] = ()  # values that request the default behaviour
 
 
 @dataclass(frozen=True)
 class Only:
-    """Marks a field whose other values would change the answer and cannot be had; sentence: what is said of those."""
+    """Marker of a field whose other values would need an unsupported feature."""
 
-    sentence: str
+    sentence: str  # message for other values
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_wrap_validator_function(self.check, handler(source))
 
     def check(self, value: Any, inner: ValidatorFunctionWrapHandler) -> Any:
-        """Return the value, or raise the sentence."""
+        """Return the value, or raise an error with `sentence`."""
         try:
             return inner(value)
         except ValidationError as error:
             raise PydanticCustomError("unsupported_value", "{sentence}", {"sentence": self.sentence}) from error
 
 
-def ignored(asked: BaseModel, path: str = "") -> list[str]:
+def ignored(body: BaseModel, path: str = "") -> list[str]:
     """Return the fields of a request that were set and change nothing, each once, as a path without numbers."""
     found: dict[str, None] = {}
-    for name, field in type(asked).model_fields.items():
-        value = getattr(asked, name)
+    for name, field in type(body).model_fields.items():
+        value = getattr(body, name)
         mark = next((each for each in field.metadata if isinstance(each, Ignored)), None)
         if mark is not None:
-            found |= {path + name: None} if name in asked.model_fields_set and value not in mark.unless else {}
+            found |= {path + name: None} if name in body.model_fields_set and value not in mark.unless else {}
             continue
         for part in value if isinstance(value, list) else [value]:
             found |= dict.fromkeys(ignored(part, f"{path}{name}.") if isinstance(part, BaseModel) else ())
-    return [*found, *(path + name for name in asked.model_extra or ())]
+    return [*found, *(path + name for name in body.model_extra or ())]
 
 
-class Told(BaseModel):
-    """A part of an answer."""
+class ResponseModel(BaseModel):
+    """Base model of responses and their parts."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Drawn(Asked):
-    """How tokens are drawn: what every request may choose beyond OpenAI's fields.
-
-    user: what OpenAI's clients send of whoever asks; nothing is done with it.
-    """
+class SamplingFields(RequestModel):
+    """Sampling fields that every request may set beyond OpenAI's; `user` is accepted and unused."""
 
     seed: Annotated[
         int | None,
-        Field(ge=0, le=LARGEST_SEED, description="The same seed gives the same answer. Left out: a random one, told."),
+        Field(
+            ge=0, le=LARGEST_SEED, description="The same seed gives the same answer. Default: a random one, reported."
+        ),
     ] = None
     speculative: Annotated[bool, Field(description="Draft, or decode plainly: the same answer, slower.")] = True
     method: Annotated[Text | None, Field(description="As in `polydraft methods`; the model's own when left out.")] = (
@@ -139,7 +139,7 @@ class Drawn(Asked):
     safety_identifier: Annotated[str | None, Field(max_length=LONGEST_USER), Ignored()] = None
 
     def drawing(self) -> dict[str, Any]:
-        """The same as arguments of a pipeline, with a seed."""
+        """Return the sampling fields as arguments of a pipeline, with a seed."""
         return {
             "seed": secrets.randbits(RANDOM_BITS) if self.seed is None else self.seed,
             "speculative": self.speculative,
@@ -150,13 +150,13 @@ class Drawn(Asked):
         }
 
 
-class SpeculativeDecoding(Told):
-    """What drafting did for an answer.
+class SpeculativeDecoding(ResponseModel):
+    """Statistics of drafting for one response.
 
-    mean_accepted_length: tokens a target pass, its own token included; accepted_per_position: share of passes that
-    accepted at least so many drafted tokens. The fields after it have the names and the meaning that vLLM gives them:
+    mean_accepted_length is tokens per target pass, the bonus token included; accepted_per_position is the share of
+    passes that accepted at least that many draft tokens. The fields after it have vLLM's names and meaning:
     num_spec_steps are target passes, num_spec_tokens is the size of the largest draft, and acceptance_histogram holds
-    how many passes accepted exactly 0, 1, … drafted tokens.
+    how many passes accepted exactly 0, 1, … draft tokens.
     """
 
     method: str
@@ -177,12 +177,12 @@ class SpeculativeDecoding(Told):
     num_spec_tokens: Annotated[int, Field(ge=0)]
 
 
-class Metrics(Told):
+class Metrics(ResponseModel):
     speculative_decoding: SpeculativeDecoding
 
 
 def metrics(stats: DecodeStats) -> Metrics:
-    """As every answer tells."""
+    """Return decoding statistics as the `metrics` object of responses."""
     return Metrics(
         speculative_decoding=SpeculativeDecoding(
             method=stats.method,
@@ -205,8 +205,8 @@ def metrics(stats: DecodeStats) -> Metrics:
     )
 
 
-class Problem(Told):
-    """message: one sentence; param: the field it is about."""
+class Problem(ResponseModel):
+    """Error of a response: one sentence, and the field (`param`) that it is about."""
 
     message: str
     type: str
@@ -214,7 +214,7 @@ class Problem(Told):
     code: str | None
 
 
-class ErrorBody(Told):
+class ErrorBody(ResponseModel):
     """OpenAI's error envelope."""
 
     error: Problem

@@ -7,18 +7,18 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from polydraft.apps.server.api.schemas.chat import DATA_URL
-from polydraft.apps.server.api.schemas.common import Drawn, Ignored, Metrics, Only, Text, Told
+from polydraft.apps.server.api.schemas.common import Ignored, Metrics, Only, ResponseModel, SamplingFields, Text
 
 MOST_PICTURES, MOST_ITERATIONS = 10, 4096
 LONGEST_PROMPT = 2000
 Format = Literal["png", "webp", "jpeg"]
-USUAL_SIZES = frozenset(  # that OpenAI's clients send for its own models, whatever is served
+USUAL_SIZES = frozenset(  # that OpenAI's clients send whatever model is served
     {"256x256", "512x512", "1024x1024", "1536x1024", "1024x1536", "1792x1024", "1024x1792"}
 )
 
 
-class ImageRequest(Drawn):
-    """Pictures of a prompt. Streamed, they come unfinished first, drawn from the tokens that are already verified."""
+class ImageRequest(SamplingFields):
+    """Image generation from a prompt; streamed, previews of the verified tokens come first."""
 
     prompt: Annotated[str, Field(min_length=1, max_length=LONGEST_PROMPT)]
     model: Text | None = None
@@ -58,8 +58,8 @@ class ImageRequest(Drawn):
     moderation: Annotated[Literal["auto", "low"], Ignored(unless=("auto",))] = "auto"
 
 
-class Picture(Told):
-    """b64_json or url: what was asked for. revised_prompt: what is drawn, where that is not the prompt as it was."""
+class Picture(ResponseModel):
+    """Generated image in `b64_json` or `url`; `revised_prompt` is set if it differs from the prompt."""
 
     b64_json: str | None = None
     url: str | None = None
@@ -67,20 +67,20 @@ class Picture(Told):
     seed: Annotated[int, Field(ge=0)]
 
 
-class InputDetails(Told):
+class InputDetails(ResponseModel):
     text_tokens: int
     image_tokens: int
 
 
-class ImageUsage(Told):
+class ImageUsage(ResponseModel):
     input_tokens: int
     output_tokens: int
     total_tokens: int
     input_tokens_details: InputDetails
 
 
-class ImagesAnswer(Told):
-    """ignored_words: of the prompt, which are not drawn."""
+class ImagesAnswer(ResponseModel):
+    """Generated images; `ignored_words` are words of the prompt that are not shown."""
 
     created: int
     model: str
@@ -94,8 +94,8 @@ class ImagesAnswer(Told):
     metrics: Metrics
 
 
-class PartialImage(Told):
-    """index: of n pictures, which."""
+class PartialImage(ResponseModel):
+    """Preview of image `index` of `n`."""
 
     type: Literal["image_generation.partial_image"] = "image_generation.partial_image"
     partial_image_index: int
@@ -108,7 +108,7 @@ class PartialImage(Told):
     output_format: Format
 
 
-class CompletedImage(Told):
+class CompletedImage(ResponseModel):
     type: Literal["image_generation.completed"] = "image_generation.completed"
     index: int
     b64_json: str

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from polydraft.apps.server.api.schemas.common import Metrics, Told
+from polydraft.apps.server.api.schemas.common import Metrics, ResponseModel
 
 
-class ModelInfo(Told):
-    """modality: image, speech or vlm; methods: what its `method` may be; voices, sizes: what else it can."""
+class ModelInfo(ResponseModel):
+    """A served model: its modality (image, speech or vlm), methods, voices and sizes."""
 
     id: str
     root: Annotated[str, Field(description="The model's own name; differs from `id` where that is an alias.")]
@@ -25,29 +25,29 @@ class ModelInfo(Told):
     sizes: list[str]
 
 
-class ModelList(Told):
+class ModelList(ResponseModel):
     object: Literal["list"] = "list"
     data: list[ModelInfo]
 
 
-class Status(Told):
-    """status: ok, loading, draining or broken."""
+class Status(ResponseModel):
+    """State of the service: ok, loading, draining or broken."""
 
     status: Literal["ok", "loading", "draining", "broken"]
 
 
-class Version(Told):
+class Version(ResponseModel):
     name: Literal["polydraft"] = "polydraft"
     version: str
 
 
 class Index(Version):
-    """paths: what there is; /openapi.json says more."""
+    """Paths of the service; /openapi.json documents them."""
 
     paths: list[str]
 
 
-class RequestInfo(Told):
+class RequestInfo(ResponseModel):
     """A request that has ended; id: its answer's x-request-id. metrics: none where nothing was computed."""
 
     id: str

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from polydraft.apps.server.api.schemas.common import Drawn, Ignored, Metrics, Text, Told
+from polydraft.apps.server.api.schemas.common import Ignored, Metrics, ResponseModel, SamplingFields, Text
 
 LONGEST_INPUT = 4096
 Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
@@ -15,8 +15,8 @@ OPENAI_VOICES = (  # names that OpenAI's clients send, whatever is served
 )  # fmt: skip
 
 
-class SpeechRequest(Drawn):
-    """A text to say. wav and pcm are sent while they are made, with `stream_format` "sse" in events."""
+class SpeechRequest(SamplingFields):
+    """Text to synthesise. wav and pcm are streamed, with `stream_format` "sse" as events."""
 
     input: Annotated[str, Field(min_length=1, max_length=LONGEST_INPUT)]
     model: Text | None = None
@@ -36,21 +36,21 @@ class SpeechRequest(Drawn):
     instructions: Annotated[str | None, Field(max_length=LONGEST_INPUT), Ignored()] = None
 
 
-class SpeechUsage(Told):
+class SpeechUsage(ResponseModel):
     input_tokens: int
     output_tokens: int
     total_tokens: int
 
 
-class AudioDelta(Told):
-    """audio: Base64 of bytes that follow those before."""
+class AudioDelta(ResponseModel):
+    """Next bytes of the audio, in Base64."""
 
     type: Literal["speech.audio.delta"] = "speech.audio.delta"
     audio: str
 
 
-class AudioDone(Told):
-    """ignored_words: what of the text was left out, as written."""
+class AudioDone(ResponseModel):
+    """End of streamed audio; `ignored_words` are unpronounceable parts of the text, as written."""
 
     type: Literal["speech.audio.done"] = "speech.audio.done"
     usage: SpeechUsage
@@ -62,8 +62,8 @@ class AudioDone(Told):
     notes: list[str] = Field([], description="What to know about the speech, such as a voice that is not listed.")
 
 
-class VoiceInfo(Told):
-    """aliases: names of OpenAI's voices that this one answers to."""
+class VoiceInfo(ResponseModel):
+    """A voice; `aliases` are names of OpenAI's voices that stand for it."""
 
     id: str
     name: str
@@ -71,6 +71,6 @@ class VoiceInfo(Told):
     aliases: list[str]
 
 
-class Voices(Told):
+class Voices(ResponseModel):
     object: Literal["list"] = "list"
     voices: list[VoiceInfo]

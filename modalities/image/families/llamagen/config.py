@@ -1,4 +1,4 @@
-"""The shape of a LlamaGen, as its folder says it."""
+"""Configuration of LlamaGen folders."""
 
 from __future__ import annotations
 
@@ -8,39 +8,54 @@ from typing import Any
 
 from transformers import LlamaConfig
 
-from polydraft.core.folders.fields import settings_of
+from polydraft.core.folders.fields import parse_settings
 from polydraft.core.folders.json_files import read_settings
 
-KINDS = {"llamagen_t2i": 32, "llamagen_c2i": 24}  # of captions, of classes; codes a side in their largest pictures
-HEADS = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2048: 32, 2560: 40, 3200: 32, 4096: 32}  # by width, as published
+LARGEST_SIDES = {
+    "llamagen_t2i": 32,
+    "llamagen_c2i": 24,
+}  # codes per side of the largest images, of captions and of classes
+HEADS_BY_WIDTH = {
+    768: 12,
+    1024: 16,
+    1280: 20,
+    1536: 24,
+    2048: 32,
+    2560: 40,
+    3200: 32,
+    4096: 32,
+}  # by width, as published
 
 
 @dataclass(frozen=True)
 class LlamaGenConfig:
-    """kind: one of KINDS; feed: width between a layer's feed-forward products; side: codes a side; prompt: most places
-    that a caption or class takes; caption: width of a caption's features; classes: without the empty one."""
+    """Shape of a LlamaGen."""
 
-    kind: str
+    kind: str  # a key of LARGEST_SIDES
     width: int
     depth: int
     heads: int
-    feed: int
-    side: int
+    feed: int  # width of the feed-forward layers
+    side: int  # codes per side
     codes: int = 16384
-    prompt: int = 120
-    caption: int = 2048
-    classes: int = 1000
+    prompt: int = 120  # positions of a caption or class, at most
+    caption: int = 2048  # width of a caption's features
+    classes: int = 1000  # without the empty one
 
     @staticmethod
     def read(folder: Path) -> LlamaGenConfig:
-        """Of a folder's config.json; raises WeightsError."""
+        """Read a folder's config.json.
+
+        Raises:
+            WeightsError: it is missing or malformed.
+        """
         file = folder / "config.json"
         fields = {"kind" if name == "model_type" else name: value for name, value in read_settings(file).items()}
-        return settings_of(LlamaGenConfig, fields, file)
+        return parse_settings(LlamaGenConfig, fields, file)
 
     @property
-    def fields(self) -> dict[str, Any]:
-        """What config.json says."""
+    def json_fields(self) -> dict[str, Any]:
+        """Return the fields of config.json."""
         named = asdict(self)
         return {"model_type": named.pop("kind")} | named
 
@@ -50,7 +65,7 @@ class LlamaGenConfig:
 
     @property
     def llama(self) -> LlamaConfig:
-        """The backbone's; its rotary positions are `network.GridRotary`."""
+        """Return the backbone's configuration; its rotary positions are those of `network.GridRotaryEmbedding`."""
         return LlamaConfig(
             vocab_size=self.codes, hidden_size=self.width, intermediate_size=self.feed, num_hidden_layers=self.depth,
             num_attention_heads=self.heads, max_position_embeddings=self.prompt + self.side**2, rms_norm_eps=1e-5,

@@ -1,12 +1,12 @@
-"""LlamaGen as transformers' Llama over a grid: rotary positions of rows and columns, and what stands for a prompt.
+"""LlamaGen as transformers' Llama over a grid: rotary positions of rows and columns, and embeddings of prompts.
 
-    model = load(Path("llamagen-xl"), torch.device("cuda"), torch.bfloat16)
-    model.cls_embedding(features), model.model(inputs_embeds=..., position_ids=places)
+    model = load_model(Path("llamagen-xl"), torch.device("cuda"), torch.bfloat16)
+    model.cls_embedding(features), model.model(inputs_embeds=..., position_ids=positions)
 
-Published weights turn neighbouring numbers of a head, transformers' Llama numbers half a head apart; queries and keys
-are put in that order when they are loaded (`ours`), which changes no product of theirs. Prompts are not turned but
-multiplied by zero: published tables of rotary positions begin with zeros, so that a caption's places are all alike to
-each other, and to a code those of the caption say nothing by which it could tell them apart.
+Published weights rotate neighbouring numbers of a head, transformers' Llama numbers half a head apart; queries and keys
+are reordered when they are loaded (`to_transformers_names`), which changes no product of theirs. Prompts are not
+rotated but multiplied by zero: published tables of rotary positions begin with zeros, so that a caption's positions are
+all alike to each other, and to a code those of the caption say nothing by which it could tell them apart.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from transformers import LlamaForCausalLM
 from polydraft.core.folders.sizes import check_layers, check_tensors
 from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
-from polydraft.modalities.loading import read_weights
+from polydraft.modalities.weights import read_weights
 
 THETA = 10_000.0
-RENAMED = (
+TRANSFORMERS_RENAMES = (
     (r"^tok_embeddings\.", "model.embed_tokens."), (r"^norm\.", "model.norm."), (r"^output\.", "lm_head."),
     (r"^layers\.", "model.layers."), (r"\.attention\.wo\.", ".self_attn.o_proj."),
     (r"\.feed_forward\.w1\.", ".mlp.gate_proj."), (r"\.feed_forward\.w3\.", ".mlp.up_proj."),
     (r"\.feed_forward\.w2\.", ".mlp.down_proj."), (r"\.attention_norm\.", ".input_layernorm."),
     (r"\.ffn_norm\.", ".post_attention_layernorm."),
 )  # fmt: skip
-TOGETHER = ".attention.wqkv."
+FUSED_QKV = ".attention.wqkv."
 
 
-class GridRotary(nn.Module):
-    """Cosines and sines `[B, C, D]` of places behind the prompt `[B, C]`, zeros of those within it.
+class GridRotaryEmbedding(nn.Module):
+    """Cosines and sines `[B, C, D]` of positions behind the prompt `[B, C]`, zeros for positions within it.
 
-    The first half of a head's pairs turns with the row, the second with the column.
+    The first half of a head's pairs rotates with the row, the second with the column.
     """
 
     rates: Tensor
@@ -52,94 +52,102 @@ class GridRotary(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        spots = torch.stack([position_ids // self.side, position_ids % self.side], -1)
-        angles = (spots[..., None] * self.rates).flatten(-2)
-        angles, drawn = torch.cat([angles, angles], -1), (position_ids >= 0)[..., None]
-        return (angles.cos() * drawn).to(x.dtype), (angles.sin() * drawn).to(x.dtype)
+        cells = torch.stack([position_ids // self.side, position_ids % self.side], -1)
+        angles = (cells[..., None] * self.rates).flatten(-2)
+        angles, is_generated = torch.cat([angles, angles], -1), (position_ids >= 0)[..., None]
+        return (angles.cos() * is_generated).to(x.dtype), (angles.sin() * is_generated).to(x.dtype)
 
 
-class Captions(nn.Module):
-    """Features of a caption `[L, caption]` as the backbone reads them, and what it reads where there is none."""
+class CaptionEmbedder(nn.Module):
+    """Projection of a caption's features `[L, caption]` to the backbone's inputs, and features of no caption."""
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
-        into, out = (nn.Linear(size, config.width, bias=False) for size in (config.caption, config.width))
-        self.cap_proj = nn.ModuleDict({"fc1": into, "fc2": out})
+        fc1, fc2 = (nn.Linear(size, config.width, bias=False) for size in (config.caption, config.width))
+        self.cap_proj = nn.ModuleDict({"fc1": fc1, "fc2": fc2})
         self.uncond_embedding = nn.Parameter(torch.empty(config.prompt, config.caption))
 
     def forward(self, features: Tensor) -> Tensor:
-        read: Tensor = self.cap_proj["fc2"](F.gelu(self.cap_proj["fc1"](features), approximate="tanh"))
-        return read
+        embeddings: Tensor = self.cap_proj["fc2"](F.gelu(self.cap_proj["fc1"](features), approximate="tanh"))
+        return embeddings
 
 
-class Classes(nn.Module):
-    """Classes `[L]` as the backbone reads them; the last is none."""
+class ClassEmbedder(nn.Module):
+    """Embeddings of classes `[L]`; the last class is none."""
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
         self.embedding_table = nn.Embedding(config.classes + 1, config.width)
 
     def forward(self, labels: Tensor) -> Tensor:
-        read: Tensor = self.embedding_table(labels)
-        return read
+        embeddings: Tensor = self.embedding_table(labels)
+        return embeddings
 
 
-def empty(config: LlamaGenConfig) -> Any:
-    """Without weights, on the meta device."""
+def build_on_meta(config: LlamaGenConfig) -> Any:
+    """Build the model without weights, on the meta device."""
     with torch.device("meta"):
         model: Any = LlamaForCausalLM(config.llama)
-        model.cls_embedding = Captions(config) if config.reads_text else Classes(config)
+        model.cls_embedding = CaptionEmbedder(config) if config.reads_text else ClassEmbedder(config)
     return model
 
 
-def load(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
-    """The model that `polydraft convert llamagen` left in `folder`. Raises WeightsError."""
+def load_model(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
+    """Load the model that `polydraft convert llamagen` left in `folder`.
+
+    Raises:
+        WeightsError: it cannot be loaded.
+    """
     check_layers(folder)
     config = LlamaGenConfig.read(folder)
 
-    def read() -> Any:
-        model = empty(config)
-        model.model.rotary_emb = GridRotary(config.side, config.width // config.heads)
-        weights = ours(read_tensors(folder / "model.safetensors"), config.heads)
-        check_tensors(lambda: empty(config), weights, folder / "model.safetensors")
+    def load_weights() -> Any:
+        model = build_on_meta(config)
+        model.model.rotary_emb = GridRotaryEmbedding(config.side, config.width // config.heads)
+        weights = to_transformers_names(read_tensors(folder / "model.safetensors"), config.heads)
+        check_tensors(lambda: build_on_meta(config), weights, folder / "model.safetensors")
         model.load_state_dict({name: tensor.to(device, dtype) for name, tensor in weights.items()}, assign=True)
         model.model.rotary_emb.to(device)
         return model.eval().requires_grad_(False)
 
-    return read_weights("weights", folder, read)
+    return read_weights("weights", folder, load_weights)
 
 
-def ours(weights: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
-    """Published weights under transformers' names."""
-    made = {}
+def to_transformers_names(weights: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
+    """Rename published weights as transformers does, and reorder queries and keys."""
+    renamed = {}
     for name, tensor in weights.items():
-        own = name
-        for pattern, other in RENAMED:
-            own = re.sub(pattern, other, own)
-        if TOGETHER not in name:
-            made[own] = tensor
+        new_name = name
+        for pattern, replacement in TRANSFORMERS_RENAMES:
+            new_name = re.sub(pattern, replacement, new_name)
+        if FUSED_QKV not in name:
+            renamed[new_name] = tensor
             continue
         queries, keys, values = tensor.chunk(3)
-        for part, weight in (("q", halves(queries, heads)), ("k", halves(keys, heads)), ("v", values)):
-            made[own.replace(TOGETHER, f".self_attn.{part}_proj.")] = weight.contiguous()
-    return made
+        for part, weight in (
+            ("q", split_rotary_pairs(queries, heads)),
+            ("k", split_rotary_pairs(keys, heads)),
+            ("v", values),
+        ):
+            renamed[new_name.replace(FUSED_QKV, f".self_attn.{part}_proj.")] = weight.contiguous()
+    return renamed
 
 
-def halves(weight: Tensor, heads: int) -> Tensor:
-    """Rows of every head with the first of all pairs before the second of all pairs."""
+def split_rotary_pairs(weight: Tensor, heads: int) -> Tensor:
+    """Return a head's rows with the first of all pairs before the second of all pairs."""
     return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
 
-def published(config: LlamaGenConfig) -> dict[str, Tensor]:
-    """Meta tensors under the published names."""
-    made: dict[str, Tensor] = {}
-    own = empty(config).state_dict()
-    for name, tensor in own.items():
-        for pattern, other in RENAMED:
-            name = name.replace(other, re.sub(r"[\^\\]", "", pattern))
+def published_tensors(config: LlamaGenConfig) -> dict[str, Tensor]:
+    """Return meta tensors under the published names."""
+    renamed: dict[str, Tensor] = {}
+    state_dict = build_on_meta(config).state_dict()
+    for name, tensor in state_dict.items():
+        for pattern, replacement in TRANSFORMERS_RENAMES:
+            name = name.replace(replacement, re.sub(r"[\^\\]", "", pattern))
         if ".self_attn." not in name:
-            made[name] = tensor
+            renamed[name] = tensor
         elif ".q_proj." in name:
-            parts = [own[f"model.{name}".replace(".q_", f".{part}_")] for part in "qkv"]
-            made[name.replace(".self_attn.q_proj.", TOGETHER)] = torch.cat(parts)
-    return made
+            parts = [state_dict[f"model.{name}".replace(".q_", f".{part}_")] for part in "qkv"]
+            renamed[name.replace(".self_attn.q_proj.", FUSED_QKV)] = torch.cat(parts)
+    return renamed

@@ -1,1 +1,1 @@
-"""MAR (LTH14/mar, MIT): draws pictures of ImageNet's classes, a set of continuous tokens at a time, in random order."""
+"""MAR (LTH14/mar, MIT): images of ImageNet's classes, a set of continuous tokens at a time, in random order."""

@@ -1,11 +1,11 @@
-"""MAR's head as a chain of the core: a set of tokens is drawn by Gaussian steps whose variance the head learnt.
+"""MAR's head as a denoising chain: a set of tokens is sampled by Gaussian steps whose variance the head predicts.
 
-    chain = SetChain(model.net, widest=7, steps=100)
+    chain = SetChain(model.net, max_set_size=7, steps=100)
     condition = chain.condition(hidden)                     # [B, R, K, S · D] to [B, R, K, S, W]
     mean, deviation = chain.moments(x, step, condition, scale)
 
-To the core a set is one latent of S · C numbers, `widest` tokens with what it lacks of them at its end. Tokens of a set
-are drawn independently of each other, so their chains side by side are one chain.
+To the core a set is one latent of S · C values: `max_set_size` tokens, padded at its end. Tokens of a set are
+independent of each other given what came before, so their chains side by side are one chain.
 """
 
 from __future__ import annotations
@@ -14,54 +14,65 @@ import torch
 from torch import Tensor
 
 from polydraft.modalities.image.families.adaln import AdaLN
-from polydraft.modalities.image.families.mar.schedule import Schedule
+from polydraft.modalities.image.families.mar.schedule import DiffusionSchedule
 
 
 class SetChain:
-    """widest: tokens of the largest set. steps: of the chain. Raises InvalidArgument.
+    """Denoising chain of sets of tokens."""
 
-    noisy_end: the last step, which adds nothing as published, adds what its variance says, a deviation of 0.0062 to
-    0.0064 where tokens' own is 1. That is another sampler, and one whose tokens have a density.
-    """
+    init_std = 1.0
 
-    start = 1.0
+    def __init__(self, net: AdaLN, max_set_size: int, steps: int = 100, noisy_end: bool = True) -> None:
+        """Create the chain.
 
-    def __init__(self, net: AdaLN, widest: int, steps: int = 100, noisy_end: bool = True) -> None:
-        self.net, self.widest, self.steps, self.noisy_end = net, widest, steps, noisy_end
-        self.schedule = Schedule.of(steps)
-        self.token = net.input_proj.in_features
+        Args:
+            net (AdaLN): the head's network.
+            max_set_size (int): tokens of the largest set.
+            steps (int): of the chain.
+            noisy_end (bool): whether the last step adds noise, which it does not as published: a deviation of 0.0062 to
+                0.0064 where that of tokens is 1. That is another sampler, and one whose tokens have a density.
+
+        Raises:
+            InvalidArgument: the number of steps is not possible.
+        """
+        self.net, self.max_set_size, self.num_steps, self.noisy_end = net, max_set_size, steps, noisy_end
+        self.schedule = DiffusionSchedule.for_steps(steps)
+        self.token_dim = net.input_proj.in_features
 
     @property
     def size(self) -> int:
-        """Numbers a set."""
-        return self.widest * self.token
+        """Return the number of values of a set."""
+        return self.max_set_size * self.token_dim
 
-    def beside(self, net: AdaLN) -> SetChain:
-        """The same steps of another network, a drafter's."""
-        return SetChain(net, self.widest, self.steps, self.noisy_end)
+    def with_network(self, net: AdaLN) -> SetChain:
+        """Return the same steps with another network, a drafter's."""
+        return SetChain(net, self.max_set_size, self.num_steps, self.noisy_end)
 
     def condition(self, hidden: Tensor) -> Tensor:
-        made: Tensor = self.net.cond_embed(hidden.unflatten(-1, (self.widest, -1)))
-        return made
+        embedded: Tensor = self.net.cond_embed(hidden.unflatten(-1, (self.max_set_size, -1)))
+        return embedded
 
-    def moments(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, float | Tensor]:
-        """As of `core.latent.law.Chain`; scale `[B, K]`, a set's own.
+    def mean_and_std(self, x: Tensor, step: int, condition: Tensor, scale: Tensor) -> tuple[Tensor, float | Tensor]:
+        """Return mean and standard deviation of `x` after `step`, as `core.continuous.denoising.Chain` does.
 
-        Guidance is of the noise guessed; the variance is the conditional branch's.
+        Guidance applies to the predicted noise; the variance is the conditional branch's. `scale` `[B, K]` is per set.
         """
-        at, tokens = self.schedule, x.unflatten(-1, (self.widest, -1))
-        told = torch.tensor([int(at.times[step])], device=x.device)
-        y = condition + self.net.time_embed(told)
-        spread = tokens.to(self.net.dtype)[:, None].expand(-1, y.shape[1], -1, -1, -1)
-        noise, share = self.net(spread, y).float().split(self.token, -1)  # [B, R, K, S, C]
-        guessed = noise[:, 0]
+        schedule, tokens = self.schedule, x.unflatten(-1, (self.max_set_size, -1))
+        timestep = torch.tensor([int(schedule.timesteps[step])], device=x.device)
+        y = condition + self.net.time_embed(timestep)
+        expanded = tokens.to(self.net.dtype)[:, None].expand(-1, y.shape[1], -1, -1, -1)
+        noise, variance_share = self.net(expanded, y).float().split(self.token_dim, -1)  # [B, R, K, S, C]
+        predicted_noise = noise[:, 0]
         if noise.shape[1] == 2:
-            strength = scale[..., None, None]
-            guessed = torch.where(strength == 1, guessed, noise[:, 1] + strength * (guessed - noise[:, 1]))
-        token = float(at.to_token[step]) * tokens - float(at.of_noise[step]) * guessed
-        mean = (float(at.from_token[step]) * token + float(at.from_x[step]) * tokens).flatten(2)
-        if step == self.steps - 1 and not self.noisy_end:
+            guidance = scale[..., None, None]
+            guided = noise[:, 1] + guidance * (predicted_noise - noise[:, 1])
+            predicted_noise = torch.where(guidance == 1, predicted_noise, guided)
+        token = float(schedule.token_x_coef[step]) * tokens - float(schedule.token_noise_coef[step]) * predicted_noise
+        mean = (float(schedule.mean_token_coef[step]) * token + float(schedule.mean_x_coef[step]) * tokens).flatten(2)
+        if step == self.num_steps - 1 and not self.noisy_end:
             return mean, 0.0
-        part = (share[:, 0] + 1) / 2
-        log_variance = part * float(at.log_most[step]) + (1 - part) * float(at.log_least[step])
+        weight = (variance_share[:, 0] + 1) / 2
+        log_variance = weight * float(schedule.log_max_variance[step]) + (1 - weight) * float(
+            schedule.log_min_variance[step]
+        )
         return mean, (0.5 * log_variance).exp().flatten(2)

@@ -1,4 +1,4 @@
-"""MAR's network: a masked autoencoder says of every place of a picture what the head draws its token from.
+"""MAR's network: a masked autoencoder that outputs a hidden state for the head at every position of an image.
 
     model = MAR.from_folder(Path("mar-base"), torch.device("cpu"), torch.float32)
     z = model(tokens, known, model.classes(labels))      # [B, T, D]
@@ -23,14 +23,14 @@ from polydraft.core.folders.weight_files import read_tensors
 from polydraft.modalities.image.families.adaln import AdaLN
 from polydraft.modalities.image.families.mar.config import MARConfig, read_config
 from polydraft.modalities.image.families.patches import unpatchify
-from polydraft.modalities.loading import read_weights
+from polydraft.modalities.weights import read_weights
 
 EPSILON = 1e-6
-UNCONDITIONAL = -1  # the label of guidance's other branch
+UNCONDITIONAL = -1  # label of the unconditional guidance branch
 
 
-class Attention(nn.Module):
-    """Every place sees all valid ones."""
+class MARAttention(nn.Module):
+    """Bidirectional attention over all valid positions."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -39,46 +39,46 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(q, k, v, None if valid is None else valid[:, None, None])
-        made: Tensor = self.proj(seen.transpose(1, 2).flatten(2))
-        return made
+        attended = F.scaled_dot_product_attention(q, k, v, None if valid is None else valid[:, None, None])
+        output: Tensor = self.proj(attended.transpose(1, 2).flatten(2))
+        return output
 
 
-class Block(nn.Module):
-    """A transformer block, norms first."""
+class MARBlock(nn.Module):
+    """Pre-norm transformer block."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(width, eps=EPSILON), Attention(width, heads)
+        self.norm1, self.attn = nn.LayerNorm(width, eps=EPSILON), MARAttention(width, heads)
         self.norm2 = nn.LayerNorm(width, eps=EPSILON)
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, 4 * width), "fc2": nn.Linear(4 * width, width)})
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         x = x + self.attn(self.norm1(x), valid)
-        made: Tensor = x + self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
-        return made
+        output: Tensor = x + self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x))))
+        return output
 
 
 class MAR(nn.Module):
-    """Tokens `[B, T, C]`, which of them are known `[B, T]` and the classes' vectors `[B, D]` to z `[B, T, D]`."""
+    """Network from tokens `[B, T, C]`, a mask of known ones `[B, T]` and class embeddings `[B, D]` to z `[B, T, D]`."""
 
     def __init__(self, config: MARConfig) -> None:
         super().__init__()
         self.config = config
-        width, places = config.width, config.buffer + config.length
+        width, num_positions = config.width, config.buffer + config.num_tokens
         self.class_emb = nn.Embedding(config.classes, width)
         self.fake_latent = nn.Parameter(torch.empty(1, width))
-        self.z_proj, self.z_proj_ln = nn.Linear(config.size, width), nn.LayerNorm(width, eps=EPSILON)
-        self.encoder_pos_embed_learned = nn.Parameter(torch.empty(1, places, width))
-        self.encoder_blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.depth))
+        self.z_proj, self.z_proj_ln = nn.Linear(config.token_dim, width), nn.LayerNorm(width, eps=EPSILON)
+        self.encoder_pos_embed_learned = nn.Parameter(torch.empty(1, num_positions, width))
+        self.encoder_blocks = nn.ModuleList(MARBlock(width, config.heads) for _ in range(config.depth))
         self.encoder_norm = nn.LayerNorm(width, eps=EPSILON)
         self.decoder_embed = nn.Linear(width, width)
         self.mask_token = nn.Parameter(torch.empty(1, 1, width))
-        self.decoder_pos_embed_learned = nn.Parameter(torch.empty(1, places, width))
-        self.decoder_blocks = nn.ModuleList(Block(width, config.heads) for _ in range(config.depth))
+        self.decoder_pos_embed_learned = nn.Parameter(torch.empty(1, num_positions, width))
+        self.decoder_blocks = nn.ModuleList(MARBlock(width, config.heads) for _ in range(config.depth))
         self.decoder_norm = nn.LayerNorm(width, eps=EPSILON)
-        self.diffusion_pos_embed_learned = nn.Parameter(torch.empty(1, config.length, width))
-        net = AdaLN(config.size, 2 * config.size, width, config.head_width, config.head_depth)
+        self.diffusion_pos_embed_learned = nn.Parameter(torch.empty(1, config.num_tokens, width))
+        net = AdaLN(config.token_dim, 2 * config.token_dim, width, config.head_width, config.head_depth)
         self.diffloss = nn.ModuleDict({"net": net})
         for name, parameter in self.named_parameters():
             if "pos_embed" in name or name in ("fake_latent", "mask_token"):
@@ -86,40 +86,48 @@ class MAR(nn.Module):
 
     @staticmethod
     def from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> MAR:
-        """The model that `polydraft convert mar` left in `folder`. Raises WeightsError."""
+        """Load the model that `polydraft convert mar` left in `folder`.
 
-        def read() -> MAR:
+        Raises:
+            WeightsError: it cannot be loaded.
+        """
+
+        def load_weights() -> MAR:
             check_layers(folder)
             config, weights = read_config(folder), read_tensors(folder / WEIGHTS)
             check_tensors(lambda: MAR(config), weights, folder / WEIGHTS)
             with torch.device("meta"):
                 model = MAR(config)
-            # copied, because sums depend on how their terms lie in memory, and in files they lie anyhow
+            # Weights are copied, because sums depend on alignment in memory, which is arbitrary in files.
             model.to_empty(device=device).to(dtype).load_state_dict(weights)
             return model.eval().requires_grad_(False)
 
-        return read_weights("weights", folder, read)
+        return read_weights("weights", folder, load_weights)
 
     def with_fewer_blocks(self, depth: int) -> MAR:
-        """A drafter of the same weights that leaves out blocks, the kept ones evenly spaced. Raises InvalidArgument."""
-        whole = self.config.depth
-        if not 1 <= depth <= whole:
-            raise InvalidArgument(f"depth {depth} is not possible; use 1 to {whole}.")
-        kept = [round(place * (whole - 1) / max(depth - 1, 1)) for place in range(depth)]
+        """Return a drafter of the same weights with `depth` evenly spaced blocks of each half.
+
+        Raises:
+            InvalidArgument: there are not so many.
+        """
+        num_blocks = self.config.depth
+        if not 1 <= depth <= num_blocks:
+            raise InvalidArgument(f"depth {depth} is not possible; use 1 to {num_blocks}.")
+        block_indices = [round(index * (num_blocks - 1) / max(depth - 1, 1)) for index in range(depth)]
         with torch.device("meta"):
-            made = MAR(replace(self.config, depth=depth))
+            drafter = MAR(replace(self.config, depth=depth))
         for name, part in (*self.named_children(), *self.named_parameters(recurse=False)):
-            setattr(made, name, part)
-        made.encoder_blocks = nn.ModuleList(self.encoder_blocks[block] for block in kept)
-        made.decoder_blocks = nn.ModuleList(self.decoder_blocks[block] for block in kept)
-        return made.eval()
+            setattr(drafter, name, part)
+        drafter.encoder_blocks = nn.ModuleList(self.encoder_blocks[block] for block in block_indices)
+        drafter.decoder_blocks = nn.ModuleList(self.decoder_blocks[block] for block in block_indices)
+        return drafter.eval()
 
     @property
     def net(self) -> AdaLN:
-        """The head."""
-        made = self.diffloss["net"]
-        assert isinstance(made, AdaLN)
-        return made
+        """Return the head's network."""
+        net = self.diffloss["net"]
+        assert isinstance(net, AdaLN)
+        return net
 
     @property
     def device(self) -> torch.device:
@@ -130,37 +138,41 @@ class MAR(nn.Module):
         return self.mask_token.dtype
 
     def latents(self, tokens: Tensor) -> Tensor:
-        """Tokens `[B, T, C]` as a picture of latents, `[B, channels, H, W]`, see `autoencoder.pixels`."""
+        """Convert tokens `[B, T, C]` to a latent image `[B, channels, H, W]` for `autoencoder.decode_latents`."""
         side = self.config.side
         return unpatchify(tokens, (side, side), self.config.patch)
 
     def classes(self, labels: Tensor) -> Tensor:
-        """Vectors `[B, D]` of labels `[B]`; UNCONDITIONAL is nobody's class. Raises InvalidArgument."""
+        """Return embeddings `[B, D]` of labels `[B]`; UNCONDITIONAL is no class.
+
+        Raises:
+            InvalidArgument: a label is out of range.
+        """
         if ((labels < UNCONDITIONAL) | (labels >= self.config.classes)).any():
             raise InvalidArgument(f"a class is out of range; use 0 to {self.config.classes - 1}.")
-        known: Tensor = self.class_emb(labels.clamp(min=0))
-        return torch.where((labels == UNCONDITIONAL)[:, None], self.fake_latent, known)
+        embeddings: Tensor = self.class_emb(labels.clamp(min=0))
+        return torch.where((labels == UNCONDITIONAL)[:, None], self.fake_latent, embeddings)
 
     def forward(self, tokens: Tensor, known: Tensor, classes: Tensor) -> Tensor:
-        kept = F.pad(known, (self.config.buffer, 0), value=True)
-        counts = kept.sum(1)
-        # places that are kept come first, in their order; rows that keep fewer are filled up with what nobody sees
-        places = kept.byte().argsort(dim=1, descending=True, stable=True)[:, : int(counts.max())]
-        valid = torch.arange(places.shape[1], device=known.device) < counts[:, None]
-        where = places[..., None].expand(-1, -1, self.config.width)
+        is_known = F.pad(known, (self.config.buffer, 0), value=True)
+        counts = is_known.sum(1)
+        # Known positions come first, in their order; rows with fewer are padded with positions that are masked.
+        positions = is_known.byte().argsort(dim=1, descending=True, stable=True)[:, : int(counts.max())]
+        valid = torch.arange(positions.shape[1], device=known.device) < counts[:, None]
+        gather_indices = positions[..., None].expand(-1, -1, self.config.width)
 
-        said_by = classes[:, None].expand(-1, self.config.buffer, -1)
-        x = torch.cat([said_by, self.z_proj(tokens.to(self.mask_token.dtype))], 1) + self.encoder_pos_embed_learned
-        x = self.z_proj_ln(x).gather(1, where)
-        seen = None if bool((counts == counts[0]).all()) else valid
+        class_buffer = classes[:, None].expand(-1, self.config.buffer, -1)
+        x = torch.cat([class_buffer, self.z_proj(tokens.to(self.mask_token.dtype))], 1) + self.encoder_pos_embed_learned
+        x = self.z_proj_ln(x).gather(1, gather_indices)
+        attended = None if bool((counts == counts[0]).all()) else valid
         for block in self.encoder_blocks:
-            x = block(x, seen)
+            x = block(x, attended)
         x = self.decoder_embed(self.encoder_norm(x))
 
-        masked = self.mask_token.expand(*kept.shape, -1)
-        x = masked.scatter(1, where, torch.where(valid[..., None], x, self.mask_token))
+        masked = self.mask_token.expand(*is_known.shape, -1)
+        x = masked.scatter(1, gather_indices, torch.where(valid[..., None], x, self.mask_token))
         x = x + self.decoder_pos_embed_learned
         for block in self.decoder_blocks:
             x = block(x)
-        made: Tensor = self.decoder_norm(x)[:, self.config.buffer :] + self.diffusion_pos_embed_learned
-        return made
+        output: Tensor = self.decoder_norm(x)[:, self.config.buffer :] + self.diffusion_pos_embed_learned
+        return output

@@ -1,9 +1,9 @@
-"""MAR behind the core's loop: its token is a set, and what a set sees is all sets before it.
+"""MAR as a target of the decoding loop: its tokens are sets, and a set sees all sets before it.
 
-    target = MARTarget(model, SetSampler(chain, sets), guided=True)
+    target = MARTarget(model, SetSampler(chain, masking), guided=True)
 
-Every known token changes what the network says everywhere, so nothing is cached: N drafted sets are N + 1 columns, each
-a row of one batch that knows one set more. That saves passes, and no work.
+Every known token changes what the network outputs everywhere, so nothing is cached: N drafted sets are N + 1 scored
+positions, each a row of one batch that knows one set more. That saves passes, but no compute.
 """
 
 from __future__ import annotations
@@ -14,113 +14,135 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polydraft.core.batched_state import BatchedState
+from polydraft.core.continuous.target import LatentPrefill, check_latent_sampling, empty_latents, is_readable
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.latent.target import LatentPrefill, check, nothing, sane
-from polydraft.core.law.sampling import Settings
-from polydraft.core.rows import Rows
-from polydraft.core.state import State
-from polydraft.core.target import Prompt, Scores
-from polydraft.core.tokens import put, take
-from polydraft.core.verdict import Verdict
-from polydraft.modalities.image.families.mar.law import SetSampler
+from polydraft.core.sampling.params import SamplingTensors
+from polydraft.core.target.causal import PromptInputs, TargetOutput
+from polydraft.core.target.state import BatchState
+from polydraft.core.tokens import batch_gather, batch_scatter_
+from polydraft.core.verification import VerificationResult
+from polydraft.modalities.image.families.mar.masking import generation_order, schedule_positions
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
-from polydraft.modalities.image.families.mar.sets import order, standing
+from polydraft.modalities.image.families.mar.sampler import SetSampler
 
 
 @dataclass
-class Canvas(Rows):
-    """What is fixed of every row: its class `[B]`, and the places of its sets `[B, sets, S]`, T where there is none."""
+class Canvas(BatchedState):
+    """Fixed data of every row."""
 
-    labels: Tensor
-    places: Tensor
+    labels: Tensor  # [B] classes
+    token_indices: Tensor  # [B, sets, S] of each set's tokens; T where it has fewer
 
-    def reach(self, slots: int) -> None:
-        """Nothing is kept of passes."""
+    def ensure_capacity(self, slots: int) -> None:
+        """Do nothing, since passes are not cached."""
 
 
 class MARTarget:
-    """A prompt is a class, its budget the sets of a picture, and its seed their order too."""
+    """Target whose prompts are classes; the token budget is the sets of an image, and the seed sets their order."""
 
     def __init__(self, model: MAR, sampler: SetSampler, *, guided: bool = False) -> None:
-        self.model, self.sampler, self.branches = model, sampler, 2 if guided else 1
-        self.sets, self.chain, self.vocab = sampler.sets, sampler.chain, model.config.classes
-        self.context = 1 + len(self.sets)
+        self.model, self.sampler, self.num_branches = model, sampler, 2 if guided else 1
+        self.masking, self.chain, self.vocab_size = sampler.masking, sampler.chain, model.config.classes
+        self.context_len = 1 + len(self.masking)
 
     @property
     def device(self) -> torch.device:
         return self.model.device
 
-    def empty(self) -> State:
-        none = torch.zeros(0, dtype=torch.long, device=self.device)
-        canvas = Canvas(none, none.view(0, len(self.sets), self.sets.widest))
-        return State(
-            nothing(0, 0, self.chain.size, self.device), none, none, none, none[:, None],
-            Settings.of([], self.device), [], canvas,  # type: ignore[arg-type]
+    def empty_state(self) -> BatchState:
+        empty = torch.zeros(0, dtype=torch.long, device=self.device)
+        canvas = Canvas(empty, empty.view(0, len(self.masking), self.masking.max_set_size))
+        return BatchState(
+            empty_latents(0, 0, self.chain.size, self.device), empty, empty, empty, empty[:, None],
+            SamplingTensors.from_params([], self.device), [], canvas,  # type: ignore[arg-type]
         )  # fmt: skip
 
-    def prefill(self, state: State, prompts: list[Prompt]) -> LatentPrefill:
-        """Rows for `prompts` join `state`. Raises InvalidArgument, and leaves it as it was."""
+    def prefill(self, state: BatchState, prompts: list[PromptInputs]) -> LatentPrefill:
+        """Add rows for `prompts` to `state`.
+
+        Raises:
+            InvalidArgument: a prompt is not possible; `state` is as before.
+        """
         for prompt in prompts:
-            check(prompt.sampling)
-            if prompt.budget > len(self.sets):
-                whole = len(self.sets)
-                raise InvalidArgument(f"{prompt.budget} sets are more than a picture's {whole}; ask for fewer.")
+            check_latent_sampling(prompt.sampling_params)
+            if prompt.max_new_tokens > len(self.masking):
+                num_sets = len(self.masking)
+                raise InvalidArgument(
+                    f"{prompt.max_new_tokens} sets are more than an image's {num_sets}; ask for fewer."
+                )
         rows, ones = len(prompts), torch.ones(len(prompts), dtype=torch.long, device=self.device)
-        labels = torch.tensor([prompt.branches[0][-1] for prompt in prompts], device=self.device)
-        self.model.classes(labels)  # what is out of range is refused here
-        places = torch.stack([self.sets.places(order(prompt.seed, self.sets.length)) for prompt in prompts])
-        budgets = torch.tensor([prompt.budget for prompt in prompts], device=self.device)
-        settings = Settings.of([prompt.sampling for prompt in prompts], self.device)
-        state.extend(
-            State(
-                nothing(rows, 1 + len(self.sets), self.chain.size, self.device), ones, 0 * ones, budgets, ones[:, None],
-                settings, [1] * rows, Canvas(labels, places.to(self.device)),  # type: ignore[arg-type]
+        labels = torch.tensor([prompt.branch_token_ids[0][-1] for prompt in prompts], device=self.device)
+        self.model.classes(labels)  # raises for classes out of range
+        indices = torch.stack(
+            [self.masking.token_indices(generation_order(prompt.seed, self.masking.num_tokens)) for prompt in prompts]
+        )
+        max_new_tokens = torch.tensor([prompt.max_new_tokens for prompt in prompts], device=self.device)
+        sampling_tensors = SamplingTensors.from_params([prompt.sampling_params for prompt in prompts], self.device)
+        state.append_rows(
+            BatchState(
+                empty_latents(rows, 1 + len(self.masking), self.chain.size, self.device), ones, 0 * ones,
+                max_new_tokens, ones[:, None], sampling_tensors, [1] * rows, Canvas(labels, indices.to(self.device)),  # type: ignore[arg-type]
             )
         )  # fmt: skip
-        none = torch.zeros(rows, self.branches, 1, 0, device=self.device)
-        return LatentPrefill(labels[:, None], ones[:, None], none, size=self.chain.size)
+        empty = torch.zeros(rows, self.num_branches, 1, 0, device=self.device)
+        return LatentPrefill(labels[:, None], ones[:, None], empty, size=self.chain.size)
 
-    def score(self, state: State, draft: Draft) -> Scores:
-        """Every column knows the sets before it."""
+    def score(self, state: BatchState, draft: Draft) -> TargetOutput:
+        """Return hidden states of the next set and of all drafted sets, each knowing the sets before it."""
         columns = torch.arange(draft.size + 1, device=self.device)
-        hidden = said(self.model, state, drawn(state, draft.tokens), state.generated[:, None] + columns, self.branches)
-        return Scores(hidden, hidden)
+        hidden = predict_hidden_states(
+            self.model,
+            state,
+            with_drafted_sets(state, draft.tokens),
+            state.num_generated[:, None] + columns,
+            self.num_branches,
+        )
+        return TargetOutput(hidden, hidden)
 
-    def commit(self, state: State, draft: Draft, verdict: Verdict) -> None:
-        state.append(verdict.tokens, verdict.counts)
+    def commit(self, state: BatchState, draft: Draft, verdict: VerificationResult) -> None:
+        state.append(verdict.tokens, verdict.num_committed)
 
 
-def drawn(state: State, drafted: Tensor) -> Tensor:
-    """`[B, L, S · C]`: the sets that are committed, and behind them those `drafted` `[B, N, S · C]`."""
-    state.reach(drafted.shape[1] + 1)
+def with_drafted_sets(state: BatchState, drafted: Tensor) -> Tensor:
+    """Return `[B, L, S · C]`, the committed sets and behind them those drafted, `[B, N, S · C]`."""
+    state.ensure_capacity(drafted.shape[1] + 1)
     tokens = state.tokens.clone()
-    put(tokens, state.lengths[:, None] + torch.arange(drafted.shape[1], device=tokens.device), drafted)
+    batch_scatter_(tokens, state.num_tokens[:, None] + torch.arange(drafted.shape[1], device=tokens.device), drafted)
     return tokens[:, 1:]
 
 
-def said(model: MAR, state: State, sets: Tensor, t: Tensor, branches: int) -> Tensor:
-    """`[B, K, R, S · D]`: what `model` says of the places of sets t `[B, K]`, each knowing all sets before.
+def predict_hidden_states(model: MAR, state: BatchState, sets: Tensor, t: Tensor, branches: int) -> Tensor:
+    """Return the model's hidden states at the positions of sets.
 
-    sets: `[B, L, S · C]`, of rows of `state`.
+    Args:
+        model (MAR): the target's or a drafter's.
+        state (BatchState): the rows.
+        sets (Tensor): `[B, L, S · C]`, sets that are known.
+        t (Tensor): `[B, K]`, indices of sets; each knows all sets before it.
+        branches (int): number of guidance branches R.
+
+    Returns:
+        Tensor: `[B, K, R, S · D]`.
     """
     canvas: Any = state.cache  # a Canvas
-    length = model.config.length
-    count, widest = canvas.places.shape[1:]
-    where = standing(canvas.places, length)
-    tokens = sets[:, :count].reshape(len(sets), count * widest, -1)
-    tokens = torch.where(sane(tokens)[..., None], tokens, 0)
-    picture = take(tokens, where)  # [B, T, C]
-    known = where[:, None] // widest < t[..., None]  # [B, K, T]
-    lines = t.shape[1] * branches
+    length = model.config.num_tokens
+    count, max_set_size = canvas.token_indices.shape[1:]
+    positions = schedule_positions(canvas.token_indices, length)
+    tokens = sets[:, :count].reshape(len(sets), count * max_set_size, -1)
+    tokens = torch.where(is_readable(tokens)[..., None], tokens, 0)
+    image_tokens = batch_gather(tokens, positions)  # [B, T, C]
+    is_known = positions[:, None] // max_set_size < t[..., None]  # [B, K, T]
+    copies = t.shape[1] * branches
     labels = canvas.labels[:, None, None].expand(-1, t.shape[1], branches).clone()
     labels[..., 1:] = UNCONDITIONAL
     z = model(
-        picture.repeat_interleave(lines, 0), known.flatten(0, 1).repeat_interleave(branches, 0),
+        image_tokens.repeat_interleave(copies, 0), is_known.flatten(0, 1).repeat_interleave(branches, 0),
         model.classes(labels.flatten()),
     ).unflatten(0, labels.shape)  # fmt: skip
-    turns = t.clamp(max=count - 1)
+    set_index = t.clamp(max=count - 1)
     rows = torch.arange(len(t), device=t.device)[:, None]
-    places = canvas.places[rows, turns].clamp(max=length - 1)  # [B, K, S]
-    spots = places[:, :, None, :, None].expand(-1, -1, branches, -1, z.shape[-1])
-    return z.gather(3, spots).flatten(3)
+    indices = canvas.token_indices[rows, set_index].clamp(max=length - 1)  # [B, K, S]
+    gather_indices = indices[:, :, None, :, None].expand(-1, -1, branches, -1, z.shape[-1])
+    return z.gather(3, gather_indices).flatten(3)

@@ -1,9 +1,9 @@
-"""NextStep's tokens to pixels: an autoencoder of Flux's kind, in the form diffusers saves it.
+"""Decoder of NextStep's tokens: an autoencoder like Flux's, in diffusers' form.
 
-    autoencoder = NextStepAutoencoder.from_folder(folder, config)
+    autoencoder = NextStepAutoencoder.from_folder(folder, config, device, dtype)
     pixels = autoencoder.decode(tokens, (32, 32))
 
-The published one is a pickle; `polydraft convert autoencoder` brings it into this form.
+The published one is a pickle; `polydraft convert autoencoder` converts it.
 """
 
 from __future__ import annotations
@@ -16,41 +16,46 @@ import torch
 from torch import Tensor, nn
 
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.image.families.autoencoder import load, pixels
-from polydraft.modalities.image.families.nextstep.config import AUTOENCODER, PICKLE, NextStepConfig
+from polydraft.modalities.image.families.autoencoder import decode_latents, load_autoencoder
+from polydraft.modalities.image.families.nextstep.card import AUTOENCODER, PICKLE
+from polydraft.modalities.image.families.nextstep.config import NextStepConfig
 from polydraft.modalities.image.families.patches import unpatchify
 
 FILE = "diffusion_pytorch_model.safetensors"
 
 
 class NextStepAutoencoder(nn.Module):
-    """vae: an `AutoencoderKL`. patch: a token is a square of patch by patch latents. side: pixels a side of a token."""
+    """diffusers' `AutoencoderKL`, for tokens that are patches of latents."""
 
     def __init__(self, vae: Any, patch: int) -> None:
         super().__init__()
-        self.vae, self.patch = vae, patch
+        self.vae, self.patch = vae, patch  # patch: latents per side of a token
         self.side: int = patch * 2 ** (len(vae.config["block_out_channels"]) - 1)
 
     @classmethod
     def from_folder(cls, folder: Path, config: NextStepConfig, device: torch.device, dtype: torch.dtype) -> Self:
-        """The decoder of a NextStep of this configuration. Raises WeightsError."""
+        """Load the decoder of a NextStep with this configuration.
+
+        Raises:
+            WeightsError: the folder holds none, or one with another number of channels.
+        """
         if not (folder / FILE).is_file():
-            raise WeightsError(without(folder))
-        vae = load(folder, device, dtype)
+            raise WeightsError(missing_weights_message(folder))
+        vae = load_autoencoder(folder, device, dtype)
         if vae.config["latent_channels"] != config.channels:
             raise WeightsError(
-                f"the autoencoder in {folder} has {vae.config['latent_channels']} channels and this NextStep draws "
+                f"the autoencoder in {folder} has {vae.config['latent_channels']} channels and this NextStep generates "
                 f"{config.channels}; use the one of {AUTOENCODER}."
             )
         return cls(vae, config.patch)
 
     def decode(self, tokens: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Pixels `[n, 3, H, W]` fp32, not clamped, of tokens `[n, h · w, C · p · p]` of a grid (h, w)."""
-        return pixels(self.vae, unpatchify(tokens.float(), grid, self.patch))
+        """Decode tokens `[n, h · w, C · p · p]` of a grid (h, w) to pixels `[n, 3, H, W]` fp32, not clamped."""
+        return decode_latents(self.vae, unpatchify(tokens.float(), grid, self.patch))
 
 
-def without(folder: Path) -> str:
-    """What to do where a folder holds no autoencoder in diffusers' form."""
+def missing_weights_message(folder: Path) -> str:
+    """Return the error message of a folder without an autoencoder in diffusers' form."""
     if not (folder / PICKLE).is_file():
         return (
             f"{folder} holds no {FILE}; download {AUTOENCODER}, run `polydraft convert autoencoder` on its {PICKLE}, "

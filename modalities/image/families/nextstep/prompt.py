@@ -1,8 +1,8 @@
-"""What NextStep reads before a picture: the caption, how large the picture is in tokens, and that it begins.
+"""NextStep's prompts: the caption, the size of the image in tokens, and the token that begins it.
 
     prompt_ids(tokenizer, "a baby panda", (32, 32), config.boi)
 
-`<bos> caption <|image_area|>32*32 <boi>`, where a tokenizer without such a token writes no <bos>. Guidance's other
+`<bos> caption <|image_area|>32*32 <boi>`, where a tokenizer without such a token writes no <bos>. The other guidance
 branch is the same with the negative prompt, or with no caption at all.
 """
 
@@ -15,9 +15,13 @@ AREA = AREA_TOKEN + "{}*{}"
 
 
 def prompt_ids(tokenizer: Any, caption: str, grid: tuple[int, int], boi: int) -> list[int]:
-    """Ids of a caption and a picture of grid (h, w) tokens; control tokens that the caption spells are left out.
+    """Encode a caption and an image size; control tokens that the caption spells are left out.
 
-    tokenizer: transformers' fast one of the model's folder.
+    Args:
+        tokenizer (Any): transformers' fast tokenizer of the model's folder.
+        caption (str): what the branch reads.
+        grid (tuple[int, int]): rows and columns of tokens.
+        boi (int): id that begins an image.
     """
     backend = tokenizer.backend_tokenizer
     control = set(tokenizer.added_tokens_decoder)

@@ -11,8 +11,8 @@ from transformers import LlamaConfig
 
 from polydraft.apps.bench.engine import generate
 from polydraft.apps.bench.engine.generate import acceptance, agreed
-from polydraft.apps.bench.measure import shapes
-from polydraft.apps.bench.measure.peers import baseline
+from polydraft.apps.measure import shapes
+from polydraft.apps.measure.peers import baseline
 
 from ...command_line import assert_refused, run
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from polydraft.apps.bench.engine import length, levels, memory, rows
-from polydraft.apps.bench.measure import filled, shapes
-from polydraft.apps.bench.measure.timing import Run
-from polydraft.core.decode import join, leave, step
-from polydraft.core.model.attention import KERNELS, NAME
+from polydraft.apps.bench.engine import memory, rows
+from polydraft.apps.lab.bench import length, levels
+from polydraft.apps.measure import filled, shapes
+from polydraft.apps.measure.timing import Run
+from polydraft.core.decode import add_requests, decode_step, remove_requests
+from polydraft.core.model.attention import KERNELS, SDPA
 
 from ...command_line import assert_refused, run
 
@@ -41,15 +42,15 @@ def measure(folder: Path, name: str, *words: str) -> dict[str, Any]:
 
 def test_rows_are_as_long_as_they_say_and_roll_back() -> None:
     method = filled.plain(shapes.target_of("tiny", CPU, torch.float32))
-    batch = filled.filled(method, 3, 600, 5)
-    assert batch.state.lengths.tolist() == batch.state.reached == [600, 600, 600]
-    assert batch.state.cached().tolist() == [[599]] * 3
+    batch = filled.filled_batch(method, 3, 600, 5)
+    assert batch.state.num_tokens.tolist() == batch.state.seq_lens == [600, 600, 600]
+    assert batch.state.num_cached().tolist() == [[599]] * 3
     assert all((layer.keys[:3, :, :599] != 0).all() for layer in batch.state.cache.layers)
     assert filled.passes(method, batch, 4).tokens == 4
-    assert batch.state.lengths.tolist() == batch.state.reached == [600, 600, 600]
-    assert [request.ids for request in batch.live] == [[], [], []] and batch.state.cache.width == 1024
-    step(method, batch)
-    assert batch.state.lengths.tolist() == [601] * 3
+    assert batch.state.num_tokens.tolist() == batch.state.seq_lens == [600, 600, 600]
+    assert [request.ids for request in batch.running] == [[], [], []] and batch.state.cache.view_len == 1024
+    decode_step(method, batch)
+    assert batch.state.num_tokens.tolist() == [601] * 3
 
 
 def test_length_stands_beside_attention(tmp_path: Path) -> None:
@@ -65,13 +66,13 @@ def test_attention_is_that_of_every_layer_over_the_whole_view(monkeypatch: pytes
 
     def noted(query: Any, key: Any, *others: Any) -> Any:
         seen.append((*query.shape, key.shape[2]))
-        return KERNELS[NAME](query, key, *others)
+        return KERNELS[SDPA](query, key, *others)
 
     target = shapes.target_of("tiny", CPU, torch.float32)
-    batch = filled.filled(filled.plain(target), 1, 1024 - 4, 5)
-    monkeypatch.setattr(length, "KERNELS", {NAME: noted})
+    batch = filled.filled_batch(filled.plain(target), 1, 1024 - 4, 5)
+    monkeypatch.setattr(length, "KERNELS", {SDPA: noted})
     with torch.inference_mode():
-        length.attention(target, batch.state)()
+        length.attention_call(target, batch.state)()
     assert seen == [(1, 4, 1, 16, 1024)] * 2
 
 
@@ -106,12 +107,12 @@ def test_a_row_joins_without_its_prefill() -> None:
     """The bookkeeping is real: the same lengths, tokens and requests, and no keys."""
     target = shapes.target_of("tiny", CPU, torch.float32)
     method, new = filled.plain(target), filled.prompt_of(target, 9, 4)
-    batch = filled.filled(method, 2, 20, 4)
-    leave(batch, {0: "cancelled"})
+    batch = filled.filled_batch(method, 2, 20, 4)
+    remove_requests(batch, {0: "cancelled"})
     before = batch.state.cache.layers[0].keys.clone()
-    join(rows.replace(method, target=rows.Unread(target)), batch, [new], [7])
-    assert batch.state.lengths.tolist() == [20, 9] and [request.id for request in batch.live] == [1, 7]
-    assert tuple(batch.state.tokens[1, :9].tolist()) == new.branches[0]
+    add_requests(rows.replace(method, target=rows.Unread(target)), batch, [new], [7])
+    assert batch.state.num_tokens.tolist() == [20, 9] and [request.id for request in batch.running] == [1, 7]
+    assert tuple(batch.state.tokens[1, :9].tolist()) == new.branch_token_ids[0]
     assert torch.equal(batch.state.cache.layers[0].keys, before)
 
 
@@ -138,7 +139,7 @@ def test_levels_stand_beside_their_layer(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_level_is_the_difference_of_two_drafts() -> None:
-    spread = levels.levels_of([Run(20.0, 2), Run(24.0, 2)], [Run(8.0, 2), Run(8.0, 2)], 6)
+    spread = levels.level_spread([Run(20.0, 2), Run(24.0, 2)], [Run(8.0, 2), Run(8.0, 2)], 6)
     assert (spread.low, spread.high) == (1.0, pytest.approx(8 / 6))
 
 

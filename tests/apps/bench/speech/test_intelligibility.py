@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from polydraft.apps.bench.measure import table
-from polydraft.apps.bench.speech.intelligibility import cells, headers, judged, said_apart
+from polydraft.apps.bench.speech.intelligibility import cells, headers, judged, similar_words
 from polydraft.apps.bench.speech.word_errors import words_of
-from polydraft.modalities.speech.text.reading import read
+from polydraft.apps.measure import table
+from polydraft.modalities.speech.text.reading import normalise_text
 
 LONG = "We sat by the river and " + "talked about the old house near the station and " * 3 + "then it rained."
 TEXTS = ["Good morning.", LONG, "Is it? It is."]
@@ -22,7 +22,7 @@ class Stream:
     """Says a part as a tone that lasts a twentieth of a second a word, in two chunks."""
 
     def __init__(self, text: str) -> None:
-        self.parts = read(text).sentences
+        self.parts = normalise_text(text).sentences
 
     def __iter__(self) -> Any:
         for index, part in enumerate(self.parts):
@@ -39,7 +39,7 @@ class Stream:
 class Pipe:
     voices = ["left", "right"]
     sample_rate = RATE
-    family = SimpleNamespace(read=lambda text: SimpleNamespace(sentences=read(text).sentences))
+    family = SimpleNamespace(split_text=lambda text: SimpleNamespace(sentences=normalise_text(text).sentences))
 
     def stream(self, text: str, **options: Any) -> Stream:
         return Stream(text)
@@ -51,20 +51,20 @@ class Ears:
 
 
 def test_texts_said_together_come_apart() -> None:
-    parts = [len(read(text).sentences) for text in TEXTS]
+    parts = [len(normalise_text(text).sentences) for text in TEXTS]
     assert parts[0] == 1 and parts[1] > 1 and parts[2] == 2
-    said = said_apart(Pipe(), table.PLAIN, TEXTS, "left", 0, {})  # type: ignore[arg-type]
+    said = similar_words(Pipe(), table.PLAIN, TEXTS, "left", 0, {})  # type: ignore[arg-type]
     assert [len(one.seams) + 1 for one in said] == parts
     assert torch.cat([one.codes for one in said]).tolist() == list(range(sum(len(one.codes) for one in said)))
     assert [len(one.audio) for one in said] == [400 * len(one.codes) for one in said]
-    assert said[1].seams[0] == 400 * len(read(LONG).sentences[0])
+    assert said[1].seams[0] == 400 * len(normalise_text(LONG).sentences[0])
 
 
 def test_a_text_that_ends_in_an_abbreviation_ends_there() -> None:
     texts = ["We went to see the Dr.", "Okafor was born in Chile."]
-    assert len(read(" ".join(texts)).sentences) == 1  # what is to be kept apart
-    said = said_apart(Pipe(), table.PLAIN, texts, "left", 0, {})  # type: ignore[arg-type]
-    assert [len(one.audio) for one in said] == [400 * len(read(text).sentences[0]) for text in texts]
+    assert len(normalise_text(" ".join(texts)).sentences) == 1  # what is to be kept apart
+    said = similar_words(Pipe(), table.PLAIN, texts, "left", 0, {})  # type: ignore[arg-type]
+    assert [len(one.audio) for one in said] == [400 * len(normalise_text(text).sentences[0]) for text in texts]
 
 
 def test_errors_are_counted_by_voice_and_kind() -> None:

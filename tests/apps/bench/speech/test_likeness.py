@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polydraft.apps.bench.speech.likeness import Voices, log_mel_distance, warped
+from polydraft.apps.bench.speech.likeness import VoiceSpectra, log_mel_distance, warped
 
 RATE = 16_000
 
@@ -42,5 +42,7 @@ def test_tempo_is_forgiven_and_another_sound_is_not():
 
 
 def test_voices_are_told_apart_by_their_spectra():
-    voices = Voices({"bright": [hum(p, 0.9) for p in (100, 130)], "dark": [hum(p, 0.5) for p in (100, 130)]}, RATE)
+    voices = VoiceSpectra(
+        {"bright": [hum(p, 0.9) for p in (100, 130)], "dark": [hum(p, 0.5) for p in (100, 130)]}, RATE
+    )
     assert voices.closest(hum(115, 0.88)) == "bright" and voices.closest(hum(115, 0.55)) == "dark"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polydraft.apps.bench.speech.loudness import high_pass, loudness, shelf
-from polydraft.apps.bench.speech.product import Heard, Rendered, cells, level, pauses, row
+from polydraft.apps.bench.speech.product import ReferenceSpeech, SpokenText, cells, level, pauses, row
 
 RATE = 16_000
 
@@ -46,10 +46,12 @@ def test_pauses_are_found_and_ends_are_none() -> None:
 
 def test_a_planted_tick_and_a_bad_join_are_seen() -> None:
     said = np.concatenate([quiet(0.2), tone(1), quiet(0.2)])
-    clean = row("slt", [Heard(np.concatenate([said, said]), [len(said)], True)], None, RATE)
+    clean = row("slt", [SpokenText(np.concatenate([said, said]), [len(said)], True)], None, RATE)
     assert clean["start"] == clean["join"] == -120 and abs(clean["pauses"] - 0.4) < 0.02
     said[100:180] = 0.01
-    ticking = row("slt", [Heard(np.concatenate([said, said]), [len(said)], False)], [Rendered(said, 1)], RATE)
+    ticking = row(
+        "slt", [SpokenText(np.concatenate([said, said]), [len(said)], False)], [ReferenceSpeech(said, 1)], RATE
+    )
     assert -50 < ticking["start"] < -40 and -50 < ticking["join"] < -40 and ticking["pauses"] is None
     assert cells(ticking)[5:] == ["", "", "", ""] and len(cells(clean)) == 9
 
@@ -58,13 +60,17 @@ def test_how_long_a_pause_is_is_told_where_the_renderer_pauses() -> None:
     def said(*gaps: float) -> np.ndarray:
         return np.concatenate([tone(0.5), *(part for gap in gaps for part in (quiet(gap), tone(0.5)))])
 
-    reference = [Rendered(said(0.09, 0.05), 1), Rendered(said(0.05), 0), Rendered(said(0.11, 0.07), 2)]
+    reference = [
+        ReferenceSpeech(said(0.09, 0.05), 1),
+        ReferenceSpeech(said(0.05), 0),
+        ReferenceSpeech(said(0.11, 0.07), 2),
+    ]
     stretched = [said(0.05, 0.12), said(0.15), said(0.14, 0.07)]
-    found = row("slt", [Heard(one, [], True) for one in stretched], reference, RATE)
+    found = row("slt", [SpokenText(one, [], True) for one in stretched], reference, RATE)
     assert found["reference_pause"] == pytest.approx((0.09 + 0.11 + 0.07) / 3, abs=0.006)
     assert found["pause"] == pytest.approx((0.12 + 0.14 + 0.07) / 3, abs=0.006)
     assert found["pauses"] == pytest.approx((0.12 + 0.15 + 0.14) / 3, abs=0.006), "a stop that lasts too long is one"
-    none = row("slt", [Heard(said(0.05), [], True)], [Rendered(said(0.05), 0)], RATE)
+    none = row("slt", [SpokenText(said(0.05), [], True)], [ReferenceSpeech(said(0.05), 0)], RATE)
     assert none["pause"] is None and none["reference_pause"] is None and none["pauses"] == 0
 
 

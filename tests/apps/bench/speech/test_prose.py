@@ -6,8 +6,8 @@ from collections import Counter
 from hashlib import sha256
 
 from polydraft.apps.bench.speech.prose import EACH, KINDS, passages
-from polydraft.modalities.speech.corpus.sentences import bare, everyday, held_out
-from polydraft.modalities.speech.text.reading import read
+from polydraft.apps.data.sentences.sentences import everyday_sentences, held_out_sentences, normalise_words
+from polydraft.modalities.speech.text.reading import normalise_text
 
 
 def test_it_is_pinned() -> None:
@@ -23,11 +23,11 @@ def test_kinds_come_in_turns() -> None:
 
 def test_everything_in_it_can_be_said() -> None:
     for passage in passages(100):
-        reading = read(passage.text)
+        reading = normalise_text(passage.text)
         assert not reading.ignored and "{" not in passage.text
-        assert (len(reading.whole) > 1 or len(reading.sentences) > 1) or passage.kind != "paragraphs"
+        assert (len(reading.undivided_sentences) > 1 or len(reading.sentences) > 1) or passage.kind != "paragraphs"
 
 
 def test_it_is_none_of_the_other_sentences() -> None:
-    others = {bare(text) for text in (*everyday(), *held_out(50))}
-    assert not others & {bare(passage.text) for passage in passages(100)}
+    others = {normalise_words(text) for text in (*everyday_sentences(), *held_out_sentences(50))}
+    assert not others & {normalise_words(passage.text) for passage in passages(100)}

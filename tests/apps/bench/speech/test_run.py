@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polydraft.apps.bench.measure import table
 from polydraft.apps.bench.speech import intelligibility
 from polydraft.apps.bench.speech import run as bench
 from polydraft.apps.bench.speech.intelligibility import Judge
 from polydraft.apps.bench.speech.prose import Passage
+from polydraft.apps.measure import table
 
 from ...command_line import run
 
@@ -22,7 +22,7 @@ OPTIONS = ("bench", "speech", "--sentences", "1", "--prose", "1", "--timed", "1"
 
 def test_speed_and_understanding_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "passages", lambda count: [Passage("prose", "It rains.")] * count)
-    monkeypatch.setattr(bench, "everyday", lambda: ["We met at noon."])
+    monkeypatch.setattr(bench, "everyday_sentences", lambda: ["We met at noon."])
     done = run(
         *OPTIONS, "--methods", "vadusa,vadusa+top-k(k=20)", "--recogniser", "pocketsphinx", "--json",
         "-o", tmp_path / "out",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polydraft.apps.bench.speech.word_errors import Listener, plain_words, word_errors
-from polydraft.apps.train.speech.corpus.flite import render
+from polydraft.apps.lab.recipes.speech.corpus.flite import synthesise
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,6 @@ def test_words_are_compared_without_marks_and_as_they_are_said():
 
 @pytest.mark.skipif(shutil.which("flite") is None, reason="flite, whose speech is heard here, is not installed")
 def test_clear_speech_is_understood():
-    samples, _ = render("She has always lived in the old house.", "rms")
+    samples, _ = synthesise("She has always lived in the old house.", "rms")
     heard = Listener().hear(samples.astype(np.float32) / 32768)
     assert word_errors(plain_words("she has always lived in the old house"), heard) <= 1

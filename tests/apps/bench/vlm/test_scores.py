@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from polydraft.apps.bench.vlm import data
-from polydraft.apps.bench.vlm.registry import TASKS, wanted
+from polydraft.apps.bench.vlm.registry import TASKS, parse_tasks
 from polydraft.apps.bench.vlm.task import Sample, pictures
 from polydraft.apps.bench.vlm.tasks.emoji_qa import Rows
-from polydraft.apps.bench.vlm.tasks.mathvista import Gold as MathGold
+from polydraft.apps.bench.vlm.tasks.mathvista import MathVistaGold as MathGold
 from polydraft.apps.bench.vlm.tasks.mathvista import distance
-from polydraft.apps.bench.vlm.tasks.mmt_bench import Gold as MmtGold
-from polydraft.apps.bench.vlm.tasks.ocrbench import Gold as OcrGold
+from polydraft.apps.bench.vlm.tasks.mmt_bench import MMTBenchGold as MmtGold
+from polydraft.apps.bench.vlm.tasks.ocrbench import OCRBenchGold as OcrGold
 from polydraft.core.errors import DataUnavailable, InvalidArgument
 
 PICTURE = Image.new("RGB", (4, 3), (10, 20, 30))
@@ -162,7 +162,7 @@ def test_emoji_questions_are_held_out_and_scored_both_ways() -> None:
         found = task.read(rows[place] | {"place": place}, pictures)
         gold = found.gold
         topics.add(found.group)
-        assert gold.composition.held_out and found.images[0].size == (128, 128)
+        assert gold.composition.is_held_out and found.images[0].size == (128, 128)
         assert task.score(gold, gold.question.answer) == 1 and task.score(gold, "Hard to say.") == 0
         assert task.score_free is not None and task.score_free(gold, gold.question.answer) == 0
         assert rows[place]["gold"] == gold
@@ -290,7 +290,7 @@ def test_rows_of_parquet_files(tmp_path: Path) -> None:
     made.to_parquet(str(tmp_path / "chartqa" / "test-00000-of-00001.parquet"))
     (tmp_path / "chartqa" / "train-00000-of-00001.parquet").write_bytes(b"never read")
     found = data.open_rows(TASKS["chartqa"], tmp_path)
-    assert data.chosen(found, "image", None) == [0, 2]
+    assert data.choose_samples(found, "image", None) == [0, 2]
     read = TASKS["chartqa"].read(found[2] | {"place": 2}, pictures)
     assert read.gold == ["3"] and read.images[0].getpixel((0, 0)) == (10, 20, 30)
 
@@ -302,10 +302,10 @@ def test_a_cell_may_mean_another_rows_picture() -> None:
 
 def test_fewer_questions_are_a_part_of_more() -> None:
     rows = [{"image": "x" if number % 2 else ""} for number in range(40)]
-    few, more = (data.chosen(rows, None, count) for count in (5, 20))
+    few, more = (data.choose_samples(rows, None, count) for count in (5, 20))
     assert more[:5] == few and len(set(more)) == 20 and more != sorted(more)
-    assert data.chosen(rows, None, None) == data.chosen(rows, None, 99) == list(range(40))
-    assert all(place % 2 for place in data.chosen(rows, "image", 7))
+    assert data.choose_samples(rows, None, None) == data.choose_samples(rows, None, 99) == list(range(40))
+    assert all(place % 2 for place in data.choose_samples(rows, "image", 7))
 
 
 def test_what_cannot_be_had_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,11 +337,11 @@ def test_what_cannot_be_had_is_said_in_a_sentence(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("tasks", ["", " , ", "chartqaa", "chartqa:0", "chartqa:x", "chartqa:", "chartqa,chartqa:3"])
 def test_bad_task_lists_are_refused(tasks: str) -> None:
     with pytest.raises(InvalidArgument):
-        wanted(tasks)
+        parse_tasks(tasks)
 
 
 def test_task_lists_are_read() -> None:
-    assert [(task.name, count) for task, count in wanted("chartqa:200, ocrbench")] == [
+    assert [(task.name, count) for task, count in parse_tasks("chartqa:200, ocrbench")] == [
         ("chartqa", 200),
         ("ocrbench", None),
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polydraft.apps import journal
+from polydraft.apps.batch import journal
 from polydraft.apps.bench.vlm import sets
 from polydraft.apps.bench.vlm.sets import read_shard
 from polydraft.apps.bench.vlm.summary import lines
@@ -196,7 +196,7 @@ def test_rows_of_another_set_are_told(folder: Path, model: StandIn) -> None:
 def test_emoji_questions_run_offline_and_print_a_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = StandIn(lambda question: "Yes." if question.startswith(("Is", "Can")) else "No.")
     monkeypatch.setattr(sets, "load", lambda name, **options: made)
-    monkeypatch.setattr(sets, "check", lambda name, **options: None)
+    monkeypatch.setattr(sets, "check_model", lambda name, **options: None)
     done = run("batch", "vlm", "--tasks", "emoji-qa:12", "--methods", "fast(k=2,l=3),eagle2", "--out", folder / "emoji")
     assert done.exit_code == 0, done.output
     assert "fast(k=2,l=3)" in done.stdout and "emoji-qa" in done.stdout

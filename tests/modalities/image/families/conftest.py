@@ -1,4 +1,4 @@
-"""Folders of tiny random models, made once, and what is loaded from them."""
+"""Folders of tiny random models, built once, and pipelines loaded from them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from polydraft.modalities.image.families import liquid
-from polydraft.modalities.image.families.glm_image import GlmImage
+from polydraft.modalities.image.families.glm_image.family import GlmImage
+from polydraft.modalities.image.families.liquid import family as liquid
 from polydraft.modalities.image.pipeline import ImagePipeline
 from polydraft.modalities.loading import load
 
-from ....mapped import maps_no_more
+from ....mapped import no_new_mapped_files
 from .folders import FOLDERS, LIQUID_SIDE, SIZES
 
 Loaded = Callable[..., ImagePipeline]
@@ -21,43 +21,43 @@ Loaded = Callable[..., ImagePipeline]
 
 @pytest.fixture(scope="session", autouse=True)
 def small_glm_image() -> Iterator[None]:
-    """The size that is usual, of a preview and of a picture, stands in no file of a GLM-Image."""
+    """Set small sizes of images and previews, which no file of a GLM-Image holds."""
     with pytest.MonkeyPatch.context() as patched:
-        for name, value in {"grid": (4, 4), "small": 2, "steps": 2}.items():
+        for name, value in {"grid": (4, 4), "preview_side": 2, "diffusion_steps": 2}.items():
             patched.setattr(GlmImage, name, value)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def small_liquid() -> Iterator[None]:
-    """Its pictures have no size of their own anywhere in its folder."""
+    """Set a small image size, which no file of a Liquid holds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(liquid, "ACROSS", LIQUID_SIDE)
+        patch.setattr(liquid, "SIDE", LIQUID_SIDE)
         yield
 
 
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a family's tiny model; not to be written to."""
+    """Return the folder of a family's tiny model; it must not be written to."""
 
     @lru_cache
-    def made(family: str) -> Path:
+    def build(family: str) -> Path:
         folder = tmp_path_factory.mktemp(family) / f"tiny-{family}"
         folder.mkdir()
         FOLDERS[family](folder)
         return folder
 
-    return made
+    return build
 
 
 @pytest.fixture(scope="session")
 def loaded(folder_of: Callable[[str], Path]) -> Loaded:
-    """Its pipeline: `loaded("janus", "float64")`."""
+    """Return a family's pipeline: `loaded("janus", "float64")`."""
 
     @lru_cache
-    def made(family: str, dtype: str = "float32") -> ImagePipeline:
-        with maps_no_more(folder_of(family)):
+    def build(family: str, dtype: str = "float32") -> ImagePipeline:
+        with no_new_mapped_files(folder_of(family)):
             pipe = load(str(folder_of(family)), dtype=dtype, modality="image")
-        return pipe.sized(SIZES.get(family))
+        return pipe.with_size(SIZES.get(family))
 
-    return made
+    return build

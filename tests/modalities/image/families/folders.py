@@ -1,6 +1,6 @@
-"""Tiny random models of every family, saved as their makers save them: a function here, and a row of FOLDERS.
+"""Tiny random models of every family, saved as their makers save them: a function each, and an entry of FOLDERS.
 
-Weights are large enough that what comes before a code decides it.
+Weights are large enough that the tokens before a code determine it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TEXT: dict[str, Any] = {
 
 
 def louder(model: nn.Module, seed: int = 0) -> nn.Module:
-    """The same with other weights; norms are left alone."""
+    """Return the model with larger random weights; norms keep theirs."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -41,7 +41,7 @@ def louder(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def word_level(vocab: dict[str, int], special: list[str], split: Any, **named: Any) -> hf.PreTrainedTokenizerFast:
-    """A tokenizer of whole words; special: those that are found inside others."""
+    """Build a tokenizer of whole words; `special` tokens are found inside others."""
     made = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     made.pre_tokenizer = split
     made.add_special_tokens([AddedToken(word, special=True) for word in special])
@@ -52,7 +52,7 @@ JANUS_SIDE, JANUS_CODES = 4, 32
 
 
 def janus(folder: Path) -> None:
-    """16 codes of 32; 64x64 pixels."""
+    """Write a model of 16 codes out of 32; 64x64 pixels."""
     special = ["<bos>", "<eos>", "<pad>", "<begin_of_image>", "<end_of_image>", "<image_placeholder>"]
     vocab = {word: place for place, word in enumerate([*special, "[UNK]", *WORDS, "<|User|>:", "<|Assistant|>:"])}
     tokens = {"image_token": "<image_placeholder>", "boi_token": "<begin_of_image>", "eoi_token": "<end_of_image>"}
@@ -83,7 +83,7 @@ EMU3_CODES = 32
 
 
 def emu3(folder: Path) -> None:
-    """32 codes among the words of the text; 8 pixels a code."""
+    """Write a model with 32 codes among its text ids; 8 pixels per code."""
     special = ["<|endoftext|>", "<|extra_0|>", "<|extra_200|>", "<|extra_201|>", "<|extra_203|>", "<|extra_204|>"]
     special += ["<|image token|>", "<|image start|>", "<|image end|>", "<image>"]
     words = ["[UNK]", *WORDS, "*", *map(str, range(20)), *special]
@@ -112,7 +112,7 @@ IMAGEGPT_SIDE, COLOURS = 6, 16
 
 
 def imagegpt(folder: Path) -> None:
-    """36 pixels of 16 colours."""
+    """Write a model of 36 pixels with 16 colours."""
     config = hf.ImageGPTConfig(vocab_size=COLOURS + 1, n_positions=IMAGEGPT_SIDE**2, n_embd=32, n_layer=3, n_head=4)
     louder(model := hf.ImageGPTForCausalImageModeling(config))
     model.save_pretrained(folder)
@@ -132,7 +132,7 @@ GLM_TEMPLATE = (
 
 
 def glm_image(folder: Path) -> None:
-    """64 codes, each 32x32 pixels; as many as are asked for."""
+    """Write a model with 64 codes of 32x32 pixels, for any number of codes."""
     marks = ["<|endoftext|>", "<sop>", "<eop>", "<|image|>", "[UNK]"]
     numbers = [str(number) for number in range(100)]
     codes = [f"<|dit_token_{code}|>" for code in range(GLM_SCORED)]
@@ -180,7 +180,7 @@ GEN_WIDTH, GEN_HEADS, GEN_SIDE, GEN_CODES, GEN_PLACES, GEN_CLASSES = 32, 4, 5, 6
 
 
 def published_llamagen(kind: str) -> dict[str, Tensor]:
-    """Random weights under the published names."""
+    """Return random weights under the published names."""
     of_text = kind == "llamagen_t2i"
     config = LlamaGenConfig(
         kind, GEN_WIDTH, 3, GEN_HEADS, 48, GEN_SIDE, GEN_CODES, GEN_PLACES if of_text else 1, 24, GEN_CLASSES
@@ -188,12 +188,12 @@ def published_llamagen(kind: str) -> dict[str, Tensor]:
     torch.manual_seed(0)
     return {
         name: torch.randn(tensor.shape) * 1.5 / tensor.shape[1] ** 0.5 if tensor.ndim > 1 else torch.ones(tensor.shape)
-        for name, tensor in llamagen.published(config).items()
+        for name, tensor in llamagen.published_tensors(config).items()
     }
 
 
 def published_vq() -> dict[str, Tensor]:
-    """The same of what makes pixels."""
+    """Return tensors of the image tokenizer under published names."""
     torch.manual_seed(0)
     config = hf.JanusVQVAEConfig(
         embed_dim=8, num_embeddings=GEN_CODES, latent_channels=32, base_channels=32, num_res_blocks=1,
@@ -205,22 +205,22 @@ def published_vq() -> dict[str, Tensor]:
     )  # fmt: skip
     made = {"quantize.codebook_used": torch.zeros(9)}
     for name, tensor in louder(hf.JanusVQVAE(config)).state_dict().items():
-        for own, other in names:
-            name = name.replace(own, other)
+        for name_here, other in names:
+            name = name.replace(name_here, other)
         made[name] = tensor
     return made
 
 
 def llamagen_folder(kind: str, folder: Path) -> None:
-    """25 codes of 64; 80x80 pixels. As conversion leaves it."""
+    """Write a model of 25 codes out of 64, 80x80 pixels, as conversion leaves it."""
     folder.rmdir()
     whole, pixels = folder.with_suffix(".pt"), folder.with_suffix(".vq.pt")
     torch.save({"model": published_llamagen(kind)}, whole)
     torch.save({"model": published_vq()}, pixels)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(conversion.HEADS, GEN_WIDTH, GEN_HEADS)
+        patched.setitem(conversion.HEADS_BY_WIDTH, GEN_WIDTH, GEN_HEADS)
         conversion.convert(whole, folder, GEN_SIDE)
-    conversion.convert_pixels(pixels, folder / "vq")
+    conversion.convert_vq(pixels, folder / "vq")
 
 
 def llamagen_c2i(folder: Path) -> None:
@@ -246,7 +246,7 @@ VQ: dict[str, Any] = {
 
 
 def decoder_of_chameleon() -> dict[str, torch.Tensor]:
-    """What transformers' Chameleon has not of its VQGAN, under the names of its makers."""
+    """Return the tensors of Chameleon's VQGAN that transformers lacks, under their published names."""
     decoder: Any = hf.JanusVQVAE(hf.JanusVQVAEConfig(**VQ)).decoder
     decoder.up[0].attn = nn.ModuleList()
     named = {f"decoder.{name}": tensor for name, tensor in louder(decoder, 2).state_dict().items()}
@@ -255,7 +255,7 @@ def decoder_of_chameleon() -> dict[str, torch.Tensor]:
 
 
 def chameleon() -> tuple[Any, hf.PreTrainedTokenizerFast]:
-    """A model and its tokenizer: 32 codes among the words; 2 pixels a code."""
+    """Build a model and its tokenizer, with 32 codes among the text ids; 2 pixels per code."""
     digits = str.maketrans("0123456789", "ABCDEFGHIJ")
     codes = [f"IMGIMG{str(code).translate(digits)}Z" for code in range(CHAMELEON_CODES)]
     special = ["<s>", "<pad>", "</s>", "<unk>", *codes, "<eoss>", "<racm3:break>", "<reserved08706>", "<image>"]
@@ -270,7 +270,7 @@ def chameleon() -> tuple[Any, hf.PreTrainedTokenizerFast]:
 
 
 def anole(folder: Path) -> None:
-    """16 codes; 8x8 pixels; its decoder among its weights."""
+    """Write a model of 16 codes, 8x8 pixels, with its decoder among its weights."""
     model, words = chameleon()
     model.save_pretrained(folder)
     words.save_pretrained(folder)
@@ -280,7 +280,7 @@ def anole(folder: Path) -> None:
 
 
 def lumina(folder: Path) -> None:
-    """Any size in multiples of 4 pixels; its VQGAN beside it, as `polydraft convert chameleon-vq` leaves one."""
+    """Write a model of any size in multiples of 4 pixels, with the VQGAN of `polydraft convert chameleon-vq`."""
     model, words = chameleon()
     vqgan = model.model.vqmodel.state_dict() | decoder_of_chameleon()
     del model.model.vqmodel
@@ -295,7 +295,7 @@ LIQUID_SIDE = 4
 
 
 def liquid(folder: Path) -> None:
-    """16 codes, where `ACROSS` is 4; 8x8 pixels; 32 codes behind the words."""
+    """Write a model of 16 codes where `SIDE` is 4, 8x8 pixels, with 32 codes behind the text ids."""
     special = ["<pad>", "<eos>", "<bos>", "<boi>", "<eoi>", "<unconditional>"]
     vocab = {word: place for place, word in enumerate([*special, "[UNK]", *WORDS])}
     words = word_level(vocab, special, pre_tokenizers.WhitespaceSplit(), bos_token="<bos>", pad_token="<pad>")

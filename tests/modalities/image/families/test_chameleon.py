@@ -19,11 +19,12 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import polydraft
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.image.families.autoencoder import rename, squared
+from polydraft.modalities.image.families.autoencoder import conv_to_linear, to_diffusers_name
 from polydraft.modalities.image.families.chameleon import vq
-from polydraft.modalities.loading import card, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
 
 from .conftest import Loaded
 from .folders import CHAMELEON_CODES, CHAMELEON_SIDE, VQ
@@ -37,24 +38,24 @@ Stock = Callable[[list[list[int]], list[float], list[int | None]], list[int]]
 
 @pytest.fixture(scope="module")
 def stock(folder_of: Callable[[str], Path]) -> Stock:
-    """A loop over transformers' Chameleon, whose codes are ruled out behind the head: every id anew, in float64."""
+    """Return a loop over transformers' Chameleon with codes masked behind the head; every id anew, in float64."""
     model: Any = hf.ChameleonForConditionalGeneration.from_pretrained(folder_of("anole"), dtype=torch.float64).eval()
 
     @torch.no_grad()
-    def drawn(branches: list[list[int]], scales: list[float], forced: list[int | None]) -> list[int]:
+    def generate_greedily(branches: list[list[int]], scales: list[float], forced: list[int | None]) -> list[int]:
         """scales: of each branch to the next; forced: what alone may stand at a place, None for a code."""
-        said: list[int] = []
+        generated: list[int] = []
         for alone in forced:
-            hidden = [model.model(torch.tensor([[*ids, *said]])).last_hidden_state[0, -1] for ids in branches]
+            hidden = [model.model(torch.tensor([[*ids, *generated]])).last_hidden_state[0, -1] for ids in branches]
             logits = [model.lm_head(last) for last in hidden]
             whole = logits[-1].clone()
             for one, other, scale in zip(logits, logits[1:], scales, strict=False):
                 whole += scale * (one - other)
             codes = whole[FIRST : FIRST + CHAMELEON_CODES]
-            said.append(FIRST + int(codes.argmax()) if alone is None else alone)
-        return said
+            generated.append(FIRST + int(codes.argmax()) if alone is None else alone)
+        return generated
 
-    return drawn
+    return generate_greedily
 
 
 def ids_of(folder: Path, text: str) -> list[int]:
@@ -64,35 +65,39 @@ def ids_of(folder: Path, text: str) -> list[int]:
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_greedy_codes_of_anole_are_those_of_a_loop_over_its_own_class(
+def test_anole_greedy_codes_match_transformers_loop(
     folder_of: Callable[[str], Path], loaded: Loaded, stock: Stock, rows: int, guidance: float
 ) -> None:
     pipe = loaded("anole", "float64")
-    drawn = pipe(CAPTIONS[:rows], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)").tokens
-    for row, caption in zip(drawn, CAPTIONS, strict=False):
-        told = [BOS, *ids_of(folder_of("anole"), caption), TURN, BOI]
-        branches = [told] if guidance == 1 else [told, [BOS, BOI]]
+    generate_greedily = pipe(
+        CAPTIONS[:rows], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)"
+    ).tokens
+    for row, caption in zip(generate_greedily, CAPTIONS, strict=False):
+        prompt_ids = [BOS, *ids_of(folder_of("anole"), caption), TURN, BOI]
+        branches = [prompt_ids] if guidance == 1 else [prompt_ids, [BOS, BOI]]
         assert (row + FIRST).tolist() == stock(branches, [guidance], [None] * CHAMELEON_SIDE**2)
-    assert rows == 1 or len(drawn.unique()) > 4, "what comes before must matter"
+    assert rows == 1 or len(generate_greedily.unique()) > 4, "what comes before must matter"
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
-def test_greedy_codes_of_lumina_are_those_of_a_loop_over_its_own_class(
+def test_lumina_greedy_codes_match_transformers_loop(
     folder_of: Callable[[str], Path], loaded: Loaded, stock: Stock, rows: int, guidance: float
 ) -> None:
-    """Guidance begins behind the sizes, over a context that begins at the picture."""
+    """Guidance begins behind the sizes, over a context that begins at the image."""
     pipe, (high, wide) = loaded("lumina-mgpt", "float64"), (4, 6)
-    drawn = pipe(CAPTIONS[:rows], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)").tokens
+    generate_greedily = pipe(
+        CAPTIONS[:rows], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)"
+    ).tokens
     header = [BOI, END_OF_ROW + 1 + high // 2, END_OF_ROW + 1 + wide // 2]
     forced = [END_OF_ROW if (place + 1) % (wide + 1) == 0 else None for place in range(high * (wide + 1))]
-    for row, caption in zip(drawn, CAPTIONS, strict=False):
+    for row, caption in zip(generate_greedily, CAPTIONS, strict=False):
         asked = f"Generate an image of 12x8 according to the following prompt:\n{caption}"
-        told = [BOS, *ids_of(folder_of("lumina-mgpt"), asked), TURN, *header]
-        branches = [told] if guidance == 1 else [told, header]
-        said = torch.tensor(stock(branches, [guidance], forced)).view(high, wide + 1)
-        assert (row + FIRST).equal(said[:, :-1].flatten())
-    assert rows == 1 or len(drawn.unique()) > 4
+        prompt_ids = [BOS, *ids_of(folder_of("lumina-mgpt"), asked), TURN, *header]
+        branches = [prompt_ids] if guidance == 1 else [prompt_ids, header]
+        generated = torch.tensor(stock(branches, [guidance], forced)).view(high, wide + 1)
+        assert (row + FIRST).equal(generated[:, :-1].flatten())
+    assert rows == 1 or len(generate_greedily.unique()) > 4
 
 
 def picture() -> Image.Image:
@@ -100,18 +105,18 @@ def picture() -> Image.Image:
 
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
-def test_a_picture_that_is_shown_makes_a_third_branch(
+def test_anole_with_init_image_has_three_branches(
     folder_of: Callable[[str], Path], loaded: Loaded, stock: Stock, guidance: float
 ) -> None:
     pipe = loaded("anole", "float64")
-    family = pipe.family.begun(picture())
-    said = {"temperature": 0.0, "guidance_scale": guidance, "method": "jacobi(window=6)"}
-    drawn = pipe(CAPTIONS[:2], prime=picture(), **said).tokens
-    shown = [BOI, *(FIRST + code for code in family.shown), EOI]  # type: ignore[attr-defined]
-    assert len(shown) == CHAMELEON_SIDE**2 + 2 and family.branches == 3
-    for row, caption in zip(drawn, CAPTIONS, strict=False):
-        told = [BOS, *shown, *ids_of(folder_of("anole"), caption), TURN, BOI]
-        branches = [told] if guidance == 1 else [told, [BOS, *shown, BOI], [BOS, BOI]]
+    family = pipe.family.with_init_image(picture())
+    generated = {"temperature": 0.0, "guidance_scale": guidance, "method": "jacobi(window=6)"}
+    generate_greedily = pipe(CAPTIONS[:2], prime=picture(), **generated).tokens
+    shown = [BOI, *(FIRST + code for code in family.shown_codes), EOI]  # type: ignore[attr-defined]
+    assert len(shown) == CHAMELEON_SIDE**2 + 2 and family.num_branches == 3
+    for row, caption in zip(generate_greedily, CAPTIONS, strict=False):
+        prompt_ids = [BOS, *shown, *ids_of(folder_of("anole"), caption), TURN, BOI]
+        branches = [prompt_ids] if guidance == 1 else [prompt_ids, [BOS, *shown, BOI], [BOS, BOI]]
         assert (row + FIRST).tolist() == stock(branches, [guidance, 1.2], [None] * CHAMELEON_SIDE**2)
     again = pipe(CAPTIONS[:2], seed=3, method="ar", prime=picture())
     assert again.tokens.equal(pipe(CAPTIONS[:2], seed=3, prime=picture()).tokens)
@@ -120,20 +125,20 @@ def test_a_picture_that_is_shown_makes_a_third_branch(
 
 def test_nothing_is_shown_to_what_cannot_see(folder_of: Callable[[str], Path], loaded: Loaded) -> None:
     pipe = loaded("anole")
-    blind: Any = pipe.family.at(pipe.grid)
+    blind: Any = pipe.family.with_grid(pipe.grid)
     blind.vq = vq.load(folder_of("anole"), CPU, torch.float32)
     with pytest.raises(WeightsError, match="the VQGAN of tiny-anole has no encoder"):
-        pipe.of(blind).run("a cat", prime=picture())
-    with pytest.raises(polydraft.InvalidArgument, match="tiny-lumina-mgpt begins every picture anew"):
+        pipe.with_family(blind).run("a cat", prime=picture())
+    with pytest.raises(polydraft.InvalidArgument, match="tiny-lumina-mgpt begins every image anew"):
         loaded("lumina-mgpt").run("a cat", prime=picture())
 
 
-def test_codes_of_a_picture_are_those_of_transformers_encoder(folder_of: Callable[[str], Path], loaded: Loaded) -> None:
+def test_vqgan_codes_match_transformers_encoder(folder_of: Callable[[str], Path], loaded: Loaded) -> None:
     model: Any = hf.ChameleonForConditionalGeneration.from_pretrained(folder_of("anole"), dtype=torch.float64).eval()
     pixels = torch.rand(2, 3, 8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2 - 1
     with torch.no_grad():
         wanted = model.model.vqmodel.encode(pixels).image_tokens.view(2, 4, 6)
-    found = vq.codes_of(loaded("anole", "float64").family.vq, pixels)  # type: ignore[attr-defined]
+    found = vq.encode_images(loaded("anole", "float64").family.vq, pixels)  # type: ignore[attr-defined]
     assert found.equal(wanted) and len(found.unique()) > 3
 
 
@@ -141,7 +146,7 @@ def test_codes_of_a_picture_are_those_of_transformers_encoder(folder_of: Callabl
 def test_pixels_are_those_of_diffusers_decoder(
     folder_of: Callable[[str], Path], loaded: Loaded, family: str, size: str | None
 ) -> None:
-    pipe, folder = loaded(family, "float64").sized(size), folder_of(family)
+    pipe, folder = loaded(family, "float64").with_size(size), folder_of(family)
     file = next(path for path in (folder / "vqvae" / FILE, folder / FILE) if path.exists())
     weights = {name.removeprefix("model.vqmodel."): of.double() for name, of in load_file(file).items()}
     widths = [VQ["base_channels"] * times for times in VQ["channel_multiplier"]]
@@ -150,29 +155,44 @@ def test_pixels_are_those_of_diffusers_decoder(
     ).double()
     names = [name for name in weights if name.startswith("decoder.")]
     decoder.load_state_dict(
-        {rename(name, len(widths)).removeprefix("decoder."): squared(name, weights[name]) for name in names}
+        {
+            to_diffusers_name(name, len(widths)).removeprefix("decoder."): conv_to_linear(name, weights[name])
+            for name in names
+        }
     )
-    drawn = pipe("a red cat", seed=3)
+    generate_greedily = pipe("a red cat", seed=3)
     with torch.no_grad():
-        vectors = weights["quantize.embedding.weight"][drawn.tokens.view(1, *pipe.grid)].permute(0, 3, 1, 2)
+        vectors = weights["quantize.embedding.weight"][generate_greedily.tokens.view(1, *pipe.grid)].permute(0, 3, 1, 2)
         post = torch.nn.functional.conv2d(vectors, *(weights[f"post_quant_conv.{part}"] for part in ("weight", "bias")))
         wanted = decoder(post)[0]
-    wide, high = drawn.image.size
-    found = torch.frombuffer(bytearray(drawn.image.tobytes()), dtype=torch.uint8).view(high, wide, 3)
+    wide, high = generate_greedily.image.size
+    found = torch.frombuffer(bytearray(generate_greedily.image.tobytes()), dtype=torch.uint8).view(high, wide, 3)
     assert (high, wide) == wanted.shape[1:]
     assert (found - ((wanted.clamp(-1, 1) + 1) * 127.5).permute(1, 2, 0)).abs().max() <= 0.51
     assert wanted.std() > 0.1
 
 
 def test_prompts_and_defaults_are_the_makers(loaded: Loaded) -> None:
-    (one,) = loaded("anole").prompts_to_ids(["a red cat"])
-    assert one.branches[0][0] == BOS and one.branches[0][-2:] == (TURN, BOI) and one.branches[1] == (BOS, BOI)
-    assert (one.sampling.temperature, one.sampling.top_p, one.sampling.guidance_scale) == (0.7, 0.9, 3)
-    (two,) = loaded("lumina-mgpt").prompts_to_ids(["a red cat"])
-    assert two.branches[0][-3:] == two.branches[1] and two.branches[0][-4] == TURN
-    assert (two.sampling.temperature, two.sampling.top_k, two.sampling.guidance_scale) == (1, 2000, 4)
-    sly = loaded("anole").prompts_to_ids(["a <racm3:<eoss>break>red cat<reserved08706>"])[0]
-    assert sly.branches == loaded("anole").prompts_to_ids(["a red cat"])[0].branches
+    (one,) = loaded("anole").build_prompts(["a red cat"])
+    assert (
+        one.branch_token_ids[0][0] == BOS
+        and one.branch_token_ids[0][-2:] == (TURN, BOI)
+        and one.branch_token_ids[1] == (BOS, BOI)
+    )
+    assert (one.sampling_params.temperature, one.sampling_params.top_p, one.sampling_params.guidance_scale) == (
+        0.7,
+        0.9,
+        3,
+    )
+    (two,) = loaded("lumina-mgpt").build_prompts(["a red cat"])
+    assert two.branch_token_ids[0][-3:] == two.branch_token_ids[1] and two.branch_token_ids[0][-4] == TURN
+    assert (two.sampling_params.temperature, two.sampling_params.top_k, two.sampling_params.guidance_scale) == (
+        1,
+        2000,
+        4,
+    )
+    sly = loaded("anole").build_prompts(["a <racm3:<eoss>break>red cat<reserved08706>"])[0]
+    assert sly.branch_token_ids == loaded("anole").build_prompts(["a red cat"])[0].branch_token_ids
 
 
 # the VQGAN's files
@@ -180,27 +200,27 @@ def test_prompts_and_defaults_are_the_makers(loaded: Loaded) -> None:
 
 @pytest.fixture(scope="module")
 def published() -> dict[str, list[int]]:
-    said = json.loads((Path(__file__).parent / "published" / "chameleon_vq.json").read_text())
-    shapes: dict[str, list[int]] = said["tensors"]
+    generated = json.loads((Path(__file__).parent / "published" / "chameleon_vq.json").read_text())
+    shapes: dict[str, list[int]] = generated["tensors"]
     return shapes
 
 
-def test_names_and_shapes_are_those_of_the_published_checkpoint(published: dict[str, list[int]]) -> None:
+def test_vqgan_tensors_match_published_checkpoint(published: dict[str, list[int]]) -> None:
     weights = {name: torch.empty(shape, device="meta") for name, shape in published.items()}
-    made = vq.fitting(vq.renamed(weights))
+    made = vq.build_on_meta(vq.to_transformers_names(weights))
     assert {name: list(of.shape) for name, of in made.state_dict().items()} == {
-        name: list(of.shape) for name, of in vq.renamed(weights).items()
+        name: list(of.shape) for name, of in vq.to_transformers_names(weights).items()
     }
-    assert (vq.side(made), made.quantize.num_embeddings) == (16, 8192)
+    assert (vq.pixels_per_code(made), made.quantize.num_embeddings) == (16, 8192)
     assert sum(4 * of.numel() for of in weights.values()) // 10**6 == 274, "float32, as large as the published file"
 
 
 @pytest.mark.parametrize("name", ["decoder.up.4.block.2.conv2.bias", "post_quant_conv.weight", "encoder.conv_out.bias"])
-def test_a_name_or_a_shape_that_is_missing_is_noticed(published: dict[str, list[int]], name: str) -> None:
+def test_vqgan_with_missing_tensor_is_refused(published: dict[str, list[int]], name: str) -> None:
     weights = {other: torch.empty(shape, device="meta") for other, shape in published.items()}
     for wrong in ({other: of for other, of in weights.items() if other != name}, weights | {name: weights[name][:-1]}):
-        with pytest.raises((vq.Misfit, KeyError)):
-            vq.fitting(vq.renamed(wrong))
+        with pytest.raises((vq.VQGANMismatch, KeyError)):
+            vq.build_on_meta(vq.to_transformers_names(wrong))
 
 
 def vqgan_of(folder: Path) -> dict[str, Tensor]:
@@ -211,16 +231,14 @@ def run(*arguments: Any) -> Any:
     return CliRunner().invoke(app, ["convert", "chameleon-vq", *map(str, arguments)])
 
 
-def test_a_checkpoint_becomes_a_folder_that_makes_the_same_pictures(
-    folder_of: Callable[[str], Path], tmp_path: Path
-) -> None:
-    own = vqgan_of(folder_of("lumina-mgpt"))
-    torch.save({"state_dict": own | {"loss.logvar": torch.zeros(1)}, "epoch": 3}, tmp_path / "vqgan.ckpt")
+def test_converted_vqgan_decodes_the_same_images(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    weights = vqgan_of(folder_of("lumina-mgpt"))
+    torch.save({"state_dict": weights | {"loss.logvar": torch.zeros(1)}, "epoch": 3}, tmp_path / "vqgan.ckpt")
     done = run(tmp_path / "vqgan.ckpt", "--out", tmp_path / "vqvae")
     assert done.exit_code == 0 and "32 codes of 8 numbers, 2 by 2 pixels each" in done.stdout, done.output
     codes = torch.arange(24).view(1, 4, 6)
     one, other = (
-        vq.pixels(vq.load(folder, CPU, torch.float32), codes)
+        vq.decode_codes(vq.load(folder, CPU, torch.float32), codes)
         for folder in (tmp_path / "vqvae", folder_of("lumina-mgpt") / "vqvae")
     )
     assert one.equal(other)
@@ -244,11 +262,14 @@ def test_other_checkpoints_are_refused(tmp_path: Path, checkpoint: Any, words: s
 
 def test_levels_may_be_counted_either_way(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     weights, codes = vqgan_of(folder_of("lumina-mgpt")), torch.arange(16).view(1, 4, 4)
-    save_file({f"model.vqmodel.{name}": of for name, of in vq.renamed(weights).items()}, tmp_path / "a.safetensors")
-    once = vq.renamed(weights)
-    assert once.keys() != weights.keys() and vq.renamed(once).keys() == once.keys()
+    save_file(
+        {f"model.vqmodel.{name}": of for name, of in vq.to_transformers_names(weights).items()},
+        tmp_path / "a.safetensors",
+    )
+    once = vq.to_transformers_names(weights)
+    assert once.keys() != weights.keys() and vq.to_transformers_names(once).keys() == once.keys()
     one, other = (
-        vq.pixels(vq.load(folder, CPU, torch.float32), codes)
+        vq.decode_codes(vq.load(folder, CPU, torch.float32), codes)
         for folder in (tmp_path, folder_of("lumina-mgpt") / "vqvae")
     )
     assert one.equal(other)
@@ -259,7 +280,7 @@ def test_levels_may_be_counted_either_way(folder_of: Callable[[str], Path], tmp_
 
 @pytest.fixture
 def copied(folder_of: Callable[[str], Path], tmp_path: Path) -> Iterator[Path]:
-    """A copy of Lumina-mGPT, to be damaged."""
+    """Copy Lumina-mGPT, to be damaged."""
     folder = tmp_path / "other"
     shutil.copytree(folder_of("lumina-mgpt"), folder)
     yield folder
@@ -273,14 +294,14 @@ def refused(folder: Path, words: str, kind: type[polydraft.PolydraftError] = Wei
 
 def test_a_chameleon_that_cannot_draw_is_for_questions(copied: Path) -> None:
     shutil.rmtree(copied / "vqvae")
-    said = json.loads((copied / "config.json").read_text())
-    said.pop("mask_image_logits")
-    (copied / "config.json").write_text(json.dumps(said))
-    assert card(str(copied)).modality == "vlm"
+    generated = json.loads((copied / "config.json").read_text())
+    generated.pop("mask_image_logits")
+    (copied / "config.json").write_text(json.dumps(generated))
+    assert load_card(str(copied)).modality == "vlm"
     refused(copied, "is for vlm, not for image", polydraft.UnknownModel)
 
 
-def test_a_vqgan_that_is_missing_or_another_is_one_sentence(copied: Path, folder_of: Callable[[str], Path]) -> None:
+def test_missing_or_wrong_vqgan_is_refused(copied: Path, folder_of: Callable[[str], Path]) -> None:
     weights = vqgan_of(folder_of("lumina-mgpt"))
     file = copied / "vqvae" / FILE
     table = "quantize.embedding.weight"
@@ -292,7 +313,7 @@ def test_a_vqgan_that_is_missing_or_another_is_one_sentence(copied: Path, folder
     refused(copied, "the VQGAN in .* cannot be loaded .it has no decoder")
 
 
-def test_where_no_vqgan_is_its_place_and_name_are_told(copied: Path) -> None:
+def test_missing_vqgan_error_names_folder_and_repository(copied: Path) -> None:
     shutil.rmtree(copied / "vqvae")
     refused(copied, "has no vqvae; put leloy/Anole-7b-v0.1-vqvae-hf into its subfolder vqvae")
 
@@ -303,7 +324,7 @@ def test_words_that_are_missing_are_named(copied: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["10x8", "12x6", "400x400"])
-def test_sizes_that_are_no_patches_or_too_many_are_refused(loaded: Loaded, size: str) -> None:
+def test_sizes_off_the_patch_grid_are_refused(loaded: Loaded, size: str) -> None:
     with pytest.raises(polydraft.InvalidArgument, match=f"size={size} is"):
         loaded("lumina-mgpt").run("a cat", size=size)
 
@@ -311,4 +332,4 @@ def test_sizes_that_are_no_patches_or_too_many_are_refused(loaded: Loaded, size:
 def test_the_size_is_what_the_name_says(copied: Path) -> None:
     named = copied.rename(copied.parent / "Lumina-mGPT-7B-512")
     pipe = load(str(named))
-    assert (pipe.dimensions, pipe.grid, pipe.budget) == ("512x512", (256, 256), 256 * 257 - 1)
+    assert (pipe.dimensions, pipe.grid, pipe.num_new_tokens) == ("512x512", (256, 256), 256 * 257 - 1)

@@ -1,4 +1,4 @@
-"""`polydraft image` with models of families: options that some of them take, and what cannot be drawn with."""
+"""`polydraft image` with models of families: options that some of them take, and models that are refused."""
 
 from __future__ import annotations
 
@@ -20,52 +20,54 @@ from .folders import IMAGEGPT_SIDE
 FolderOf = Callable[[str], Path]
 
 
-def drawn(model: Path, *options: Any) -> Image.Image:
-    """What the command draws beside the folder of the test."""
+def generate_with_command(model: Path, *options: Any) -> Image.Image:
+    """Return the image that the command writes."""
     file = Path(options[-1])
     done = run("image", "a red cat", "--model", model, *options[:-1], "-o", file)
     assert done.exit_code == 0, done.output
     return Image.open(file).convert("RGB")
 
 
-def alike(one: Image.Image, other: Image.Image) -> bool:
+def is_same_image(one: Image.Image, other: Image.Image) -> bool:
     return ImageChops.difference(one, other).getbbox() is None
 
 
 def test_guidance_leads_away_from_what_is_said(folder_of: FolderOf, tmp_path: Path) -> None:
     folder, sized = folder_of("emu3"), ("--size", "32x24")
-    plain = drawn(folder, *sized, tmp_path / "plain.png")
-    other = drawn(folder, *sized, "--negative-prompt", "night", tmp_path / "other.png")
-    again = drawn(folder, *sized, "--negative-prompt", "night", "--method", "ar", tmp_path / "again.png")
-    assert not alike(plain, other) and alike(other, again)
+    plain = generate_with_command(folder, *sized, tmp_path / "plain.png")
+    other = generate_with_command(folder, *sized, "--negative-prompt", "night", tmp_path / "other.png")
+    again = generate_with_command(
+        folder, *sized, "--negative-prompt", "night", "--method", "ar", tmp_path / "again.png"
+    )
+    assert not is_same_image(plain, other) and is_same_image(other, again)
 
 
 def test_a_picture_goes_on_from_a_file(folder_of: FolderOf, tmp_path: Path) -> None:
     folder = folder_of("imagegpt")
-    whole = drawn(folder, tmp_path / "whole.png")
-    other = drawn(folder, "--seed", "9", "--prime", tmp_path / "whole.png", tmp_path / "other.png")
+    whole = generate_with_command(folder, tmp_path / "whole.png")
+    other = generate_with_command(folder, "--seed", "9", "--prime", tmp_path / "whole.png", tmp_path / "other.png")
     upper = (0, 0, IMAGEGPT_SIDE, IMAGEGPT_SIDE // 2)
-    assert alike(whole.crop(upper), other.crop(upper)) and not alike(whole, other)
+    assert is_same_image(whole.crop(upper), other.crop(upper)) and not is_same_image(whole, other)
 
 
 OPTIONS: dict[str, tuple[str, list[str], str]] = {
     "a negative prompt": ("janus", ["--negative-prompt", "night"], "tiny-janus reads no negative prompt"),
-    "a prime": ("janus", ["--prime", "PICTURE"], "tiny-janus begins every picture anew"),
+    "a prime": ("janus", ["--prime", "PICTURE"], "tiny-janus begins every image anew"),
     "a prime that is none": ("imagegpt", ["--prime", "none.png"], "none.png cannot be read"),
-    "another size": ("janus", ["--size", "128x128"], "tiny-janus draws 64x64"),
+    "another size": ("janus", ["--size", "128x128"], "tiny-janus generates 64x64"),
     "half a code": ("emu3", ["--size", "127x128"], "multiples of 8"),
     "too large": ("emu3", ["--size", "800x800"], "holds 128 positions"),
     "no drafter": ("janus", ["--method", "eagle2"], "needs a drafter"),
-    "guidance": ("imagegpt", ["--guidance-scale", "2"], "draws without guidance"),
+    "guidance": ("imagegpt", ["--guidance-scale", "2"], "generates without guidance"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_what_a_family_does_not_take_is_one_sentence(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
+def test_unsupported_option_is_refused_in_one_sentence(name: str, folder_of: FolderOf, tmp_path: Path) -> None:
     family, options, word = OPTIONS[name]
     Image.new("RGB", (8, 8)).save(tmp_path / "given.png")
-    told = [str(tmp_path / "given.png") if option == "PICTURE" else option for option in options]
-    done = run("image", "a cat", "--model", folder_of(family), *told, "-o", tmp_path / "x.png")
+    arguments = [str(tmp_path / "given.png") if option == "PICTURE" else option for option in options]
+    done = run("image", "a cat", "--model", folder_of(family), *arguments, "-o", tmp_path / "x.png")
     assert_refused(done, word)
     assert os.listdir(tmp_path) == ["given.png"]
 
@@ -79,14 +81,14 @@ def without_config(folder: Path, janus: Path) -> None:
 
 
 def pickled(folder: Path, janus: Path) -> None:
-    """As repositories are that hold no safetensors."""
+    """Make a folder without safetensors, as some repositories are."""
     shutil.copytree(janus, folder, dirs_exist_ok=True)
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
 def checkpoint(folder: Path, janus: Path) -> None:
-    """As LlamaGen's makers publish it."""
+    """Write a file as LlamaGen's makers publish it."""
     torch.save({"model": {}}, folder / "c2i_B_256.pt")
 
 
@@ -111,5 +113,5 @@ def test_a_folder_of_something_else_is_one_sentence(name: str, folder_of: Folder
 
 
 @pytest.mark.parametrize("name", ["tiny-vlm", "tiny-speech"])
-def test_an_embedded_model_of_something_else_is_one_sentence(name: str, tmp_path: Path) -> None:
+def test_embedded_model_of_another_modality_is_refused(name: str, tmp_path: Path) -> None:
     assert_refused(run("image", "a cat", "--model", name, "-o", tmp_path / "x.png"), "not for image; use tiny-image")

@@ -1,4 +1,4 @@
-"""GLM-Image against transformers' own loop and diffusers' own pipeline: prompts, greedy codes, pixels; its preview."""
+"""GLM-Image against transformers' loop and diffusers' pipeline: prompts, greedy codes, pixels; its preview."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ import transformers as hf
 
 import polydraft
 from polydraft.core.drafters.preview import PreviewDrafter
-from polydraft.core.law.sampling import Sampling
 from polydraft.core.methods.registry import parse
-from polydraft.modalities.image.families.glm_image import GlmImage
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.modalities.image.families.glm_image.family import GlmImage
 from polydraft.modalities.image.pipeline import ImagePipeline
-from polydraft.modalities.loading import card, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
 
 from ....covering import first
-from ....decoding import run, same
+from ....decoding import all_equal, run
 from .conftest import Loaded
 from .folders import GLM_CODES, GLM_SCORED
 
@@ -38,17 +39,17 @@ SIZE = f"{WIDE}x{HIGH}"
 def published() -> Iterator[None]:
     """Previews of their own size, about 256 codes."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(GlmImage, "small", 16)
+        patched.setattr(GlmImage, "preview_side", 16)
         yield
 
 
-def own(folder: Path) -> Any:
+def load_transformers_model(folder: Path) -> Any:
     part = folder / "vision_language_encoder"
     return hf.GlmImageForConditionalGeneration.from_pretrained(part, dtype=torch.float64).eval()
 
 
 def read(folder: Path, captions: list[str]) -> Any:
-    """As transformers' processor reads prompts, padded on the left."""
+    """Encode prompts as transformers' processor does, padded on the left."""
     processor = hf.GlmImageProcessor.from_pretrained(folder / "processor")
     asked = [[{"role": "user", "content": [{"type": "text", "text": caption}]}] for caption in captions]
     return processor.apply_chat_template(
@@ -64,12 +65,12 @@ def test_greedy_codes_are_those_of_the_stock_loop(folder_of: Callable[[str], Pat
     preview, large = 20 * 12, 5 * 3
     assert inputs["image_grid_thw"][:2].tolist() == [[1, 5, 3], [1, 20, 12]]
     no_codes = list(range(GLM_CODES, GLM_SCORED))
-    stock = own(folder).generate(
+    stock = load_transformers_model(folder).generate(
         **inputs, max_new_tokens=preview + large, do_sample=False, suppress_tokens=no_codes
     )[:, -preview - large :]  # fmt: skip
     assert all(len(row.unique()) > 10 for row in stock), "what comes before must matter"
-    sized = pipe.sized(SIZE)
-    prompts = sized.prompts_to_ids(CAPTIONS[:rows], sampling=Sampling(temperature=0.0))
+    sized = pipe.with_size(SIZE)
+    prompts = sized.build_prompts(CAPTIONS[:rows], sampling=SamplingParams(temperature=0.0))
     for method in ("ar", "jacobi(window=8)", "jacobi(window=8,init=preview)"):
         drawn, _ = run(sized.method(parse(method)), prompts)
         assert torch.stack(drawn).equal(stock), method
@@ -78,12 +79,16 @@ def test_greedy_codes_are_those_of_the_stock_loop(folder_of: Callable[[str], Pat
 
 @pytest.mark.usefixtures("published")
 def test_prompts_are_those_of_the_stock_processor(folder_of: Callable[[str], Path], loaded: Loaded) -> None:
-    pipe = loaded("glm_image").sized(SIZE)
+    pipe = loaded("glm_image").with_size(SIZE)
     for caption in CAPTIONS:
-        (prompt,) = pipe.prompts_to_ids([caption])
-        assert prompt.branches == (tuple(read(folder_of("glm_image"), [caption])["input_ids"][0].tolist()),)
-        assert prompt.budget == 255
-    assert (prompt.sampling.temperature, prompt.sampling.top_p, prompt.sampling.guidance_scale) == (0.9, 0.75, 1)
+        (prompt,) = pipe.build_prompts([caption])
+        assert prompt.branch_token_ids == (tuple(read(folder_of("glm_image"), [caption])["input_ids"][0].tolist()),)
+        assert prompt.max_new_tokens == 255
+    assert (
+        prompt.sampling_params.temperature,
+        prompt.sampling_params.top_p,
+        prompt.sampling_params.guidance_scale,
+    ) == (0.9, 0.75, 1)
 
 
 @pytest.mark.usefixtures("published")
@@ -91,15 +96,20 @@ def test_prompts_are_those_of_the_stock_processor(folder_of: Callable[[str], Pat
     ("grid", "preview"), [((32, 32), (16, 16)), ((36, 24), (19, 13)), ((33, 32), (16, 15)), ((64, 64), (16, 16))]
 )
 def test_previews_have_the_makers_sizes(loaded: Loaded, grid: tuple[int, int], preview: tuple[int, int]) -> None:
-    family = loaded("glm_image").family.at(grid)
+    family = loaded("glm_image").family.with_grid(grid)
     assert isinstance(family, GlmImage) and family.grids == (preview, grid)
-    assert family.budget == preview[0] * preview[1] + grid[0] * grid[1] == len(family.origins) == len(family.placed)
+    assert (
+        family.num_new_tokens
+        == preview[0] * preview[1] + grid[0] * grid[1]
+        == len(family.preview_index)
+        == len(family.code_indices)
+    )
 
 
-def test_places_are_those_of_two_grids_behind_the_prompt(loaded: Loaded) -> None:
-    family = loaded("glm_image").family.at((2, 3))
+def test_positions_match_transformers_rope_index_of_two_grids(loaded: Loaded) -> None:
+    family = loaded("glm_image").family.with_grid((2, 3))
     assert isinstance(family, GlmImage) and family.grids == ((1, 2), (2, 3))
-    found = family.coordinates(torch.arange(-2, 10)[None])[:, 0].T.tolist()
+    found = family.rotary_positions(torch.arange(-2, 10)[None])[:, 0].T.tolist()
     assert found == [
         [-2, -2, -2], [-1, -1, -1],
         [0, 0, 0], [0, 0, 1],
@@ -108,9 +118,9 @@ def test_places_are_those_of_two_grids_behind_the_prompt(loaded: Loaded) -> None
     ]  # fmt: skip
 
 
-def test_a_place_of_the_picture_shows_what_its_place_in_the_preview_does(loaded: Loaded) -> None:
+def test_preview_index_maps_image_to_preview_codes(loaded: Loaded) -> None:
     pipe = loaded("glm_image")
-    assert pipe.origins is not None and pipe.origins.tolist() == [
+    assert pipe.preview_index is not None and pipe.preview_index.tolist() == [
         -1, -1, -1, -1,
         0, 0, 1, 1,
         0, 0, 1, 1,
@@ -125,30 +135,30 @@ def test_a_place_of_the_picture_shows_what_its_place_in_the_preview_does(loaded:
 ])  # fmt: skip
 def test_guesses_from_the_preview_change_nothing(loaded: Loaded, name: str, temperature: float) -> None:
     pipe = loaded("glm_image")
-    prompts = pipe.prompts_to_ids(CAPTIONS, sampling=Sampling(temperature=temperature))
+    prompts = pipe.build_prompts(CAPTIONS, sampling=SamplingParams(temperature=temperature))
     plain, _ = run(pipe.method(parse("ar")), prompts)
     drawn, _ = run(pipe.method(parse(name)), prompts)
-    assert same(drawn, plain)
+    assert all_equal(drawn, plain)
 
 
-def test_a_picture_that_is_its_preview_is_guessed(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grammar that leaves every place the code of its spot stands for a model that has learnt to enlarge."""
-    pipe = loaded("glm_image").sized("256x256")
-    spots = pipe.origins
+def test_image_equal_to_its_preview_is_predicted(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar that allows only the preview's code at every position stands for a model that enlarges it."""
+    pipe = loaded("glm_image").with_size("256x256")
+    spots = pipe.preview_index
     assert spots is not None
 
     def slot(history: Any) -> torch.Tensor:
         """Class 0 is any code, class 1 + k is code k alone."""
-        origin = spots[history.t.clamp(max=len(spots) - 1)]
-        shown = history.generated(4).gather(2, origin.clamp(min=0)[..., None])[..., 0]
+        origin = spots[history.positions.clamp(max=len(spots) - 1)]
+        shown = history.first_generated(4).gather(2, origin.clamp(min=0)[..., None])[..., 0]
         return torch.where(origin < 0, 0, shown + 1)
 
     alone = torch.eye(GLM_SCORED, dtype=torch.bool)[:GLM_CODES]
-    other = pipe.family.at(pipe.grid)
-    monkeypatch.setattr(type(other), "classes", torch.cat([alone.any(0)[None], alone]))
-    monkeypatch.setattr(type(other), "slot", staticmethod(slot))
-    taught = pipe.changed(family=other, _methods={}, _targets={}, _sizes={})
-    for name in ("mask", "sampler", "rigid"):
+    other = pipe.family.with_grid(pipe.grid)
+    monkeypatch.setattr(type(other), "allowed_tokens", torch.cat([alone.any(0)[None], alone]))
+    monkeypatch.setattr(type(other), "grammar_state", staticmethod(slot))
+    taught = pipe.copy_with(family=other, _methods={}, _targets={}, _sizes={})
+    for name in ("token_mask", "sampler", "exact_only_mask"):
         vars(taught).pop(name, None)
     plain = taught(CAPTIONS, method="ar", seed=2)
     for name in ("jacobi(window=8,init=preview)", "preview(reach=8)"):
@@ -160,24 +170,27 @@ def test_a_picture_that_is_its_preview_is_guessed(loaded: Loaded, monkeypatch: p
 def test_what_draws_no_preview_cannot_draft_with_one(loaded: Loaded) -> None:
     assert "preview" in loaded("glm_image").available_methods()
     assert "preview" not in (pipe := loaded("janus")).available_methods()
-    with pytest.raises(polydraft.UnsupportedMethod, match="needs a preview before the picture and tiny-janus has none"):
+    with pytest.raises(polydraft.UnsupportedMethod, match="needs a preview before the image and tiny-janus has none"):
         pipe("a cat", method="preview")
 
 
-def test_drafts_of_a_preview_are_its_codes_and_nothing_within_it() -> None:
-    """Rows of several lengths; origins that are not drawn yet, and the end of the picture, draft nothing."""
+def test_preview_drafts_are_its_codes_outside_the_preview() -> None:
+    """Check rows of several lengths; ungenerated preview codes and the image's end draft nothing."""
     origins = torch.tensor([-1, -1, 0, 0, 1, 5])
     drafter = PreviewDrafter(3, origins, torch.tensor([False] + [True] * 9))
     none: Any = None
     for generated, wanted in ((1, []), (2, [7, 7, 8]), (3, [7, 8]), (4, [8]), (6, [])):
         tokens = torch.tensor([[0, 0, 7, 8, 7, 7, 8, 9, 0]])
         state: Any = SimpleNamespace(
-            tokens=tokens, starts=torch.tensor([2]), generated=torch.tensor([generated]), offsets=none
+            tokens=tokens,
+            prompt_lens=torch.tensor([2]),
+            num_generated=torch.tensor([generated]),
+            branch_prompt_lens=none,
         )
         draft = drafter.draft(state, none, none, none)
         assert draft.tokens[draft.valid].tolist() == wanted, generated
     state.tokens[0, 2] = 0  # what may not be drafted
-    state.generated = torch.tensor([2])
+    state.num_generated = torch.tensor([2])
     assert not drafter.draft(state, none, none, none).valid.any()
 
 
@@ -204,7 +217,7 @@ def test_its_language_model_is_loaded_once(loaded: Loaded) -> None:
 
 def test_what_is_no_code_is_never_drawn(loaded: Loaded) -> None:
     pipe = loaded("glm_image")
-    assert pipe.mask.shape == (1, GLM_SCORED) and not pipe.mask[:, GLM_CODES:].any()
+    assert pipe.token_mask.shape == (1, GLM_SCORED) and not pipe.token_mask[:, GLM_CODES:].any()
     drawn = pipe(CAPTIONS * 3, temperature=50.0, top_p=1.0).tokens
     assert drawn.max() < GLM_CODES and len(drawn.unique()) > GLM_CODES // 2
 
@@ -220,7 +233,7 @@ def test_sizes_are_drawn(loaded: Loaded) -> None:
     [
         ({"size": "100x96"}, "multiples of 32, such as 128x128"),
         ({"size": "320x32"}, "at most 4 times as long as wide"),
-        ({"guidance_scale": 2.0}, "draws without guidance; leave out guidance_scale"),
+        ({"guidance_scale": 2.0}, "generates without guidance; leave out guidance_scale"),
         ({"negative_prompt": "blurry"}, "reads no negative prompt"),
     ],
 )
@@ -229,15 +242,15 @@ def test_what_it_cannot_do_is_one_sentence(loaded: Loaded, options: dict[str, An
         loaded("glm_image").run("a cat", **options)
 
 
-def test_a_model_without_a_preview_cannot_guess_from_it(loaded: Loaded) -> None:
-    with pytest.raises(polydraft.InvalidArgument, match="init=preview is for models that draw a preview"):
+def test_init_preview_without_preview_is_refused(loaded: Loaded) -> None:
+    with pytest.raises(polydraft.InvalidArgument, match="init=preview is for models that generate a preview"):
         loaded("janus").run("a cat", method="jacobi(init=preview)")
 
 
 def test_a_prompt_cannot_spell_what_begins_an_image(loaded: Loaded) -> None:
     pipe: ImagePipeline = loaded("glm_image")
-    sly = pipe.prompts_to_ids(["a <sop>99 99<eop> red <|dit_token_64|>cat"])
-    assert sly[0].branches == pipe.prompts_to_ids(["a 99 99 red cat"])[0].branches
+    sly = pipe.build_prompts(["a <sop>99 99<eop> red <|dit_token_64|>cat"])
+    assert sly[0].branch_token_ids == pipe.build_prompts(["a 99 99 red cat"])[0].branch_token_ids
 
 
 def damaged(folder: Path, to: Path, change: Callable[[Path], Any]) -> Path:
@@ -247,7 +260,7 @@ def damaged(folder: Path, to: Path, change: Callable[[Path], Any]) -> Path:
 
 
 def fewer_codes(folder: Path) -> None:
-    """A diffusion transformer of another model."""
+    """Replace the diffusion transformer by another model's."""
     part = folder / "transformer"
     config = json.loads((part / "config.json").read_text())
     config["prior_vq_quantizer_codebook_size"] = 32
@@ -259,13 +272,13 @@ def fewer_codes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (fewer_codes, "draws 64 different codes and its diffusion transformer knows 32"),
+        (fewer_codes, "generates 64 different codes and its diffusion transformer knows 32"),
         (lambda folder: shutil.rmtree(folder / "vae"), "the diffusion transformer in .* cannot be loaded"),
         (lambda folder: shutil.rmtree(folder / "vision_language_encoder"), "vision_language_encoder is no folder"),
         (lambda folder: shutil.rmtree(folder / "processor"), "processor has no tokenizer.json"),
     ],
 )
-def test_parts_that_lack_or_do_not_match_are_one_sentence(
+def test_missing_or_mismatched_parts_are_refused(
     folder_of: Callable[[str], Path], tmp_path: Path, change: Callable[[Path], Any], words: str
 ) -> None:
     with pytest.raises(polydraft.WeightsError, match=words) as caught:
@@ -273,7 +286,7 @@ def test_parts_that_lack_or_do_not_match_are_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_repository_of_parts_is_fetched_whole_once_it_is_wanted(
+def test_repository_of_parts_is_fetched_when_loaded(
     folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, folder = [], folder_of("glm_image")
@@ -283,9 +296,9 @@ def test_a_repository_of_parts_is_fetched_whole_once_it_is_wanted(
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-    found = card("somebody/glm-image")
+    found = load_card("somebody/glm-image")
     assert asked == [(False, ["*/*"])]
-    found = found.fetched()
+    found = found.fetch_weights()
     assert asked == [(False, ["*/*"]), (True, None)]
     assert found.manifest["family"] == "glm_image" and found.target == folder / "vision_language_encoder"
 

@@ -1,4 +1,4 @@
-"""ImageGPT against transformers' own loop, and pictures that go on from another."""
+"""ImageGPT against transformers' loop, and images that continue another."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def test_greedy_colours_are_those_of_the_stock_loop(
     assert len(wanted.unique()) > 4
 
 
-def test_a_prompt_is_named_as_ignored_and_guidance_refused(loaded: Loaded) -> None:
+def test_imagegpt_ignores_prompts_and_refuses_guidance(loaded: Loaded) -> None:
     pipe = loaded("imagegpt")
     drawn = pipe("a red cat", seed=4)
     assert drawn.ignored_words == ("a", "red", "cat") and drawn.tokens.equal(pipe("owls", seed=4).tokens)
-    with pytest.raises(polydraft.InvalidArgument, match="tiny-imagegpt draws without guidance"):
+    with pytest.raises(polydraft.InvalidArgument, match="tiny-imagegpt generates without guidance"):
         pipe("a cat", guidance_scale=2.0)
 
 
-def test_a_picture_goes_on_from_the_upper_half_of_another(loaded: Loaded) -> None:
+def test_imagegpt_continues_upper_half_of_init_image(loaded: Loaded) -> None:
     pipe = loaded("imagegpt")
     whole = pipe("x", seed=4)
     for method in ("ar", "jacobi(window=5)"):
@@ -58,11 +58,11 @@ def test_a_picture_goes_on_from_the_upper_half_of_another(loaded: Loaded) -> Non
 def test_transparent_prime_is_white(loaded: Loaded) -> None:
     pipe = loaded("imagegpt")
     begun = [pipe.run("x", prime=Image.new(mode, (8, 8), colour)).prompts for mode, colour in (("RGBA", 0), ("L", 255))]
-    assert begun[0][0].branches == begun[1][0].branches
+    assert begun[0][0].branch_token_ids == begun[1][0].branch_token_ids
 
 
 def test_others_go_on_from_nothing(loaded: Loaded) -> None:
-    with pytest.raises(polydraft.InvalidArgument, match="tiny-janus begins every picture anew"):
+    with pytest.raises(polydraft.InvalidArgument, match="tiny-janus begins every image anew"):
         loaded("janus").run("a cat", prime=Image.new("RGB", (8, 8)))
 
 
@@ -72,5 +72,5 @@ def test_colours_that_do_not_match_are_one_sentence(folder_of: Callable[[str], P
     for file in folder_of("imagegpt").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     (folder / "preprocessor_config.json").write_text('{"clusters": [[0, 0, 0]]}')
-    with pytest.raises(polydraft.WeightsError, match="draws 16 colours at 36 places, and its .* names 1"):
+    with pytest.raises(polydraft.WeightsError, match="generates 16 colours at 36 places, and its .* names 1"):
         load(str(folder))

@@ -13,7 +13,8 @@ import torch
 import transformers as hf
 
 import polydraft
-from polydraft.modalities.loading import card, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
 
 from .conftest import Loaded
 from .folders import CHAMELEON_CODES, LIQUID_SIDE
@@ -32,8 +33,8 @@ def test_greedy_codes_are_those_of_the_stock_loop(
     first = len(words)
 
     def read(texts: list[str]) -> Any:
-        said = [f"<bos>{text}<boi>" for text in texts]
-        return words(said, padding=True, return_tensors="pt", return_token_type_ids=False)
+        prompts = [f"<bos>{text}<boi>" for text in texts]
+        return words(prompts, padding=True, return_tensors="pt", return_token_type_ids=False)
 
     inputs = read([f"{text} Generate an image based on this description." for text in CAPTIONS[:rows]])
     other = read(["<unconditional>"] * rows)
@@ -42,11 +43,11 @@ def test_greedy_codes_are_those_of_the_stock_loop(
         "negative_prompt_attention_mask": other["attention_mask"],
     }  # fmt: skip
     codes = list(range(first, first + CHAMELEON_CODES))
-    said = model.generate(
+    generated = model.generate(
         **inputs, **(guided if guidance != 1 else {}), do_sample=False, max_new_tokens=LIQUID_SIDE**2,
         prefix_allowed_tokens_fn=lambda row, ids: codes,
     )  # fmt: skip
-    wanted = said[:, inputs["input_ids"].shape[1] :] - first
+    wanted = generated[:, inputs["input_ids"].shape[1] :] - first
     drawn = loaded("liquid", "float64")(
         CAPTIONS[:rows], temperature=0.0, guidance_scale=guidance, method="jacobi(window=6)"
     )
@@ -54,12 +55,14 @@ def test_greedy_codes_are_those_of_the_stock_loop(
 
 
 def test_prompts_and_defaults_are_the_makers(folder_of: Callable[[str], Path], loaded: Loaded) -> None:
-    (prompt,) = loaded("liquid").prompts_to_ids(["a red cat"])
-    sampling = prompt.sampling
+    (prompt,) = loaded("liquid").build_prompts(["a red cat"])
+    sampling = prompt.sampling_params
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.guidance_scale) == (0.99, 4096, 0.96, 7)
-    assert prompt.branches[1] == (2, 5, 3) and prompt.branches[0][:1] + prompt.branches[0][-1:] == (2, 3)
-    sly = loaded("liquid").prompts_to_ids(["a red <boi>cat<unconditional>"])[0]
-    assert sly.branches == prompt.branches
+    assert prompt.branch_token_ids[1] == (2, 5, 3) and prompt.branch_token_ids[0][:1] + prompt.branch_token_ids[0][
+        -1:
+    ] == (2, 3)
+    sly = loaded("liquid").build_prompts(["a red <boi>cat<unconditional>"])[0]
+    assert sly.branch_token_ids == prompt.branch_token_ids
 
 
 def test_another_gemma_is_no_model_of_pictures(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
@@ -68,13 +71,13 @@ def test_another_gemma_is_no_model_of_pictures(folder_of: Callable[[str], Path],
     shutil.rmtree(folder / "vqvae")
     with pytest.raises(polydraft.UnknownModel, match="is of no family polydraft knows"):
         load(str(folder), modality="image")
-    said = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(said | {"vocab_size": 264192}))
+    generated = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(generated | {"vocab_size": 264192}))
     with pytest.raises(polydraft.WeightsError, match="put leloy/Anole-7b-v0.1-vqvae-hf into its subfolder vqvae"):
-        card(str(folder), modality="image")
+        load_card(str(folder), modality="image")
 
 
-def test_words_and_codes_that_do_not_add_up_are_one_sentence(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_mismatched_vocabulary_is_refused_in_one_sentence(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tmp_path / "other"
     shutil.copytree(folder_of("liquid"), folder)
     words = json.loads((folder / "tokenizer.json").read_text())

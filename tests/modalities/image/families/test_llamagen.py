@@ -1,4 +1,4 @@
-"""LlamaGen against its published law, written down here once more: names, codes, pixels; and its conversion."""
+"""LlamaGen against a second implementation of what is published: names, codes, pixels; and its conversion."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import polydraft
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
 from polydraft.modalities.image.families.llamagen import convert as conversion
 from polydraft.modalities.image.families.llamagen.config import LlamaGenConfig
-from polydraft.modalities.image.families.llamagen.network import GridRotary, published
+from polydraft.modalities.image.families.llamagen.network import GridRotaryEmbedding, published_tensors
 from polydraft.modalities.loading import load
 
 from .conftest import Loaded
@@ -44,7 +44,7 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
     return weight * x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
 
 
-def law(weights: Weights, prompt: Tensor, seen: Tensor, codes: Tensor) -> Tensor:
+def published_logits(weights: Weights, prompt: Tensor, seen: Tensor, codes: Tensor) -> Tensor:
     """Logits `[T + 1, V]` of codes `[T]` behind a prompt `[P, D]`, whose places `seen` `[P]` bool tells apart.
 
     Rotations are products of complex numbers, which are zero in the prompt.
@@ -65,30 +65,34 @@ def law(weights: Weights, prompt: Tensor, seen: Tensor, codes: Tensor) -> Tensor
         return torch.view_as_real(pairs * turn[:, None]).flatten(-2)
 
     for layer in range(3):
-        own = {name.split(".", 2)[2]: weight for name, weight in weights.items() if name.startswith(f"layers.{layer}.")}
-        heads = (norm(x, own["attention_norm.weight"]) @ own["attention.wqkv.weight"].T).chunk(3, -1)
+        layer_weights = {
+            name.split(".", 2)[2]: weight for name, weight in weights.items() if name.startswith(f"layers.{layer}.")
+        }
+        heads = (norm(x, layer_weights["attention_norm.weight"]) @ layer_weights["attention.wqkv.weight"].T).chunk(
+            3, -1
+        )
         queries, keys, values = (part.unflatten(-1, (GEN_HEADS, -1)) for part in heads)
         scores = torch.einsum("qhd,khd->hqk", turned(queries), turned(keys)) / size**0.5
         chances = scores.masked_fill(~visible, -torch.inf).softmax(-1)
-        x = x + torch.einsum("hqk,khd->qhd", chances, values).flatten(1) @ own["attention.wo.weight"].T
-        read = norm(x, own["ffn_norm.weight"])
-        gate, up = (read @ own[f"feed_forward.w{part}.weight"].T for part in (1, 3))
-        x = x + (F.silu(gate) * up) @ own["feed_forward.w2.weight"].T
+        x = x + torch.einsum("hqk,khd->qhd", chances, values).flatten(1) @ layer_weights["attention.wo.weight"].T
+        read = norm(x, layer_weights["ffn_norm.weight"])
+        gate, up = (read @ layer_weights[f"feed_forward.w{part}.weight"].T for part in (1, 3))
+        x = x + (F.silu(gate) * up) @ layer_weights["feed_forward.w2.weight"].T
     return norm(x[places - 1 :], weights["norm.weight"]) @ weights["output.weight"].T
 
 
 def likeliest(weights: Weights, branches: list[tuple[Tensor, Tensor]], guidance: float) -> Tensor:
-    """A picture's codes; branches: prompt and what of it is seen, of guidance too where there is any."""
+    """Return an image's greedy codes; branches are prompts with their masks, guidance's as well if there is any."""
     codes = torch.zeros(0, dtype=torch.long)
     while len(codes) < GEN_SIDE**2:
-        said = [law(weights, prompt, seen, codes)[-1] for prompt, seen in branches]
-        found = said[0] if len(said) == 1 else said[1] + guidance * (said[0] - said[1])
+        logits = [published_logits(weights, prompt, seen, codes)[-1] for prompt, seen in branches]
+        found = logits[0] if len(logits) == 1 else logits[1] + guidance * (logits[0] - logits[1])
         codes = torch.cat([codes, found.argmax()[None]])
     return codes
 
 
-def of_captions(folder: Path, weights: Weights, caption: str) -> list[tuple[Tensor, Tensor]]:
-    """As published: padded and read, then moved to the right, what is padding made zero and masked."""
+def read_caption_branches(folder: Path, weights: Weights, caption: str) -> list[tuple[Tensor, Tensor]]:
+    """Read captions as published: padded, moved to the right, and padding zeroed and masked."""
     words = hf.PreTrainedTokenizerFast.from_pretrained(folder / "text")
     reader = hf.T5EncoderModel.from_pretrained(folder / "text", dtype=torch.float64).eval()
     asked = words(caption, padding="max_length", padding_side="right", max_length=GEN_PLACES, return_tensors="pt")
@@ -106,12 +110,12 @@ def of_captions(folder: Path, weights: Weights, caption: str) -> list[tuple[Tens
     return [(read(part), seen) for part in both]
 
 
-def of_classes(folder: Path, weights: Weights, caption: str) -> list[tuple[Tensor, Tensor]]:
+def read_class_branches(folder: Path, weights: Weights, caption: str) -> list[tuple[Tensor, Tensor]]:
     table, seen = weights["cls_embedding.embedding_table.weight"], torch.ones(1, dtype=torch.bool)
     return [(table[[label]], seen) for label in (int(caption), GEN_CLASSES)]
 
 
-FAMILIES = {"llamagen_t2i": (CAPTIONS, of_captions), "llamagen_c2i": (LABELS, of_classes)}
+FAMILIES = {"llamagen_t2i": (CAPTIONS, read_caption_branches), "llamagen_c2i": (LABELS, read_class_branches)}
 
 
 @pytest.mark.parametrize("guidance", [1.0, 3.0])
@@ -136,7 +140,7 @@ def test_greedy_codes_are_those_of_the_published_law(
 
 
 def expanded(patterns: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes that a manifest stands for."""
+    """Return the names and shapes that a manifest stands for."""
     found: dict[str, tuple[int, ...]] = {}
     for pattern, size in patterns.items():
         names = [pattern]
@@ -168,12 +172,12 @@ def on_meta(part: str) -> Weights:
 )
 def test_names_and_shapes_are_the_published_ones(part: str, config: LlamaGenConfig) -> None:
     wanted = on_meta(part)
-    assert {name: tuple(tensor.shape) for name, tensor in published(config).items()} == expanded(MANIFEST[part])
-    assert conversion.shape(Path("x.pt"), wanted) == config
+    assert {name: tuple(tensor.shape) for name, tensor in published_tensors(config).items()} == expanded(MANIFEST[part])
+    assert conversion.infer_config(Path("x.pt"), wanted) == config
 
 
-def test_what_makes_pixels_has_the_published_names_and_shapes() -> None:
-    found = conversion.renamed(on_meta("vq_ds16"))
+def test_vq_tensors_match_published_checkpoint() -> None:
+    found = conversion.to_transformers_names(on_meta("vq_ds16"))
     found.pop("quantize.codebook_used")
     with torch.device("meta"):
         model = hf.JanusVQVAE(hf.JanusVQVAEConfig())
@@ -182,8 +186,8 @@ def test_what_makes_pixels_has_the_published_names_and_shapes() -> None:
     }
 
 
-def test_places_turn_by_row_and_column_and_not_at_all_in_the_prompt() -> None:
-    cos, sin = GridRotary(3, 8)(torch.zeros(1), torch.tensor([[-2, -1, 0, 1, 3, 8]]))
+def test_rotary_rotates_codes_but_not_prompts() -> None:
+    cos, sin = GridRotaryEmbedding(3, 8)(torch.zeros(1), torch.tensor([[-2, -1, 0, 1, 3, 8]]))
     assert not cos[0, :2].any() and not sin[0, :2].any()
     assert cos[0, 2].eq(1).all() and not sin[0, 2].any()
     assert not sin[0, 3, :2].any() and sin[0, 3, 2:4].all(), "the first row turns with columns alone"
@@ -191,22 +195,24 @@ def test_places_turn_by_row_and_column_and_not_at_all_in_the_prompt() -> None:
     assert cos[0, 5, :2].equal(cos[0, 5, 2:4]) and cos[..., :4].equal(cos[..., 4:])
 
 
-def test_prompts_have_no_padding_and_lead_away_from_as_many_places(loaded: Loaded) -> None:
+def test_prompt_branches_have_equal_length_without_padding(loaded: Loaded) -> None:
     pipe = loaded("llamagen_t2i")
-    (prompt,) = pipe.prompts_to_ids(["a Red cat"])
-    assert prompt.branches[0][-1] == 1 and len(prompt.branches[0]) == 4, "the end of a text, in lower case"
-    assert prompt.branches[1] == tuple(range(GEN_PLACES - 4, GEN_PLACES))
-    sampling = prompt.sampling
+    (prompt,) = pipe.build_prompts(["a Red cat"])
+    assert prompt.branch_token_ids[0][-1] == 1 and len(prompt.branch_token_ids[0]) == 4, (
+        "the end of a text, in lower case"
+    )
+    assert prompt.branch_token_ids[1] == tuple(range(GEN_PLACES - 4, GEN_PLACES))
+    sampling = prompt.sampling_params
     assert (sampling.temperature, sampling.top_k, sampling.guidance_scale) == (1, 1000, 7.5)
-    (label,) = loaded("llamagen_c2i").prompts_to_ids(["7"])
-    assert label.branches == ((7,), (GEN_CLASSES,))
-    assert (label.sampling.top_k, label.sampling.guidance_scale) == (2000, 4)
+    (label,) = loaded("llamagen_c2i").build_prompts(["7"])
+    assert label.branch_token_ids == ((7,), (GEN_CLASSES,))
+    assert (label.sampling_params.top_k, label.sampling_params.guidance_scale) == (2000, 4)
 
 
 def test_caption_longer_than_the_model_reads_is_refused(loaded: Loaded) -> None:
     pipe = loaded("llamagen_t2i")
     fits = "a red cat " * (GEN_PLACES // 3 - 1)
-    assert len(pipe.run(fits).prompts[0].branches[0]) <= GEN_PLACES
+    assert len(pipe.run(fits).prompts[0].branch_token_ids[0]) <= GEN_PLACES
     with pytest.raises(polydraft.PromptError, match=f"tokens and .* reads at most {GEN_PLACES}; shorten the prompt"):
         pipe.run(fits * 2)
 
@@ -219,7 +225,7 @@ def test_what_is_no_class_is_refused(loaded: Loaded, text: str) -> None:
 
 @pytest.fixture
 def tiny_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(conversion.HEADS, GEN_WIDTH, GEN_HEADS)
+    monkeypatch.setitem(conversion.HEADS_BY_WIDTH, GEN_WIDTH, GEN_HEADS)
     yield
 
 
@@ -268,7 +274,7 @@ def test_what_cannot_be_converted_is_one_sentence(tmp_path: Path, command: str, 
 @pytest.mark.parametrize(
     ("lost", "words"), [("vq", "has no vq; convert .*llamagen-vq"), ("text", "has no text; put google/flan-t5-xl")]
 )
-def test_a_part_that_lacks_is_told_how_to_get(
+def test_missing_part_error_says_how_to_get_it(
     folder_of: Callable[[str], Path], tmp_path: Path, lost: str, words: str
 ) -> None:
     shutil.copytree(folder_of("llamagen_t2i"), tmp_path / "other")
@@ -279,5 +285,5 @@ def test_a_part_that_lacks_is_told_how_to_get(
 
 
 def test_other_sizes_are_refused(loaded: Loaded) -> None:
-    with pytest.raises(polydraft.InvalidArgument, match="draws 80x80"):
+    with pytest.raises(polydraft.InvalidArgument, match="generates 80x80"):
         loaded("llamagen_t2i").run("a cat", size="128x128")

@@ -1,4 +1,4 @@
-"""A tiny MAR with random weights that are large enough to matter."""
+"""Tiny MAR with random weights that are large enough to matter."""
 
 from __future__ import annotations
 

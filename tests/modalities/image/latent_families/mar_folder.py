@@ -16,7 +16,7 @@ from .conftest import TINY, tiny_mar
 
 
 def write(folder: Path, config: MARConfig = TINY, seed: int = 0) -> Path:
-    """Model and autoencoder, of two pixels a latent."""
+    """Write a model and its autoencoder of two pixels per latent."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tiny_mar(config, seed).state_dict(), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(asdict(config)))

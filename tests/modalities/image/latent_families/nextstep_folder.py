@@ -15,10 +15,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from polydraft.modalities.image.families.nextstep.config import NextStepConfig
-from polydraft.modalities.image.families.nextstep.law import Law
 from polydraft.modalities.image.families.nextstep.model import NextStep
+from polydraft.modalities.image.families.nextstep.schedule import FlowSchedule
 
-from .published import NEXTSTEP_CONFIG, RENAMED
+from .published_shapes import NEXTSTEP_CONFIG, RENAMED
 
 SPECIAL = ("<|image_area|>", "<|begin_of_image|>", "<|end_of_image|>", "<|image_placeholder|>")
 LETTERS = string.ascii_lowercase + string.digits + "* ,"
@@ -35,7 +35,7 @@ SCALES = {"o_proj.weight": 0.005, "down_proj.weight": 0.005, "image_in_projector
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A letter a token, and what NextStep adds."""
+    """Build a tokenizer of letters and NextStep's special tokens."""
     backend = Tokenizer(models.BPE({letter: id_ for id_, letter in enumerate(LETTERS)}, []))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     made = PreTrainedTokenizerFast(tokenizer_object=backend)
@@ -52,15 +52,15 @@ def vae(channels: int = 2) -> AutoencoderKL:
 
 
 def scale(name: str, scales: Mapping[str, float]) -> float:
-    """Deviation of a tensor's numbers."""
+    """Return the standard deviation of a tensor's values."""
     return next((found for end, found in scales.items() if name.endswith(end)), 0.2)
 
 
 def save_model(folder: Path, fields: dict[str, Any] = SMALL, scales: Mapping[str, float] = SCALES) -> Path:
-    """Configuration, weights and tokenizer. scales: of weights by the end of their names, where they are not usual."""
+    """Write configuration, weights and tokenizer; `scales` are by the end of a weight's name."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    shapes = NextStep.empty(NextStepConfig.read(fields), Law(2)).published()
+    shapes = NextStep.empty(NextStepConfig.read(fields), FlowSchedule(2)).published()
     tensors = {name: torch.randn(tensor.shape) * scale(name, scales) for name, tensor in shapes.items()}
     for name in tensors:
         if name.endswith(("norm.weight", "in_ln.weight")):
@@ -72,7 +72,7 @@ def save_model(folder: Path, fields: dict[str, Any] = SMALL, scales: Mapping[str
 
 
 def write(folder: Path, fields: dict[str, Any] = SMALL) -> Path:
-    """The whole folder, its autoencoder converted."""
+    """Write the whole folder, with its autoencoder converted."""
     save_model(folder, fields)
     torch.manual_seed(1)
     vae().save_pretrained(folder / "vae")

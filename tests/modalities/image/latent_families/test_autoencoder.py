@@ -1,4 +1,4 @@
-"""Published autoencoders as diffusers': every picture and latent is that of a slow one under the published names."""
+"""Published autoencoders in diffusers' form, against a slow implementation under the published names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from typer.testing import CliRunner
 
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
 from polydraft.core.errors import WeightsError
-from polydraft.modalities.image.families.autoencoder import MAR_SCALE, convert, load, pixels, rename, shape, squared
+from polydraft.modalities.image.families.autoencoder import (
+    MAR_SCALING_FACTOR,
+    conv_to_linear,
+    convert,
+    decode_latents,
+    infer_config,
+    load_autoencoder,
+    to_diffusers_name,
+)
 
 Weights = dict[str, Tensor]
 WIDTHS, LATENT, BLOCKS = (32, 64, 64), 4, 1
@@ -25,7 +33,7 @@ CPU = torch.device("cpu")
 def published(quantised: bool, attentive: bool, widths: tuple[int, ...] = WIDTHS, blocks: int = BLOCKS) -> Weights:
     """Random weights under the names of CompVis' latent diffusion, as models/vae.py of github.com/LTH14/mar has them.
 
-    quantised: with convolutions around the latents. attentive: with attention at the smallest pictures of the encoder.
+    quantised: with convolutions around the latents. attentive: with attention at the smallest images of the encoder.
     """
     made, weights = torch.Generator().manual_seed(0), {}
 
@@ -84,7 +92,7 @@ def published(quantised: bool, attentive: bool, widths: tuple[int, ...] = WIDTHS
 
 
 class Slow:
-    """The published forward."""
+    """Published forward, written from its formulas."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -136,35 +144,37 @@ class Slow:
 
 
 @pytest.mark.parametrize(("quantised", "attentive"), [(True, True), (False, False)], ids=["mar", "nextstep"])
-def test_pictures_and_latents_are_those_of_the_published_one(tmp_path: Path, quantised: bool, attentive: bool) -> None:
-    weights, scaling, shift = published(quantised, attentive), MAR_SCALE, 0.0
+def test_converted_autoencoder_matches_published_network(tmp_path: Path, quantised: bool, attentive: bool) -> None:
+    weights, scaling, shift = published(quantised, attentive), MAR_SCALING_FACTOR, 0.0
     if quantised:
         torch.save({"model": weights | {"loss.logvar": torch.zeros(1)}, "epoch": 3}, tmp_path / "kl16.ckpt")
     else:
         scaling, shift = 0.5, 0.25
-        said = {"z_channels": LATENT, "scaling_factor": scaling, "shift_factor": shift}
-        (tmp_path / "config.json").write_text(json.dumps(said))
+        fields = {"z_channels": LATENT, "scaling_factor": scaling, "shift_factor": shift}
+        (tmp_path / "config.json").write_text(json.dumps(fields))
         torch.save(weights, tmp_path / "kl16.ckpt")
     done = CliRunner().invoke(app, ["convert", "autoencoder", str(tmp_path / "kl16.ckpt"), "-o", str(tmp_path / "vae")])
     assert done.exit_code == 0 and "4 latents for 4 by 4 pixels" in done.stdout, done.output
-    model, slow = load(tmp_path / "vae", CPU, torch.float32), Slow(weights)
+    model, slow = load_autoencoder(tmp_path / "vae", CPU, torch.float32), Slow(weights)
     latents, picture = torch.randn(2, LATENT, 6, 5), torch.randn(2, 3, 24, 20)
     with torch.inference_mode():
-        torch.testing.assert_close(pixels(model, latents), slow.decode(latents / scaling + shift), atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(
+            decode_latents(model, latents), slow.decode(latents / scaling + shift), atol=1e-4, rtol=1e-3
+        )
         torch.testing.assert_close(
             model.encode(picture).latent_dist.parameters, slow.encode(picture), atol=1e-4, rtol=1e-3
         )
 
 
 def test_the_published_size_has_the_names_of_diffusers() -> None:
-    """MAR's kl16: 266 MB in fp32, as huggingface.co/jadechoghari/mar says of its file."""
+    """MAR's kl16 has 266 MB in fp32, as huggingface.co/jadechoghari/mar says of its file."""
     from diffusers import AutoencoderKL
 
     weights = published(True, True, (128, 128, 256, 256, 512), 2)
     assert round(sum(tensor.numel() for tensor in weights.values()) * 4 / 1e6) == 266
     with torch.device("meta"):
-        model = AutoencoderKL(**shape(Path("kl16.ckpt"), weights))
-    renamed = {rename(name, 5): squared(name, tensor).shape for name, tensor in weights.items()}
+        model = AutoencoderKL(**infer_config(Path("kl16.ckpt"), weights))
+    renamed = {to_diffusers_name(name, 5): conv_to_linear(name, tensor).shape for name, tensor in weights.items()}
     assert renamed == {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 

@@ -1,4 +1,4 @@
-"""`polydraft convert mar`: what it makes of a checkpoint; wrong files end in a sentence and nothing written."""
+"""`polydraft convert mar`: its folder; wrong files are refused in one sentence and nothing is written."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
 from polydraft.core.errors import OutputUnwritable
 from polydraft.modalities.image.families.mar import convert as module
 from polydraft.modalities.image.families.mar.network import MAR
 
 from .conftest import TINY, tiny_mar
-from .drawn import Form, draw
+from .mar_generation import GenerationSettings, draw
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def tiny_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(module.HEADS, TINY.width, TINY.heads)
+    monkeypatch.setitem(module.HEADS_BY_WIDTH, TINY.width, TINY.heads)
 
 
 def checkpoint(folder: Path, averaged: Any = None, **other: Any) -> Path:
-    """As the published training writes one: trained and averaged weights, options and more."""
+    """Write a checkpoint as the published training does: trained and averaged weights, options and an optimizer."""
     path = folder / "checkpoint-last.pth"
     weights = tiny_mar().state_dict() if averaged is None else averaged
     trained = {name: tensor + 1 for name, tensor in tiny_mar().state_dict().items()}
@@ -51,18 +51,18 @@ def refused(done: Any, *words: str) -> None:
     assert all(word in lines[0] for word in words), lines[0]
 
 
-def test_a_checkpoint_becomes_a_folder_that_draws_the_same(tmp_path: Path) -> None:
+def test_converted_mar_generates_the_same(tmp_path: Path) -> None:
     done = run(checkpoint(tmp_path), "--out", tmp_path / "deep" / "mar")
     assert done.exit_code == 0 and "2 + 2 blocks of 16" in done.stdout, done.output
     made = tmp_path / "deep" / "mar"
     assert sorted(path.name for path in made.iterdir()) == ["config.json", "model.safetensors"]
     assert [path.name for path in made.parent.iterdir()] == ["mar"]
-    loaded, own = MAR.from_folder(made, CPU, torch.float32), tiny_mar()
+    loaded, original = MAR.from_folder(made, CPU, torch.float32), tiny_mar()
     assert loaded.config == TINY
-    for name, tensor in own.state_dict().items():
+    for name, tensor in original.state_dict().items():
         assert loaded.state_dict()[name].equal(tensor), name
-    form = Form(scale=2.0)
-    one, other = (draw(form.method(model), form.prompts([1], [5])).tokens for model in (loaded, own))
+    form = GenerationSettings(scale=2.0)
+    one, other = (draw(form.method(model), form.prompts([1], [5])).tokens for model in (loaded, original))
     assert one.equal(other)
 
 

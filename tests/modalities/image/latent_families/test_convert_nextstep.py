@@ -1,4 +1,4 @@
-"""`polydraft convert autoencoder` of NextStep's published form decodes as that does, and is what `load` takes."""
+"""`polydraft convert autoencoder` of NextStep's published form decodes as that does, and `load` accepts it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from typer.testing import CliRunner
 
-from polydraft.apps.cli import app
+from polydraft.apps.cli.main import app
 from polydraft.modalities.image.families.nextstep.autoencoder import NextStepAutoencoder
 from polydraft.modalities.image.families.nextstep.config import NextStepConfig
 from polydraft.modalities.image.families.patches import unpatchify
@@ -51,7 +51,7 @@ def middle(side: str, size: int) -> dict[str, tuple[int, ...]]:
 
 
 def published() -> dict[str, tuple[int, ...]]:
-    """Names and shapes: modeling_flux_vae.py of stepfun-ai/NextStep-1 and of vllm-project/vllm-omni."""
+    """Return names and shapes: modeling_flux_vae.py of stepfun-ai/NextStep-1 and of vllm-project/vllm-omni."""
     sizes = [WIDTH * times for times in TIMES]
     made = conv("encoder.conv_in", WIDTH, 3) | conv("decoder.conv_in", sizes[-1], CHANNELS)
     before = WIDTH
@@ -72,7 +72,7 @@ def published() -> dict[str, tuple[int, ...]]:
 
 
 def decoded(weights: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Pixels of latents `[n, C, h, w]`: the published decoder, written from what it computes."""
+    """Return pixels of latents `[n, C, h, w]` by the published decoder, written from its formulas."""
 
     def convolved(name: str, x: Tensor) -> Tensor:
         weight = weights[f"decoder.{name}.weight"]
@@ -128,7 +128,7 @@ def test_it_decodes_as_the_published_one_does(tmp_path: Path, weights: dict[str,
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_what_it_makes_is_loaded_and_the_pickle_is_not(tmp_path: Path, weights: dict[str, Tensor]) -> None:
+def test_converted_autoencoder_loads_and_pickle_is_refused(tmp_path: Path, weights: dict[str, Tensor]) -> None:
     folder = save_model(tmp_path / "NextStep-1.1")
     pickle = save(folder / "vae", weights)
     assert run(pickle, "--out", tmp_path / "made").exit_code == 0

@@ -1,4 +1,4 @@
-"""MAR: published names, forward and chain against slow ones written from the formulas, orders, sets, drawing."""
+"""MAR: published names, forward and chain against slow implementations of the formulas, orders, sets, generation."""
 
 from __future__ import annotations
 
@@ -14,36 +14,41 @@ from scipy import stats
 from torch import Tensor
 
 from polydraft.core import decode as loop
+from polydraft.core.continuous.denoising import quantise_with_dither
 from polydraft.core.draft import Draft
 from polydraft.core.errors import InvalidArgument
-from polydraft.core.latent.law import dithered
-from polydraft.core.law.sampling import Sampling
-from polydraft.modalities.image.families.mar.config import SIZES
+from polydraft.core.sampling.params import SamplingParams
+from polydraft.modalities.image.families.mar.config import PUBLISHED_CONFIGS
 from polydraft.modalities.image.families.mar.head import SetChain
+from polydraft.modalities.image.families.mar.masking import (
+    MaskingSchedule,
+    generation_order,
+    schedule_positions,
+    set_sizes,
+)
 from polydraft.modalities.image.families.mar.network import MAR, UNCONDITIONAL
-from polydraft.modalities.image.families.mar.schedule import Schedule
-from polydraft.modalities.image.families.mar.sets import Sets, order, set_sizes, standing
+from polydraft.modalities.image.families.mar.schedule import DiffusionSchedule
 
-from . import published
-from .drawn import Form, draw
+from . import published_shapes
+from .mar_generation import GenerationSettings, draw
 
 # --- names
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", PUBLISHED_CONFIGS)
 def test_names_and_shapes_are_the_published_ones(name: str) -> None:
     with torch.device("meta"):
-        model = MAR(SIZES[name])
+        model = MAR(PUBLISHED_CONFIGS[name])
     shapes = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    assert shapes == published.MAR[name]
-    assert float(f"{sum(map(math.prod, shapes.values())) * 4 / 1e9:.3g}") == published.MAR_GIGABYTES[name]
+    assert shapes == published_shapes.MAR[name]
+    assert float(f"{sum(map(math.prod, shapes.values())) * 4 / 1e9:.3g}") == published_shapes.MAR_GIGABYTES[name]
 
 
 # --- the network
 
 
 def slow_z(model: MAR, tokens: Tensor, known: Tensor, vector: Tensor) -> Tensor:
-    """z `[T, D]` of one row, as published: unknown tokens are left out of the encoder and masked in the decoder."""
+    """Return z `[T, D]` of one row as published: the encoder skips unknown tokens, the decoder masks them."""
     weights, config = model.state_dict(), model.config
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -71,17 +76,17 @@ def slow_z(model: MAR, tokens: Tensor, known: Tensor, vector: Tensor) -> Tensor:
     x = norm(x, "z_proj_ln")[kept]
     for layer in range(config.depth):
         x = block(x, f"encoder_blocks.{layer}")
-    whole = weights["mask_token"][0].repeat(len(kept), 1)
-    whole[kept] = linear(norm(x, "encoder_norm"), "decoder_embed")
-    whole = whole + weights["decoder_pos_embed_learned"][0]
+    generate_tokens = weights["mask_token"][0].repeat(len(kept), 1)
+    generate_tokens[kept] = linear(norm(x, "encoder_norm"), "decoder_embed")
+    generate_tokens = generate_tokens + weights["decoder_pos_embed_learned"][0]
     for layer in range(config.depth):
-        whole = block(whole, f"decoder_blocks.{layer}")
-    return norm(whole, "decoder_norm")[config.buffer :] + weights["diffusion_pos_embed_learned"][0]
+        generate_tokens = block(generate_tokens, f"decoder_blocks.{layer}")
+    return norm(generate_tokens, "decoder_norm")[config.buffer :] + weights["diffusion_pos_embed_learned"][0]
 
 
 @pytest.mark.parametrize("counts", [[0, 0, 0], [4, 4, 4], [0, 7, 3], [9, 1, 0]])
 def test_z_is_that_of_the_published_forward(mar: MAR, counts: list[int]) -> None:
-    """Rows that know equally much, and rows that do not."""
+    """Check rows with equally and unequally many known tokens."""
     made = torch.Generator().manual_seed(1)
     tokens = torch.randn(3, 9, 4, generator=made)
     known = torch.stack([torch.randperm(9, generator=made) < count for count in counts])
@@ -99,7 +104,7 @@ def test_unknown_tokens_are_not_read(mar: MAR) -> None:
     torch.testing.assert_close(mar(tokens, known, vectors), mar(other, known, vectors))
 
 
-def test_a_drafter_of_the_same_weights_leaves_out_blocks(mar: MAR) -> None:
+def test_with_fewer_blocks_shares_weights(mar: MAR) -> None:
     tokens, known, vectors = torch.randn(1, 9, 4), torch.arange(9)[None] < 5, mar.classes(torch.tensor([0]))
     assert mar.with_fewer_blocks(2)(tokens, known, vectors).equal(mar(tokens, known, vectors))
     first = mar.with_fewer_blocks(1)
@@ -119,7 +124,7 @@ def test_classes_out_of_range_are_refused(mar: MAR) -> None:
 
 
 def signal(step: int) -> float:
-    """The cosine schedule in closed form; only its last beta is cut, to 0.999."""
+    """Return the cosine schedule in closed form; only its last beta is clipped, to 0.999."""
     if step == 999:
         return signal(998) * 0.001
 
@@ -130,10 +135,10 @@ def signal(step: int) -> float:
 
 
 @pytest.mark.parametrize("steps", [2, 25, 100, 1000])
-def test_schedule_is_the_closed_form_on_evenly_spaced_steps(steps: int) -> None:
-    schedule = Schedule.of(steps)
+def test_schedule_matches_closed_form_on_spaced_steps(steps: int) -> None:
+    schedule = DiffusionSchedule.for_steps(steps)
     times = [round(999 * place / (steps - 1)) for place in reversed(range(steps))]
-    assert schedule.times.tolist() == times and times[0] == 999 and times[-1] == 0
+    assert schedule.timesteps.tolist() == times and times[0] == 999 and times[-1] == 0
     for place, time in enumerate(times):
         now = signal(time)
         before = 1.0 if place == steps - 1 else signal(times[place + 1])
@@ -145,35 +150,35 @@ def test_schedule_is_the_closed_form_on_evenly_spaced_steps(steps: int) -> None:
             mean_token, mean_x = variance * math.sqrt(before) / (1 - before), variance * math.sqrt(1 - beta) / beta
         else:
             variance, mean_token, mean_x = 0.0, 1.0, 0.0
-        assert math.isclose(schedule.posterior[place], variance, rel_tol=1e-7, abs_tol=1e-15)
-        assert math.isclose(schedule.from_token[place], mean_token, rel_tol=1e-7)
-        assert math.isclose(schedule.from_x[place], mean_x, rel_tol=1e-7, abs_tol=1e-12)
+        assert math.isclose(schedule.posterior_variance[place], variance, rel_tol=1e-7, abs_tol=1e-15)
+        assert math.isclose(schedule.mean_token_coef[place], mean_token, rel_tol=1e-7)
+        assert math.isclose(schedule.mean_x_coef[place], mean_x, rel_tol=1e-7, abs_tol=1e-12)
         # x = sqrt(now) token + sqrt(1 - now) noise
-        assert math.isclose(schedule.to_token[place] * math.sqrt(now), 1, rel_tol=1e-9)
-        assert math.isclose(schedule.of_noise[place], math.sqrt((1 - now) / now), rel_tol=1e-9)
+        assert math.isclose(schedule.token_x_coef[place] * math.sqrt(now), 1, rel_tol=1e-9)
+        assert math.isclose(schedule.token_noise_coef[place], math.sqrt((1 - now) / now), rel_tol=1e-9)
 
 
 @pytest.mark.parametrize("guided", [False, True])
 @pytest.mark.parametrize("noisy_end", [False, True])
 def test_moments_follow_the_formulas(mar: MAR, guided: bool, noisy_end: bool) -> None:
-    """Of two rows of a set of three tokens."""
+    """Check two rows of a set of three tokens."""
     chain, branches = SetChain(mar.net, 3, 7, noisy_end), 2 if guided else 1
     schedule = chain.schedule
     made = torch.Generator().manual_seed(2)
     z, x = torch.randn(2, branches, 1, 3, 16, generator=made), torch.randn(2, 1, 3, 4, generator=made)
     scale = torch.rand(2, 1, generator=made) * 3 + 1
-    for step, time in enumerate(schedule.times):
-        mean, deviation = chain.moments(x.flatten(2), step, chain.condition(z.flatten(3)), scale)
+    for step, time in enumerate(schedule.timesteps):
+        mean, deviation = chain.mean_and_std(x.flatten(2), step, chain.condition(z.flatten(3)), scale)
         assert isinstance(deviation, Tensor) or (deviation == 0 and step == 6 and not noisy_end)
         for row, slot in itertools.product(range(2), range(3)):
             here = x[row, 0, slot]
-            said = [
+            outputs = [
                 mar.net(here, mar.net.cond_embed(z[row, branch, 0, slot]) + mar.net.time_embed(torch.tensor(int(time))))
                 for branch in range(branches)
             ]
-            noise = said[0][:4] if not guided else said[1][:4] + scale[row] * (said[0][:4] - said[1][:4])
+            noise = outputs[0][:4] if not guided else outputs[1][:4] + scale[row] * (outputs[0][:4] - outputs[1][:4])
             now = signal(int(time))
-            before = 1.0 if step == 6 else signal(int(schedule.times[step + 1]))
+            before = 1.0 if step == 6 else signal(int(schedule.timesteps[step + 1]))
             beta = 1 - now / before
             token = (here - math.sqrt(1 - now) * noise) / math.sqrt(now)
             wanted = math.sqrt(before) * beta / (1 - now) * token
@@ -181,7 +186,7 @@ def test_moments_follow_the_formulas(mar: MAR, guided: bool, noisy_end: bool) ->
             torch.testing.assert_close(mean[row, 0, 4 * slot :][:4], wanted, rtol=1e-4, atol=1e-4)
             if step == 6:
                 continue
-            least, share = beta * (1 - before) / (1 - now), (said[0][4:] + 1) / 2
+            least, share = beta * (1 - before) / (1 - now), (outputs[0][4:] + 1) / 2
             wanted = (beta**share * least ** (1 - share)).sqrt()
             torch.testing.assert_close(deviation[row, 0, 4 * slot :][:4], wanted, rtol=1e-4, atol=1e-6)
 
@@ -195,7 +200,7 @@ def test_chains_that_cannot_be_are_refused(mar: MAR, steps: int) -> None:
 # --- orders and sets
 
 
-def test_256_iterations_draw_a_token_each_and_64_up_to_seven() -> None:
+def test_set_sizes_of_256_and_64_iterations() -> None:
     assert set_sizes(256, 256) == [1] * 256
     sizes = set_sizes(256, 64)
     assert sum(sizes) == 256 and len(sizes) == 64 and min(sizes) == 1 and max(sizes) == 7
@@ -213,7 +218,7 @@ def test_sets_are_those_of_the_published_loop(length: int) -> None:
             scales.append(1 + (2.9 - 1) * (length - left) / length)
             masked = int(left)
         assert set_sizes(length, iterations) == sizes
-        assert (1 + 1.9 * Sets(tuple(sizes)).progress).tolist() == pytest.approx(scales)
+        assert (1 + 1.9 * MaskingSchedule(tuple(sizes)).progress).tolist() == pytest.approx(scales)
 
 
 @pytest.mark.parametrize("iterations", [0, 257])
@@ -223,80 +228,86 @@ def test_more_iterations_than_tokens_are_refused(iterations: int) -> None:
 
 
 def test_orders_are_permutations_of_their_seed() -> None:
-    assert order(3, 256).equal(order(3, 256)) and not order(3, 256).equal(order(4, 256))
-    assert order(3, 256).sort().values.equal(torch.arange(256))
-    first = torch.stack([order(seed, 4) for seed in range(2400)])[:, 0].bincount()
+    assert generation_order(3, 256).equal(generation_order(3, 256)) and not generation_order(3, 256).equal(
+        generation_order(4, 256)
+    )
+    assert generation_order(3, 256).sort().values.equal(torch.arange(256))
+    first = torch.stack([generation_order(seed, 4) for seed in range(2400)])[:, 0].bincount()
     assert stats.chisquare(first.numpy()).pvalue > 1e-4
 
 
 def test_sets_fill_the_places_of_the_order() -> None:
-    sets, drawn_in = Sets.of(9, 4), order(7, 9)
-    places = sets.places(drawn_in)
-    assert places[places < 9].equal(drawn_in) and (places < 9).sum(1).tolist() == list(sets.sizes)
-    where = standing(places, 9)
+    sets, with_iterations = MaskingSchedule.for_length(9, 4), generation_order(7, 9)
+    places = sets.token_indices(with_iterations)
+    assert places[places < 9].equal(with_iterations) and (places < 9).sum(1).tolist() == list(sets.sizes)
+    where = schedule_positions(places, 9)
     assert places.flatten()[where].equal(torch.arange(9))
 
 
 # --- drawing
 
-FORM = Form(iterations=4, steps=5, scale=2.9, temperature=0.95)
+SETTINGS = GenerationSettings(iterations=4, steps=5, scale=2.9, temperature=0.95)
 
 
-def whole(model: MAR, labels: list[int], seeds: list[int], form: Form = FORM) -> Tensor:
+def generate_tokens(model: MAR, labels: list[int], seeds: list[int], form: GenerationSettings = SETTINGS) -> Tensor:
     return draw(form.method(model), form.prompts(labels, seeds)).tokens
 
 
 @pytest.mark.parametrize("noisy_end", [False, True])
-def test_a_set_is_drawn_from_what_is_known_before_it(mar: MAR, noisy_end: bool) -> None:
-    """The third set, again, by hand: hidden states by the slow forward, and the tape's noise."""
-    form = replace(FORM, noisy_end=noisy_end)
+def test_set_is_sampled_from_previous_sets(mar: MAR, noisy_end: bool) -> None:
+    """Sample the third set by hand: hidden states by the slow forward, and the shared noise."""
+    form = replace(SETTINGS, noisy_end=noisy_end)
     method, prompts = form.method(mar), form.prompts([1], [7])
-    tokens, sets = draw(method, prompts).tokens, Sets.of(9, 4)
-    places = sets.places(order(7, 9))
+    tokens, sets = draw(method, prompts).tokens, MaskingSchedule.for_length(9, 4)
+    places = sets.token_indices(generation_order(7, 9))
     known = torch.zeros(9, dtype=torch.bool)
     known[places[:2][places[:2] < 9]] = True
     labels = [mar.class_emb.weight[1], mar.fake_latent[0]]
     branches = torch.stack([slow_z(mar, tokens[0], known, label) for label in labels])
     spots = places[2].clamp(max=8)
     hidden = branches[:, spots].flatten(1)[None, None]  # [1, 1, R, S · D]
-    batch = loop.start(method, prompts)
+    batch = loop.start_batch(method, prompts)
     noise, chain = batch.noise, method.target.chain  # type: ignore[attr-defined]
-    begin, widths, offsets = noise.latent(torch.tensor([[2]]), 5, chain.size)
+    begin, widths, offsets = noise.latent_noise(torch.tensor([[2]]), 5, chain.size)
     scale = 1 + (2.9 - 1) * sets.progress[2].view(1, 1)
     x, condition = begin, chain.condition(hidden.transpose(1, 2))
     for step in range(5):
-        mean, deviation = chain.moments(x.float(), step, condition, scale)
-        x = dithered(mean.double(), 0.95 * deviation * widths[step], offsets[step]) if step < 4 or noisy_end else mean
+        mean, deviation = chain.mean_and_std(x.float(), step, condition, scale)
+        x = (
+            quantise_with_dither(mean.double(), 0.95 * deviation * widths[step], offsets[step])
+            if step < 4 or noisy_end
+            else mean
+        )
         x = x.double()
     drawn_there = x.view(-1, 4)[: sets.sizes[2]]
     torch.testing.assert_close(drawn_there.float(), tokens[0, places[2][places[2] < 9]], rtol=1e-3, atol=1e-3)
 
 
-def test_seeds_reproduce_and_rows_do_not_touch(mar: MAR) -> None:
-    alone = [whole(mar, [label], [seed]) for label, seed in ((1, 7), (3, 8), (1, 9))]
-    again = whole(mar, [1], [7])
+def test_seeds_reproduce_and_rows_are_independent(mar: MAR) -> None:
+    alone = [generate_tokens(mar, [label], [seed]) for label, seed in ((1, 7), (3, 8), (1, 9))]
+    again = generate_tokens(mar, [1], [7])
     assert again.equal(alone[0]) and not alone[2].equal(alone[0]) and again.isfinite().all()
-    together = whole(mar, [1, 3, 1], [7, 8, 9])
+    together = generate_tokens(mar, [1, 3, 1], [7, 8, 9])
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-2, atol=1e-2)
     assert mar.latents(together).shape == (3, 4, 3, 3)
 
 
-def test_without_guidance_the_other_branch_is_not_computed(mar: MAR) -> None:
-    for form, branches in ((replace(FORM, scale=1.0), 1), (FORM, 2)):
+def test_unguided_rows_skip_unconditional_branch(mar: MAR) -> None:
+    for form, branches in ((replace(SETTINGS, scale=1.0), 1), (SETTINGS, 2)):
         method = form.method(mar)
-        batch = loop.start(method, form.prompts([1], [7]))
+        batch = loop.start_batch(method, form.prompts([1], [7]))
         scores = method.target.score(batch.state, Draft.empty(batch.state.tokens))
-        assert scores.outputs.shape == (1, 1, branches, 16 * Sets.of(9, 4).widest)
+        assert scores.outputs.shape == (1, 1, branches, 16 * MaskingSchedule.for_length(9, 4).max_set_size)
 
 
 def test_rows_join_and_leave(mar: MAR) -> None:
-    """As in a server: pictures do not care whose neighbours they are."""
-    method, prompts = FORM.method(mar), FORM.prompts([1, 3, 1, 4], [7, 8, 9, 10])
-    batch = loop.start(method, prompts[:2])
-    loop.step(method, batch)
-    loop.join(method, batch, prompts[2:], [2, 3])
-    loop.step(method, batch)
-    loop.leave(batch, {0: "cancelled"})
+    """Check that images are independent of their neighbours when rows join and leave, as in a server."""
+    method, prompts = SETTINGS.method(mar), SETTINGS.prompts([1, 3, 1, 4], [7, 8, 9, 10])
+    batch = loop.start_batch(method, prompts[:2])
+    loop.decode_step(method, batch)
+    loop.add_requests(method, batch, prompts[2:], [2, 3])
+    loop.decode_step(method, batch)
+    loop.remove_requests(batch, {0: "cancelled"})
     list(loop.decode(method, batch))
     for row in (1, 2, 3):
         one = draw(method, prompts[row : row + 1]).batch.outputs()[0]
@@ -304,14 +315,14 @@ def test_rows_join_and_leave(mar: MAR) -> None:
     assert len(batch.outputs()[0]) == 2
 
 
-def test_what_cannot_be_drawn_is_refused(mar: MAR) -> None:
-    method = FORM.method(mar)
-    batch = loop.start(method, FORM.prompts([1], [7]))
+def test_impossible_requests_are_refused(mar: MAR) -> None:
+    method = SETTINGS.method(mar)
+    batch = loop.start_batch(method, SETTINGS.prompts([1], [7]))
     for wrong, words in (
-        (FORM.prompts([5], [0]), "0 to 4"),
-        ([replace(FORM.prompts([1], [0])[0], budget=5)], "5 sets are more"),
-        ([replace(FORM.prompts([1], [0])[0], sampling=Sampling(temperature=0))], "temperature=0"),
+        (SETTINGS.prompts([5], [0]), "0 to 4"),
+        ([replace(SETTINGS.prompts([1], [0])[0], max_new_tokens=5)], "5 sets are more"),
+        ([replace(SETTINGS.prompts([1], [0])[0], sampling_params=SamplingParams(temperature=0))], "temperature=0"),
     ):
         with pytest.raises(InvalidArgument, match=words):
-            loop.join(method, batch, wrong, [1])
+            loop.add_requests(method, batch, wrong, [1])
     assert len(batch) == 1 and len(batch.state) == 1

@@ -1,4 +1,4 @@
-"""MAR drafted and verified on the core's loop: exact drafts keep the law of plain drawing, planted bugs break it."""
+"""Exact drafting of MAR keeps the distribution of plain decoding, and planted bugs break it."""
 
 from __future__ import annotations
 
@@ -11,53 +11,55 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from polydraft.core.continuous import coupled as coupled_module
+from polydraft.core.continuous import gaussian
+from polydraft.core.continuous.coupled import CoupledVerifier, coupled_chains
+from polydraft.core.continuous.gaussian import Gaussian
+from polydraft.core.continuous.published import ContinuousSpeculative
 from polydraft.core.draft import Draft
 from polydraft.core.errors import UnsupportedMethod
-from polydraft.core.latent import coupled as coupled_module
-from polydraft.core.latent import gaussian
-from polydraft.core.latent.coupled import CoupledVerifier, beside
-from polydraft.core.latent.gaussian import Gaussian
-from polydraft.core.latent.published import ContinuousSpeculative
-from polydraft.core.law.noise import Noise, Tries
-from polydraft.core.verdict import Verdict, follow
-from polydraft.modalities.image.families.mar.sets import Sets, order
+from polydraft.core.sampling.noise import Noise, RejectionDraws
+from polydraft.core.verification import VerificationResult, accept_to_node
+from polydraft.modalities.image.families.mar.masking import MaskingSchedule, generation_order
 
 from ....covering import first
 from .conftest import tiny_mar
-from .drawn import Drawn, Form, draw
+from .mar_generation import GeneratedSets, GenerationSettings, draw
 from .toy_mar import toy_mar
 
 MANY, SOME = 20_000, 10_000
-FORM = Form()
+SETTINGS = GenerationSettings()
 FAR = 0.15  # of a drafter that often errs
 NEAR = 0.003  # of one that hardly does
 SURE = 1e-5  # p-values of hundreds of comparisons stay above
 
 
 @cache
-def plain(form: Form, count: int) -> Tensor:
-    """Pictures of as many seeds."""
+def plain(form: GenerationSettings, count: int) -> Tensor:
+    """Return images of as many seeds."""
     seeds = list(range(count))
     return draw(form.method(toy_mar()), form.prompts([seed % 2 for seed in seeds], seeds)).tokens
 
 
-def drafted(form: Form, count: int, off: float = FAR, depth: int = 2, verifier: Any = None) -> Drawn:
-    """The same of other seeds; orders are the seeds' own, so all 24 of them are met."""
+def drafted(
+    form: GenerationSettings, count: int, off: float = FAR, depth: int = 2, verifier: Any = None
+) -> GeneratedSets:
+    """Return drafted sets of other seeds; orders follow the seeds, so all 24 occur."""
     seeds = list(range(count, 2 * count))
     method = form.method(toy_mar(), toy_mar(off), depth, verifier)
     return draw(method, form.prompts([seed % 2 for seed in seeds], seeds))
 
 
-def groups(form: Form, first: int, count: int) -> Tensor:
-    """Which order and class each of the seeds has, `[count]`."""
-    sets = Sets.of(4, form.iterations)
+def groups(form: GenerationSettings, first: int, count: int) -> Tensor:
+    """Return the order and class of every seed, `[count]`."""
+    sets = MaskingSchedule.for_length(4, form.iterations)
     turns = torch.arange(len(sets)).repeat_interleave(torch.tensor(sets.sizes))
-    places = torch.stack([order(seed, 4) for seed in range(first, first + count)])
+    places = torch.stack([generation_order(seed, 4) for seed in range(first, first + count)])
     turn = torch.empty_like(places).scatter(1, places, turns.expand_as(places))
     return (turn * torch.tensor([27, 9, 3, 1])).sum(1) * 2 + torch.arange(first, first + count) % 2
 
 
-def least(one: Tensor, other: Tensor, form: Form) -> tuple[float, float]:
+def least(one: Tensor, other: Tensor, form: GenerationSettings) -> tuple[float, float]:
     """The least p-value, and the largest distance, of Kolmogorov and Smirnov's test.
 
     Every coordinate, and products of neighbours, over all and within every order of sets and class.
@@ -79,8 +81,8 @@ def least(one: Tensor, other: Tensor, form: Form) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("scale", "count"), [pytest.param(1.0, MANY, marks=pytest.mark.thorough), (1.8, SOME)])
-def test_exact_drafts_keep_the_law(scale: float, count: int) -> None:
-    form = replace(FORM, scale=scale)
+def test_exact_drafts_keep_the_distribution(scale: float, count: int) -> None:
+    form = replace(SETTINGS, scale=scale)
     made = drafted(form, count)
     assert len(groups(form, 0, count).unique()) == 2 * 12  # of 24 orders, two differ within the last set alone
     shares = torch.tensor(made.steps[0].counts).bincount(minlength=4)[1:] / count
@@ -89,9 +91,9 @@ def test_exact_drafts_keep_the_law(scale: float, count: int) -> None:
     assert value > SURE and apart < 2 / (count / 2) ** 0.5
 
 
-def test_exact_drafts_keep_the_law_of_the_published_sampler() -> None:
-    """Whose last step is silent: every set is the target's, and one a pass is drawn."""
-    form = replace(FORM, noisy_end=False)
+def test_exact_drafts_keep_published_sampler_distribution() -> None:
+    """The last step adds no noise: every set is the target's, one per pass."""
+    form = replace(SETTINGS, noisy_end=False)
     made = drafted(form, SOME)
     assert [set(step.counts) for step in made.steps] == [{1}] * 3
     assert least(plain(form, SOME), made.tokens, form)[0] > SURE
@@ -100,79 +102,79 @@ def test_exact_drafts_keep_the_law_of_the_published_sampler() -> None:
 # --- planted bugs
 
 
-def never_over(p: Gaussian, q: Gaussian, due: Tensor, tries: Tries) -> Tensor:
-    """Corrections are draws of p, not of what p has over q."""
-    keys = Tries(tries.keys.flatten())
-    return p.drawn(keys.draw(0, 1, p.mean.shape[-1])[0].view_as(p.mean))
+def never_over(p: Gaussian, q: Gaussian, due: Tensor, tries: RejectionDraws) -> Tensor:
+    """Draw corrections from p, not from the excess of p over q."""
+    keys = RejectionDraws(tries.keys.flatten())
+    return p.from_normals(keys.draw(0, 1, p.mean.shape[-1])[0].view_as(p.mean))
 
 
 def of_one_variance(self: Gaussian, x: Tensor) -> Tensor:
-    """Densities as if all variances were alike."""
-    return -self.normals(x).square().sum(-1) / 2
+    """Return densities as if all variances were equal."""
+    return -self.to_normals(x).square().sum(-1) / 2
 
 
 class AllStand(CoupledVerifier):
-    """Later sets stand whatever happened before them."""
+    """Verifier with a bug: later sets are accepted whatever happened before them."""
 
-    def verify(self, draft: Draft, law: Any, noise: Noise, t: Tensor) -> Verdict:
-        *_, (sets, agrees) = beside(law, noise, draft)
-        said = replace(draft, tokens=sets[:, :-1].float())
-        return follow(torch.full_like(t, draft.size), said, sets.float()) if draft.size else super().verify(
-            draft, law, noise, t
+    def verify(self, draft: Draft, distribution: Any, noise: Noise, t: Tensor) -> VerificationResult:
+        *_, (sets, agrees) = coupled_chains(distribution, noise, draft)
+        replaced = replace(draft, tokens=sets[:, :-1].float())
+        return accept_to_node(torch.full_like(t, draft.size), replaced, sets.float()) if draft.size else super().verify(
+            draft, distribution, noise, t
         )  # fmt: skip
 
 
 def always(y: Tensor, q: Gaussian, p: Gaussian, due: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-    """Every draft is kept."""
+    """Accept every draft."""
     return y, torch.ones_like(due)
 
 
 @pytest.mark.parametrize("bug", first(2, ["excess", "standing", "variance", "always"]))
-def test_planted_bugs_are_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bugs_are_detected(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug == "excess":
-        monkeypatch.setattr(gaussian, "excess", never_over)
+        monkeypatch.setattr(gaussian, "sample_residual", never_over)
     if bug == "variance":
         monkeypatch.setattr(Gaussian, "log_density", of_one_variance)
     if bug == "always":
-        monkeypatch.setattr(coupled_module, "coupled", always)
+        monkeypatch.setattr(coupled_module, "sample_maximal_coupling", always)
     verifier = AllStand() if bug == "standing" else CoupledVerifier()
-    made = drafted(FORM, SOME, 4 * FAR, verifier=verifier).tokens
-    assert least(plain(FORM, SOME), made, FORM)[0] < 1e-7
+    made = drafted(SETTINGS, SOME, 4 * FAR, verifier=verifier).tokens
+    assert least(plain(SETTINGS, SOME), made, SETTINGS)[0] < 1e-7
 
 
 # --- the loop
 
 
-def test_a_drafter_that_is_the_target_saves_passes() -> None:
-    model, form = toy_mar(), replace(FORM, iterations=4)
+def test_target_as_drafter_saves_passes() -> None:
+    model, form = toy_mar(), replace(SETTINGS, iterations=4)
     for depth, passes in ((1, 2), (2, 2), (3, 1), (8, 1)):
         assert len(draw(form.method(model, model, depth), form.prompts([0, 1], [3, 4])).steps) == passes
 
 
 @pytest.mark.parametrize("verifier", [CoupledVerifier(), ContinuousSpeculative(1)], ids=["coupled", "cspd"])
-def test_every_place_is_drawn_once(verifier: Any) -> None:
-    form = Form(iterations=5, scale=1.2)
+def test_every_token_is_generated_once(verifier: Any) -> None:
+    form = GenerationSettings(iterations=5, scale=1.2)
     made = draw(form.method(tiny_mar(), tiny_mar(seed=1), 2, verifier), form.prompts([1, 2, 3], [5, 6, 7]))
     assert made.tokens.isfinite().all() and bool((made.tokens != 0).all())
     outputs = torch.stack(made.batch.outputs())
-    sizes = torch.tensor(Sets.of(9, 5).sizes)
+    sizes = torch.tensor(MaskingSchedule.for_length(9, 5).sizes)
     assert (outputs != 0).sum(2).equal((4 * sizes).expand(3, -1))  # what a set lacks is 0
 
 
 def test_exact_keeps_drafts_that_cspd_cannot() -> None:
-    """The chain's last deviation is a hundredth of a token's, and cspd compares nothing but last steps."""
+    """The chain's last deviation is a hundredth of a token's, and cspd compares only last steps."""
     shares = []
     for verifier in (CoupledVerifier(), ContinuousSpeculative(0)):
-        first = drafted(replace(FORM, scale=1.3), 2000, NEAR, 1, verifier).steps[0]
+        first = drafted(replace(SETTINGS, scale=1.3), 2000, NEAR, 1, verifier).steps[0]
         shares.append(sum(first.accepted) / len(first.accepted))
     assert shares[0] > 0.9 and shares[1] < 0.7
 
 
-def test_rows_do_not_touch_and_seeds_reproduce() -> None:
-    method = FORM.method(toy_mar(), toy_mar(FAR))
+def test_rows_are_independent_and_seeds_reproduce() -> None:
+    method = SETTINGS.method(toy_mar(), toy_mar(FAR))
 
     def tokens(seeds: list[int]) -> Tensor:
-        return draw(method, FORM.prompts([0] * len(seeds), seeds)).tokens
+        return draw(method, SETTINGS.prompts([0] * len(seeds), seeds)).tokens
 
     together = tokens([11, 12, 13])
     assert together.equal(tokens([11, 12, 13]))
@@ -181,12 +183,12 @@ def test_rows_do_not_touch_and_seeds_reproduce() -> None:
 
 def test_models_of_other_tokens_are_refused() -> None:
     with pytest.raises(UnsupportedMethod, match="another kind"):
-        FORM.method(toy_mar(), tiny_mar())
+        SETTINGS.method(toy_mar(), tiny_mar())
 
 
-def test_a_draft_that_overflows_is_not_kept_and_ends_nobody() -> None:
-    """Every column's encoder must not see it either."""
-    method, prompts = FORM.method(tiny_mar(), tiny_mar(seed=1)), FORM.prompts([1, 2], [5, 6])
+def test_overflowing_draft_is_rejected_without_ending_rows() -> None:
+    """The encoder of later positions must not see it either."""
+    method, prompts = SETTINGS.method(tiny_mar(), tiny_mar(seed=1)), SETTINGS.prompts([1, 2], [5, 6])
     honest = method.drafter.draft
 
     def draft(*given: Any) -> Draft:

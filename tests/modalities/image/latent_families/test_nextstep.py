@@ -1,4 +1,4 @@
-"""NextStep: published names, the sampler against its formulas, tokens of a picture, prompts, loading."""
+"""NextStep: published names, the sampler against its formulas, tokens of an image, prompts, loading."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from transformers import PreTrainedTokenizerFast
 from polydraft.core.errors import InvalidArgument, UnsupportedModel, WeightsError
 from polydraft.modalities.image.families.nextstep.config import NextStepConfig
 from polydraft.modalities.image.families.nextstep.head import NextStepHead
-from polydraft.modalities.image.families.nextstep.law import PUBLISHED, Law
 from polydraft.modalities.image.families.nextstep.model import NextStep
 from polydraft.modalities.image.families.nextstep.prompt import prompt_ids
+from polydraft.modalities.image.families.nextstep.schedule import PUBLISHED_SCHEDULES, FlowSchedule
 from polydraft.modalities.image.families.patches import patchify, unpatchify
 
-from .published import NEXTSTEP, NEXTSTEP_1_CONFIG, NEXTSTEP_CONFIG
+from .published_shapes import NEXTSTEP, NEXTSTEP_1_CONFIG, NEXTSTEP_CONFIG
 
 SMALL = NEXTSTEP_CONFIG | {
     "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8,
     "num_key_value_heads": 1, "vocab_size": 32, "genloss_depth": 2, "genloss_width": 12, "num_channels": 3,
     "boi": 29, "eoi": 30, "image_placeholder_id": 31,
 }  # fmt: skip
-LAWS = {
-    "1": PUBLISHED["1"], "1.1": PUBLISHED["1.1"], "edit": Law(50, shift=3.2, last=0.04, normed=True),
-    "shifted": Law(9, shift=2.5), "one step": Law(1),
+SCHEDULES = {
+    "1": PUBLISHED_SCHEDULES["1"], "1.1": PUBLISHED_SCHEDULES["1.1"],
+    "edit": FlowSchedule(50, shift=3.2, last=0.04, normalises_tokens=True),
+    "shifted": FlowSchedule(9, shift=2.5), "one step": FlowSchedule(1),
 }  # fmt: skip
 
 
-def small_head(law: Law, dtype: torch.dtype = torch.float32) -> NextStepHead:
+def small_head(schedule: FlowSchedule, dtype: torch.dtype = torch.float32) -> NextStepHead:
     torch.manual_seed(1)
-    head = NextStepHead(NextStepConfig.read(SMALL), law).to(dtype).requires_grad_(False)
+    head = NextStepHead(NextStepConfig.read(SMALL), schedule).to(dtype).requires_grad_(False)
     for parameter in head.parameters():
         parameter.mul_(2)
     return head
@@ -48,7 +49,7 @@ def small_head(law: Law, dtype: torch.dtype = torch.float32) -> NextStepHead:
 @pytest.mark.parametrize("fields", [NEXTSTEP_CONFIG, NEXTSTEP_1_CONFIG], ids=["1.1", "1"])
 def test_names_and_shapes_are_the_published_ones(fields: dict[str, object]) -> None:
     config = NextStepConfig.read(fields)
-    model = NextStep.empty(config, PUBLISHED[config.release])
+    model = NextStep.empty(config, PUBLISHED_SCHEDULES[config.release])
     assert {name: tuple(tensor.shape) for name, tensor in model.published().items()} == NEXTSTEP
     assert config.release == ("1.1" if fields is NEXTSTEP_CONFIG else "1")
     # the paper's abstract: a head of 157 million parameters
@@ -74,8 +75,8 @@ def published_loop(
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
         embedded = head.net.time_embed(t.to(head.net.dtype))
-        said = [head.net(x.to(head.net.dtype), branch + embedded).float() for branch in condition]
-        return said[0] if scale is None else said[1] + scale * (said[0] - said[1])
+        velocities = [head.net(x.to(head.net.dtype), branch + embedded).float() for branch in condition]
+        return velocities[0] if scale is None else velocities[1] + scale * (velocities[0] - velocities[1])
 
     x, states = noise[0], []
     for start, end, fresh in zip(times, ends, noise[1:], strict=False):
@@ -91,45 +92,45 @@ def published_loop(
 
 
 @pytest.mark.parametrize("guided", [False, True])
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_steps_are_those_of_the_published_loop(name: str, guided: bool) -> None:
-    law = LAWS[name]
-    head = small_head(law)
+    schedule = SCHEDULES[name]
+    head = small_head(schedule)
     batch, places, branches = 2, 3, 2 if guided else 1
     made = torch.Generator().manual_seed(3)
     hidden = torch.randn(batch, branches, places, head.image_out_projector.in_features, generator=made)
     condition, scale = head.condition(hidden), torch.tensor([7.5, 2.0])
-    noise = [torch.randn(batch, places, head.size, generator=made) for _ in range(law.steps + 1)]
-    x, states = noise[0] * head.start, []
-    for step, deviation in enumerate(head.deviations):
+    noise = [torch.randn(batch, places, head.size, generator=made) for _ in range(schedule.steps + 1)]
+    x, states = noise[0] * head.init_std, []
+    for step, deviation in enumerate(head.step_stds):
         x = head.mean(x, step, condition, scale) + deviation * noise[step + 1]
         states.append(x)
-    assert x.dtype == torch.float32 and len(states) == law.steps
+    assert x.dtype == torch.float32 and len(states) == schedule.steps
     for row in range(batch):
         for place in range(places):
             wanted = published_loop(
                 head, condition[row, :, place], float(scale[row]) if guided else None,
-                [part[row, place] for part in noise], last=law.last, shift=law.shift, steps=law.steps,
+                [part[row, place] for part in noise], last=schedule.last, shift=schedule.shift, steps=schedule.steps,
             )  # fmt: skip
             torch.testing.assert_close(torch.stack([state[row, place] for state in states]), torch.stack(wanted))
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_a_step_goes_towards_what_the_flow_leads_to(name: str) -> None:
-    law = LAWS[name]
-    head = small_head(law)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_mean_towards_denoised_equals_mean(name: str) -> None:
+    schedule = SCHEDULES[name]
+    head = small_head(schedule)
     hidden, x = torch.randn(2, 2, 3, 16), torch.randn(2, 3, head.size)
     condition, scale = head.condition(hidden), torch.tensor([7.5, 2.0])
-    for step in (0, law.steps // 2, law.steps - 1):
-        expected = head.denoised(x, step, condition, scale)
+    for step in (0, schedule.steps // 2, schedule.steps - 1):
+        expected = head.predict_denoised(x, step, condition, scale)
         mean = head.mean(x, step, condition, scale)
-        torch.testing.assert_close(head.towards(x, step, expected), mean, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(head.mean_towards(x, step, expected), mean, rtol=1e-3, atol=1e-3)
     # where nothing is left to go, a step leads nearly there
-    assert not torch.allclose(head.denoised(x, 0, condition, scale), x, atol=0.1)
+    assert not torch.allclose(head.predict_denoised(x, 0, condition, scale), x, atol=0.1)
 
 
 def test_deviations_of_the_releases() -> None:
-    one, next_one = PUBLISHED["1"].deviations, PUBLISHED["1.1"].deviations
+    one, next_one = PUBLISHED_SCHEDULES["1"].step_stds, PUBLISHED_SCHEDULES["1.1"].step_stds
     assert one[-1] == 0 and min(one[:-1]) > 0 and len(one) == 50
     assert min(next_one) > 0 and len(next_one) == 28
     assert round(next_one[-1], 4) == 0.0505 == round(math.sqrt(2) / 28, 4)
@@ -139,8 +140,8 @@ def test_deviations_of_the_releases() -> None:
 
 
 def test_a_step_that_forgets_the_score_is_seen() -> None:
-    """The comparison above would notice the drift of the deterministic flow."""
-    head = small_head(Law(4))
+    """The comparison above detects the drift of the deterministic flow."""
+    head = small_head(FlowSchedule(4))
     condition, scale = head.condition(torch.randn(1, 1, 1, 16)), torch.ones(1)
     x = torch.randn(1, 1, head.size)
     mean = head.mean(x, 2, condition, scale)
@@ -150,7 +151,7 @@ def test_a_step_that_forgets_the_score_is_seen() -> None:
 
 
 def test_rows_and_places_do_not_touch() -> None:
-    head = small_head(Law(5))
+    head = small_head(FlowSchedule(5))
     hidden, x = torch.randn(3, 2, 4, 16), torch.randn(3, 4, head.size)
     condition, scale = head.condition(hidden), torch.tensor([1.5, 3.0, 7.5])
     whole = head.mean(x, 1, condition, scale)
@@ -158,8 +159,8 @@ def test_rows_and_places_do_not_touch() -> None:
     torch.testing.assert_close(whole[1:2, 2:3], one)
 
 
-def test_a_head_in_bfloat16_is_told_the_time_in_bfloat16() -> None:
-    head = small_head(Law(28), torch.bfloat16)
+def test_bfloat16_head_reads_time_in_bfloat16() -> None:
+    head = small_head(FlowSchedule(28), torch.bfloat16)
     condition = head.condition(torch.randn(1, 1, 1, 16).bfloat16())
     x = torch.randn(1, 1, head.size)
     mean = head.mean(x, 5, condition, torch.ones(1))
@@ -172,7 +173,7 @@ def test_a_head_in_bfloat16_is_told_the_time_in_bfloat16() -> None:
 
 def test_tokens_are_normed_where_the_release_does() -> None:
     latents = torch.randn(2, 5, 12) * 3 + 1
-    plain, normed = small_head(Law(4)), small_head(Law(4, normed=True))
+    plain, normed = small_head(FlowSchedule(4)), small_head(FlowSchedule(4, normalises_tokens=True))
     torch.testing.assert_close(plain.embed(latents), plain.image_in_projector(latents))
     tokens = (latents - latents.mean(-1, keepdim=True)) / (latents.var(-1, keepdim=True, correction=0) + 1e-6).sqrt()
     torch.testing.assert_close(normed.tokens(latents), tokens)
@@ -181,14 +182,14 @@ def test_tokens_are_normed_where_the_release_does() -> None:
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 1, "last": 0.04}, {"steps": 4, "shift": 0.0}])
 def test_a_law_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidArgument, match="cannot be drawn"):
-        Law(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="cannot be sampled"):
+        FlowSchedule(**wrong)  # type: ignore[arg-type]
 
 
-# --- tokens of a picture
+# --- tokens of an image
 
 
-def test_tokens_are_squares_in_raster_order_with_channels_outermost() -> None:
+def test_patchify_is_raster_order_with_channels_outermost() -> None:
     channels, height, width = 16, 6, 10
     latents = torch.arange(2 * channels * height * width).view(2, channels, height, width)
     tokens = patchify(latents, 2)
@@ -213,7 +214,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def test_prompts_say_the_size_in_tokens_and_begin_the_picture(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_prompt_ids_contain_grid_and_boi(tokenizer: PreTrainedTokenizerFast) -> None:
     boi = tokenizer.convert_tokens_to_ids("<|begin_of_image|>")
     area = tokenizer.convert_tokens_to_ids(["<|image_area|>", "3", "2", "*", "1", "6"])
     assert prompt_ids(tokenizer, "", (32, 16), boi) == [*area, boi]
@@ -237,7 +238,7 @@ def write(folder: Path, tensors: dict[str, Tensor], fields: dict[str, object] | 
 @pytest.fixture
 def tensors() -> dict[str, Tensor]:
     torch.manual_seed(0)
-    shapes = NextStep.empty(NextStepConfig.read(SMALL), Law(4)).published()
+    shapes = NextStep.empty(NextStepConfig.read(SMALL), FlowSchedule(4)).published()
     return {name: torch.randn(tensor.shape) * 0.2 for name, tensor in shapes.items()}
 
 
@@ -246,8 +247,8 @@ def test_a_published_folder_loads(tmp_path: Path, tensors: dict[str, Tensor]) ->
     model = NextStep.from_folder(tmp_path, torch.device("cpu"), torch.float32)
     for name, tensor in model.published().items():
         assert tensor.equal(tensors[name]), name
-    assert model.head.law == PUBLISHED["1.1"]
-    # the drawing of two tokens: what one drew, the other is drawn after
+    assert model.head.schedule == PUBLISHED_SCHEDULES["1.1"]
+    # the drawing of two tokens: what one drew, the other is generated after
     ids = torch.tensor([[1, 2, 29]])
     embedded = model.backbone.model.embed_tokens(ids)
     drawn = torch.randn(1, 2, model.head.size)

@@ -1,4 +1,4 @@
-"""NextStep from a folder, end to end on a small random one: the same latents, drafted or not; free text; sizes."""
+"""NextStep from a small random folder, end to end: the same latents, drafted or not; free text; sizes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import torch
 from PIL import Image
 
 import polydraft
-from polydraft.core.methods.method import CODES
+from polydraft.core.methods.spec import CODES
 from polydraft.modalities.image.families.nextstep.pipeline import NextStepPipeline
 from polydraft.modalities.image.families.patches import unpatchify
-from polydraft.modalities.loading import card, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
 
 from ....covering import every_pair, first
 from ....decoding import run
@@ -61,14 +62,14 @@ def test_every_method_draws_what_plain_decoding_draws(
         assert drawn.stats.guarantee == "identical" and drawn.stats.mean_accepted_length > 1.5, method
 
 
-def test_a_row_without_guidance_is_the_same_among_guided_ones(folder: str) -> None:
-    pipe = loaded(folder).sized(SIZE)
+def test_unguided_row_is_unchanged_among_guided_rows(folder: str) -> None:
+    pipe = loaded(folder).with_size(SIZE)
     rows = [
         prompt
         for row, scale in enumerate((1.0, 2.0))
-        for prompt in pipe.prompts_to_ids(CAPTIONS[:1], [row], pipe.sampling(guidance_scale=scale))
+        for prompt in pipe.build_prompts(CAPTIONS[:1], [row], pipe.sampling_params(guidance_scale=scale))
     ]
-    choice = pipe.checked("jacobi(window=4)")
+    choice = pipe.check_method("jacobi(window=4)")
     alone, _ = run(pipe.method(choice), rows[:1])
     together, _ = run(pipe.method(choice, guided=True), rows)
     assert together[0].equal(alone[0]) and not together[1].equal(alone[0])
@@ -78,7 +79,7 @@ def test_a_row_without_guidance_is_the_same_among_guided_ones(folder: str) -> No
         assert means[:1].equal(pipe.head.mean(x[:1], 4, pipe.head.condition(hidden[:1, :1]), scale[:1]))
 
 
-def test_a_coupled_method_is_another_picture_of_the_same_law(folder: str) -> None:
+def test_coupled_method_samples_the_same_distribution(folder: str) -> None:
     pipe = loaded(folder)
     asked: dict[str, Any] = {"size": SIZE, "guidance_scale": 2.0}
     drawn = pipe(CAPTIONS, method="early-exit(depth=3,layers=2)+coupled", **asked)
@@ -101,14 +102,14 @@ def test_a_small_nextstep_drafts_for_another(folder: str, tmp_path: Path) -> Non
         load(folder, drafter=other, dtype="float32")(CAPTIONS, size=SIZE)
 
 
-def test_pictures_are_what_the_autoencoder_makes_of_the_latents(folder: str, tmp_path: Path) -> None:
+def test_images_are_decoded_latents(folder: str, tmp_path: Path) -> None:
     pipe = loaded(folder)
     drawn = pipe(CAPTIONS, size=SIZE, seed=7)
     assert [picture.size for picture in drawn.images] == [(64, 48)] * 2 and drawn.grid == (3, 4)
-    own = vae()
-    own.load_state_dict(pipe.autoencoder.vae.state_dict())
+    reference = vae()
+    reference.load_state_dict(pipe.autoencoder.vae.state_dict())
     with torch.inference_mode():
-        wanted = own.decode(unpatchify(drawn.tokens, (3, 4), 2) / 0.5 + 0.25).sample
+        wanted = reference.decode(unpatchify(drawn.tokens, (3, 4), 2) / 0.5 + 0.25).sample
     found = torch.stack([torch.tensor(list(picture.tobytes())).view(48, 64, 3) for picture in drawn.images])
     wanted = ((wanted.clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1)
     assert (found - wanted).abs().max() <= 0.51
@@ -118,7 +119,7 @@ def test_pictures_are_what_the_autoencoder_makes_of_the_latents(folder: str, tmp
 
 
 @pytest.mark.parametrize("dtype", first(1, ["bfloat16", "float32"]))
-def test_pixels_of_a_batch_are_those_of_each_picture_alone(folder: str, dtype: str) -> None:
+def test_batch_pixels_match_single_image_pixels(folder: str, dtype: str) -> None:
     pipe = loaded(folder, dtype)
     drawn = pipe([*CAPTIONS, "a"], size=SIZE, seed=7)
     alone = pipe("a", size=SIZE, seed=9)
@@ -127,49 +128,51 @@ def test_pixels_of_a_batch_are_those_of_each_picture_alone(folder: str, dtype: s
 
 def test_unfinished_pictures(folder: str) -> None:
     run = loaded(folder).run(CAPTIONS, size=SIZE, partial_images=1, method="jacobi(window=4)")
-    driver = polydraft.modalities.run.Driver(run.method)
-    driver.join(run, run.due(2))
+    scheduler = polydraft.modalities.request.BatchScheduler(run.method)
+    scheduler.add_prompts(run, run.schedulable_prompts(2))
     shown = []
-    while not run.over:
-        driver.turn()
-        shown += [picture.size for news in run.news() for picture in news.pictures]
+    while not run.is_finished:
+        scheduler.step()
+        shown += [picture.size for news in run.poll_events() for picture in news.images]
     assert shown == [(64, 48)] * 2 and run.result().tokens.isfinite().all()
 
 
 # --- what is read
 
 
-def test_captions_are_free_text_and_branches_are_told_the_size(folder: str) -> None:
+def test_branches_contain_caption_and_grid(folder: str) -> None:
     pipe = loaded(folder)
     words = pipe.tokenizer.convert_tokens_to_ids
     area = words(["<|image_area|>", "3", "*", "4", "<|begin_of_image|>"])
     (prompt,) = pipe.run("a cat, xyzzy", size=SIZE).prompts
-    assert prompt.branches == ((*words(list("a cat, xyzzy")), *area), tuple(area)) and prompt.budget == 12
+    assert (
+        prompt.branch_token_ids == ((*words(list("a cat, xyzzy")), *area), tuple(area)) and prompt.max_new_tokens == 12
+    )
     (prompt,) = pipe.run("a cat", size=SIZE, negative_prompt="blurry").prompts
-    assert prompt.branches[1] == (*words(list("blurry")), *area)
-    assert prompt.sampling.guidance_scale == 7.5 and prompt.sampling.temperature == 1
+    assert prompt.branch_token_ids[1] == (*words(list("blurry")), *area)
+    assert prompt.sampling_params.guidance_scale == 7.5 and prompt.sampling_params.temperature == 1
     (prompt,) = pipe.run("a cat").prompts
-    assert prompt.budget == 1024 and prompt.branches[1][1:-1] == tuple(words(list("32*32")))
+    assert prompt.max_new_tokens == 1024 and prompt.branch_token_ids[1][1:-1] == tuple(words(list("32*32")))
     one, other = (pipe("a cat", size=SIZE, negative_prompt=text).tokens for text in ("", "blurry"))
     assert not one.equal(other) and pipe("a cat", size=SIZE).ignored_words == ()
 
 
 @pytest.mark.parametrize("guidance", [1.0, 7.5])
 def test_hidden_states_are_those_of_transformers(folder: str, guidance: float) -> None:
-    """Of a prompt and latents behind it, in float64, whichever way the latents came."""
+    """Check a prompt and latents behind it, in float64, whichever way the latents came."""
     pipe = loaded(folder, "float64")
     guided = guidance != 1
     target = pipe.target(guided)
     prompts = pipe.run(CAPTIONS, size=SIZE, guidance_scale=guidance).prompts
     latents = pipe(CAPTIONS, size=SIZE, guidance_scale=guidance).tokens
     with torch.inference_mode():
-        state = target.empty()
+        state = target.empty_state()
         target.prefill(state, prompts)
-        draft = polydraft.core.draft.Draft.of_chain(latents[:, :5])
+        draft = polydraft.core.draft.Draft.from_chain(latents[:, :5])
         found = target.score(state, draft).outputs  # [B, 6, R, D]
         for row, prompt in enumerate(prompts):
             for branch in range(2 if guided else 1):
-                ids = torch.tensor([prompt.branches[branch]])
+                ids = torch.tensor([prompt.branch_token_ids[branch]])
                 read = torch.cat(
                     [
                         pipe.target_model.embed_tokens(ids),
@@ -177,17 +180,17 @@ def test_hidden_states_are_those_of_transformers(folder: str, guidance: float) -
                     ],
                     1,
                 )
-                own = pipe.target_model
-                kind, own.config._attn_implementation = own.config._attn_implementation, "eager"
-                wanted = own(inputs_embeds=read, use_cache=False).last_hidden_state[0, -6:]
-                own.config._attn_implementation = kind
+                reference = pipe.target_model
+                kind, reference.config._attn_implementation = reference.config._attn_implementation, "eager"
+                wanted = reference(inputs_embeds=read, use_cache=False).last_hidden_state[0, -6:]
+                reference.config._attn_implementation = kind
                 torch.testing.assert_close(found[row, :, branch], wanted, rtol=0, atol=2e-6)  # norms are in float32
 
 
 # --- release 1
 
 
-def test_release_1_draws_and_says_that_no_draft_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_release_1_warns_that_no_draft_is_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = write(tmp_path / "NextStep-1-Large", SMALL_1)
     with caplog.at_level(logging.WARNING, logger="polydraft.models"):
         pipe = load(str(folder), dtype="float32")
@@ -204,16 +207,20 @@ def test_release_1_draws_and_says_that_no_draft_is_kept(tmp_path: Path, caplog: 
     read = pipe.head.tokens(plain.tokens)
     assert read.mean(-1).abs().max() < 1e-5 and (read.var(-1, correction=0) - 1).abs().max() < 1e-3
     with torch.inference_mode():
-        assert pipe.sized(SIZE).pixels(plain.tokens).equal(pipe.autoencoder.decode(read, (3, 4)))
+        assert pipe.with_size(SIZE).decode_pixels(plain.tokens).equal(pipe.autoencoder.decode(read, (3, 4)))
 
 
 # --- folders and requests
 
 
 def test_it_is_recognised_from_its_folder(folder: str, caplog: pytest.LogCaptureFixture) -> None:
-    own = card(folder)
-    assert (own.modality, own.latent, own.manifest["family"]) == ("image", True, "nextstep")
-    assert own.methods == ["ar", "jacobi", "early-exit"] and own.makes == {} and CODES not in own.has
+    reference = load_card(folder)
+    assert (reference.modality, reference.is_latent, reference.manifest["family"]) == ("image", True, "nextstep")
+    assert (
+        reference.methods == ["ar", "jacobi", "early-exit"]
+        and reference.prompt_choices == {}
+        and CODES not in reference.capabilities
+    )
     with caplog.at_level(logging.WARNING, logger="polydraft.models"):
         pipe = load(folder, dtype="float32", modality="image")
     assert type(pipe) is NextStepPipeline and pipe.dimensions == "512x512" and not caplog.records
@@ -305,7 +312,7 @@ def test_what_cannot_be_drawn_is_one_sentence(
 
 
 def test_others_draw_their_own_size_alone(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(polydraft.InvalidArgument, match="size=64x64 is not possible; tiny-image draws 128x128"):
+    with pytest.raises(polydraft.InvalidArgument, match="size=64x64 is not possible; tiny-image generates 128x128"):
         load("tiny-image", dtype="float32").run("a cat", size="64x64")
     monkeypatch.setattr("transformers.utils.import_utils.is_accelerate_available", lambda: True)
     with pytest.raises(polydraft.InvalidArgument, match="device_map"):

@@ -1,6 +1,6 @@
 """A MAR of four tokens whose head is written down: it believes that tokens are Gaussian around what z says.
 
-So chains are well behaved with random weights, learnt variances differ between models, and 100,000 pictures are drawn
+So chains are well behaved with random weights, learnt variances differ between models, and 100,000 images are generated
 in seconds.
 """
 
@@ -12,22 +12,22 @@ from torch import Tensor, nn
 from polydraft.modalities.image.families.adaln import AdaLN
 from polydraft.modalities.image.families.mar.config import MARConfig
 from polydraft.modalities.image.families.mar.network import MAR
-from polydraft.modalities.image.families.mar.schedule import trained_signal
+from polydraft.modalities.image.families.mar.schedule import alphas_cumprod
 
 TOY = MARConfig(8, 1, 2, 5, 0, side=2, channels=2, classes=2, buffer=1)
 SPREAD = 0.5  # deviation of a token around its mean
 
 
 class Times(nn.Module):
-    """What is left of the token after a trained step, as the last number of y."""
+    """Share of the token that is left after a trained step, as the last number of y."""
 
     def forward(self, times: Tensor) -> Tensor:
-        left = torch.from_numpy(trained_signal())[times].float()[..., None]
+        left = torch.from_numpy(alphas_cumprod())[times].float()[..., None]
         return torch.cat([torch.zeros(*left.shape[:-1], 4), left], -1)
 
 
 class ToyHead(AdaLN):
-    """y is a mean and a share of variance for both coordinates, and what is left of the token."""
+    """Head whose y is a mean and a variance share for both coordinates, and the rest of the token."""
 
     def __init__(self) -> None:
         super().__init__(2, 4, 8, 5, 0)
@@ -40,7 +40,7 @@ class ToyHead(AdaLN):
 
 
 def toy_mar(off: float = 0.0) -> MAR:
-    """off: how far its weights are from those of the one without."""
+    """Build the model; `off` is the distance of its weights from those of the model with off=0."""
     torch.manual_seed(0)
     model = MAR(TOY).eval().requires_grad_(False)
     model.diffloss["net"] = ToyHead().requires_grad_(False)

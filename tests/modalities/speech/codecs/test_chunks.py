@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.modalities.speech.codecs.chunks import ChunkStream, Window
-from polydraft.modalities.speech.codecs.stretch import Stretch
+from polydraft.modalities.speech.codecs.chunks import ChunkStream, DecodeWindow
+from polydraft.modalities.speech.codecs.stretch import TimeStretcher
 
 SAMPLES, REACH = 8, 3
 CODES = torch.randint(50, (80,), generator=torch.Generator().manual_seed(0))
@@ -44,14 +44,14 @@ lengths = st.lists(st.integers(1, 20), min_size=1, max_size=4)
 @settings(max_examples=40)
 @given(lengths, st.integers(1, 9), st.integers(1, 20))
 def test_a_local_codec_sounds_as_if_whole(lengths: list[int], first: int, chunk: int):
-    window = Window(SAMPLES, REACH, REACH)
+    window = DecodeWindow(SAMPLES, REACH, REACH)
     whole, joined = local(CODES[: sum(lengths)], 0), streamed(ChunkStream(window, local, first, chunk), lengths)
     assert joined.shape == whole.shape and decibels(joined - whole, whole) < -100
 
 
 def test_without_context_the_seams_would_be_heard():
     """The planted bug: chunks that know nothing of each other."""
-    whole, joined = local(CODES, 0), streamed(ChunkStream(Window(SAMPLES, 1, 0), local, 5, 10), [80])
+    whole, joined = local(CODES, 0), streamed(ChunkStream(DecodeWindow(SAMPLES, 1, 0), local, 5, 10), [80])
     assert decibels(joined - whole, whole) > -40
 
 
@@ -59,7 +59,7 @@ def test_without_context_the_seams_would_be_heard():
 @given(lengths, st.integers(0, 2), st.integers(0, 12))
 def test_what_arrives_when_is_not_heard(lengths: list[int], fade: int, lead: int):
     def made() -> ChunkStream:
-        return ChunkStream(Window(SAMPLES, 10, 4, fade), unbounded, 3, 7, lead=CODES[50 : 50 + lead])
+        return ChunkStream(DecodeWindow(SAMPLES, 10, 4, fade), unbounded, 3, 7, lead=CODES[50 : 50 + lead])
 
     whole = streamed(made(), [sum(lengths)])
     assert len(whole) == SAMPLES * sum(lengths) and streamed(made(), lengths).equal(whole)
@@ -67,7 +67,7 @@ def test_what_arrives_when_is_not_heard(lengths: list[int], fade: int, lead: int
 
 def test_chunks_fade_into_each_other():
     """Window by window, by hand."""
-    stream = ChunkStream(Window(SAMPLES, 10, 4, 1), unbounded, 20, 20, lead=CODES[60:70])
+    stream = ChunkStream(DecodeWindow(SAMPLES, 10, 4, 1), unbounded, 20, 20, lead=CODES[60:70])
     sound = torch.cat([stream.push(CODES[:40]), stream.finish()])
     first = unbounded(torch.cat([CODES[60:70], CODES[:24]]), -10)[10 * SAMPLES :]
     second = unbounded(CODES[10:40], 10)[10 * SAMPLES :]
@@ -78,7 +78,7 @@ def test_chunks_fade_into_each_other():
 
 
 def test_a_chunk_sounds_before_what_follows_is_known():
-    stream = ChunkStream(Window(SAMPLES, REACH, REACH), local, 5, 10)
+    stream = ChunkStream(DecodeWindow(SAMPLES, REACH, REACH), local, 5, 10)
     assert len(stream.push(CODES[: 4 + REACH])) == 0 and len(stream.push(CODES[4 + REACH : 5 + REACH])) == 5 * SAMPLES
 
 
@@ -90,7 +90,7 @@ def voice(rate: int, seconds: float) -> np.ndarray:
 
 
 def stretched(sound: np.ndarray, rate: int, speed: float, sizes: list[int]) -> np.ndarray:
-    stretch, parts, at = Stretch(rate, speed), [], 0
+    stretch, parts, at = TimeStretcher(rate, speed), [], 0
     while at < len(sound):
         size = sizes[len(parts) % len(sizes)]
         parts.append(stretch.push(sound[at : at + size]))

@@ -10,11 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polydraft.apps.train.checkpoint import save
+from polydraft.apps.lab.training.checkpoint import save
 from polydraft.core.errors import WeightsError
 from polydraft.modalities.speech.codecs import vocoder
-from polydraft.modalities.speech.codecs.tiny import SAMPLES, CodecConfig, CodecStream, DecoderStream, SpeechCodec
-from polydraft.modalities.speech.codecs.vocoder import Frames
+from polydraft.modalities.speech.codecs.tiny import (
+    SAMPLES_PER_CODE,
+    CodecConfig,
+    CodecStream,
+    DecoderStream,
+    SpeechCodec,
+)
+from polydraft.modalities.speech.codecs.vocoder import VocoderFrames
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +41,10 @@ def decibels(error: torch.Tensor, signal: torch.Tensor) -> float:
 
 def test_codes_are_the_points_of_their_grid(codec: SpeechCodec):
     codes = torch.arange(codec.config.codebook_size)
-    steps = (codec.codebook * codec.reach).round() + codec.reach
+    steps = (codec.codebook * codec.grid_radius).round() + codec.grid_radius
     assert (steps.long() * codec.strides).sum(-1).equal(codes)
     assert codec.codebook.min() == -1 and codec.codebook.max() == 1 and len(codec.codebook.unique(dim=0)) == len(codes)
-    assert codec.rounded(codec.codebook).allclose(codec.codebook)
+    assert codec.quantise(codec.codebook).allclose(codec.codebook)
 
 
 @settings(max_examples=12)
@@ -52,24 +58,24 @@ def test_chunks_join_to_the_whole(codec: SpeechCodec, lengths: list[int], speed:
     chunks = [stream.push(part) for part in codes.split(lengths)]
     chunks.append(stream.finish())
     joined = torch.cat(chunks)
-    assert joined.shape == whole.shape and abs(len(whole) - len(codes) * SAMPLES / speed) < vocoder.HOP
+    assert joined.shape == whole.shape and abs(len(whole) - len(codes) * SAMPLES_PER_CODE / speed) < vocoder.HOP
     assert len(joined) == 0 or decibels(joined - whole, whole) < -100
 
 
 def test_every_code_is_decoded_once_to_what_the_whole_decodes_to(codec: SpeechCodec):
     codes = torch.randint(codec.config.codebook_size, (70,), generator=torch.Generator().manual_seed(3))
-    parts, stream = codes.split([codec.after + 1, 1, 30, 2, 36 - codec.after]), DecoderStream(codec, 1)
+    parts, stream = codes.split([codec.look_ahead + 1, 1, 30, 2, 36 - codec.look_ahead]), DecoderStream(codec, 1)
     pieces = [stream.push(part, last=False) for part in parts]
-    assert [piece.shape[1] for piece in pieces] == [1, 1, 30, 2, 36 - codec.after]
+    assert [piece.shape[1] for piece in pieces] == [1, 1, 30, 2, 36 - codec.look_ahead]
     pieces.append(stream.push(codes[:0], last=True))
-    whole = codec.understood(codec.codebook[codes[None]], torch.tensor([1]))
+    whole = codec.decoder_output(codec.codebook[codes[None]], torch.tensor([1]))
     assert torch.cat(pieces, 1).allclose(whole, rtol=0, atol=1e-9) and whole.dtype == torch.float64
 
 
 def test_a_chunk_sounds_before_the_next_is_known(codec: SpeechCodec):
     stream = CodecStream(codec, 0)
     first = stream.push(torch.zeros(stream.look_ahead + 10, dtype=torch.long))
-    assert len(first) == 10 * SAMPLES
+    assert len(first) == 10 * SAMPLES_PER_CODE
 
 
 def test_a_vocoder_without_look_ahead_would_be_heard(codec: SpeechCodec, monkeypatch: pytest.MonkeyPatch):
@@ -83,16 +89,18 @@ def test_a_vocoder_without_look_ahead_would_be_heard(codec: SpeechCodec, monkeyp
 
 
 def test_a_code_depends_on_its_own_place_and_little_more(codec: SpeechCodec):
-    sound = torch.randn(1, 40 * SAMPLES, generator=torch.Generator().manual_seed(2)) * 0.1
+    sound = torch.randn(1, 40 * SAMPLES_PER_CODE, generator=torch.Generator().manual_seed(2)) * 0.1
     changed = sound.clone()
-    changed[:, 20 * SAMPLES : 21 * SAMPLES] *= -3
-    differ = (codec.points(sound) - codec.points(changed)).abs().amax((0, 2)) > 1e-5
+    changed[:, 20 * SAMPLES_PER_CODE : 21 * SAMPLES_PER_CODE] *= -3
+    differ = (codec.encode_points(sound) - codec.encode_points(changed)).abs().amax((0, 2)) > 1e-5
     assert differ[20] and not differ[:16].any() and not differ[25:].any()
 
 
 def test_a_steady_voice_has_its_pitch_and_power():
     count = 400
-    frames = Frames(torch.full((1, count), 125.0), torch.full((1, count, 64), -6.0), torch.full((1, count, 5), 0.02))
+    frames = VocoderFrames(
+        torch.full((1, count), 125.0), torch.full((1, count, 64), -6.0), torch.full((1, count, 5), 0.02)
+    )
     sound, _ = vocoder.render(frames, 0, torch.zeros(1))
     spectrum = torch.fft.rfft(sound[0, 1600:17600] * torch.hann_window(16000)).abs()
     assert int(spectrum[60:190].argmax()) + 60 == 125  # bins are 1 Hz

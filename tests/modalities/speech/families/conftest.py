@@ -170,8 +170,8 @@ def pipes(folders: dict[str, Path]) -> dict[str, SpeechPipeline]:
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sentences of a second or two, and phonemes without espeak."""
-    monkeypatch.setattr(tokens, "LEAST", 0.6)
-    monkeypatch.setattr(tokens, "SLOW", 30)
+    monkeypatch.setattr(tokens, "MIN_SECONDS", 0.6)
+    monkeypatch.setattr(tokens, "SLOW_RATE", 30)
     monkeypatch.setattr(neutts, "phonemes", lambda text: text.lower())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

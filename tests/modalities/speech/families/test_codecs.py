@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from polydraft.core.errors import MissingPackage, WeightsError
 from polydraft.modalities.loading import load
 from polydraft.modalities.speech.codecs.chunks import ChunkStream
-from polydraft.modalities.speech.codecs.fsq import semantic
-from polydraft.modalities.speech.codecs.snac import PlacedNoise
+from polydraft.modalities.speech.codecs.fsq import semantic_features
+from polydraft.modalities.speech.codecs.snac import PositionKeyedNoise
 from polydraft.modalities.speech.families.orpheus import Orpheus
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
@@ -31,8 +31,8 @@ def decibels(error: torch.Tensor, signal: torch.Tensor) -> float:
 
 
 def frames(family: Orpheus, count: int) -> torch.Tensor:
-    codes = torch.randint(family.slot, (count, 7), generator=torch.Generator().manual_seed(1))
-    return (codes + family.slot * torch.arange(7)).flatten()
+    codes = torch.randint(family.codes_per_slot, (count, 7), generator=torch.Generator().manual_seed(1))
+    return (codes + family.codes_per_slot * torch.arange(7)).flatten()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def orpheus(pipes: dict[str, SpeechPipeline]) -> Orpheus:
 
 def test_snac_in_chunks_is_snac_at_once(orpheus: Orpheus):
     codes = frames(orpheus, 30)
-    stream, whole = orpheus.stream(Voice("tara"), 1.0), orpheus.decode(codes, 0)
+    stream, whole = orpheus.open_audio_stream(Voice("tara"), 1.0), orpheus.decode(codes, 0)
     joined = torch.cat([*(stream.push(part) for part in codes.split(11)), stream.finish()])
     assert stream.look_ahead == 21 and joined.shape == whole.shape == (30 * 2048,)
     assert decibels(joined - whole, whole) < -90
@@ -52,17 +52,17 @@ def test_snac_in_chunks_is_snac_at_once(orpheus: Orpheus):
 def test_seams_would_be_heard(orpheus: Orpheus, fault: str, monkeypatch: pytest.MonkeyPatch):
     """Planted bugs: a frame decoded without its neighbours; noise that starts anew in every chunk."""
     codes, whole = frames(orpheus, 30), orpheus.decode(frames(orpheus, 30), 0)
-    stream = orpheus.stream(Voice("tara"), 1.0)
+    stream = orpheus.open_audio_stream(Voice("tara"), 1.0)
     assert isinstance(stream, ChunkStream)
     if fault == "context":
-        stream.window = type(stream.window)(orpheus.samples, 0, 0, frame=7)
+        stream.window = type(stream.window)(orpheus.samples_per_code, 0, 0, frame=7)
     else:
         stream.decode = lambda around, first: orpheus.decode(around, 0)
     assert decibels(torch.cat([stream.push(codes), stream.finish()]) - whole, whole) > -40
 
 
 def test_noise_of_a_place_is_one_and_normal():
-    noise = PlacedNoise(torch.nn.Identity(), 8)
+    noise = PositionKeyedNoise(torch.nn.Identity(), 8)
     ones = torch.ones(1, 1, 80_000)
     drawn = noise(ones) - 1
     noise.start = 100
@@ -76,7 +76,7 @@ def test_a_transformer_codec_sounds_as_its_window_allows(pipes: dict[str, Speech
     family = pipes[name].family
     codec, samples = family.codec, family.codec.samples
     codes = torch.randint(64, (130,), generator=torch.Generator().manual_seed(2))  # the first 60 are the reference's
-    stream = family.stream(Voice("reference", codes=codes[:60]), 1.0)
+    stream = family.open_audio_stream(Voice("reference", codes=codes[:60]), 1.0)
     joined = torch.cat([*(stream.push(part) for part in codes[60:].split(9)), stream.finish()])
     sound, tail = [], torch.empty(0)
     for begin, end in ((60, 66), (66, 91), (91, 116), (116, 130)):
@@ -106,7 +106,7 @@ def test_what_the_semantic_encoder_hears_is_kaldis():
 
     sound = np.random.default_rng(0).standard_normal(16_000).astype(np.float32) * 0.1
     theirs = SeamlessM4TFeatureExtractor()(sound, sampling_rate=16_000, return_tensors="np").input_features[0]
-    assert np.abs(semantic(sound, 16_000) - theirs).max() < 0.02
+    assert np.abs(semantic_features(sound, 16_000) - theirs).max() < 0.02
 
 
 def test_snac_pickle_is_not_opened_but_converted(

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from polydraft.apps.bench.measure import prompts
+from polydraft.apps.data import held_out
+from polydraft.apps.data import user_prompts as own
+from polydraft.apps.data.prompts import built_in_asks, lessons_of
+from polydraft.apps.data.sentences.sentences import everyday_sentences
 from polydraft.apps.train import drafter
-from polydraft.apps.train.own import lessons as own
-from polydraft.apps.train.own.built_in import built_in_asks, lessons_of
 from polydraft.core.errors import DataUnavailable
-from polydraft.modalities.speech.corpus.sentences import everyday
 from polydraft.modalities.speech.pipeline import SpeechPipeline
 
 from ....apps.command_line import assert_refused, run
@@ -27,19 +27,19 @@ WITHOUT_REFERENCE = ("orpheus", "cosyvoice2")
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few held-out prompts, and trials of a few tokens."""
     monkeypatch.setattr(own, "HELD", 2)
-    monkeypatch.setattr("polydraft.apps.train.trial.LONGEST", 12)
+    monkeypatch.setattr("polydraft.apps.train.evaluation.LONGEST", 12)
 
 
 @pytest.mark.parametrize("family", WITHOUT_REFERENCE)
 def test_without_data_everyday_sentences_teach(pipes: dict[str, SpeechPipeline], family: str) -> None:
     pipe = pipes[family]
     asked = built_in_asks(pipe.card)
-    assert asked is not None and [ask.content["text"] for ask in asked] == everyday()
+    assert asked is not None and [ask.content["text"] for ask in asked] == everyday_sentences()
     lessons = lessons_of(pipe, asked, seed=0)
-    taught = {prompt.branches[0] for index in range(3) for prompt in lessons.prompts(index)}
-    apart = {prompt.branches[0] for prompt in lessons.held_out()}
+    taught = {prompt.branch_token_ids[0] for index in range(3) for prompt in lessons.prompts(index)}
+    apart = {prompt.branch_token_ids[0] for prompt in lessons.held_out()}
     assert len(taught) > 20 and apart and not taught & apart
-    assert len(prompts.asked(pipe, 2, None, 5)) == 2
+    assert len(held_out.held_out_prompts(pipe, 2, None, 5)) == 2
 
 
 @pytest.mark.parametrize("family", ["neutts", "llasa"])
@@ -80,7 +80,7 @@ def test_command_of_a_cloning_model_names_a_recording_and_runs(
 
 
 def test_built_in_sentences_are_no_data_for_published_pictures(tmp_path: Path) -> None:
-    from polydraft.modalities.loading import ModelCard
+    from polydraft.modalities.model_card import ModelCard
 
     with pytest.raises(DataUnavailable, match="give --data with prompts"):
         built_in_asks(ModelCard("janus", tmp_path, {"modality": "image", "family": "janus"}))

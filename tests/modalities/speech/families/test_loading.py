@@ -15,17 +15,18 @@ import typer
 from huggingface_hub.errors import LocalEntryNotFoundError
 from typer.testing import CliRunner
 
-from polydraft.apps.commands.models import models
-from polydraft.apps.commands.speech import speech
+from polydraft.apps.cli.models import models
+from polydraft.apps.cli.speech import speech
 from polydraft.core.errors import InvalidArgument, OutputUnwritable, UnknownModel, UnsupportedModel, WeightsError
-from polydraft.modalities.loading import card, load
+from polydraft.modalities.loading import load
+from polydraft.modalities.model_card import load_card
 from polydraft.modalities.speech.pipeline import SpeechPipeline, generate_speech
 
 from .conftest import MAKERS, RATE
 
 
 def test_defaults_are_the_makers(folders: dict[str, Path]):
-    cards = {name: card(str(folder)) for name, folder in folders.items()}
+    cards = {name: load_card(str(folder)) for name, folder in folders.items()}
     assert all(cards[name].manifest["family"] == name and cards[name].modality == "speech" for name in MAKERS)
     assert cards["orpheus"].defaults["repetition_penalty"] == 1.1 and cards["neutts"].defaults["top_k"] == 50
     assert all("pld" in one.methods and "eagle2" not in one.methods for one in cards.values())
@@ -85,7 +86,7 @@ def test_heads_that_draw_once_are_refused(family: str, folders: dict[str, Path],
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
     shutil.copy(folders["orpheus"] / "tokenizer.json", tmp_path)
     with pytest.raises(UnsupportedModel, match="without drawing again"):
-        card(str(tmp_path))
+        load_card(str(tmp_path))
 
 
 def test_an_unknown_family_is_refused(folders: dict[str, Path], tmp_path: Path):

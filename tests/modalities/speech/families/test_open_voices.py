@@ -11,7 +11,7 @@ from polydraft.modalities.speech.pipeline import SpeechPipeline
 
 
 def test_listed_voice_has_nothing_to_tell(pipes: dict[str, SpeechPipeline]) -> None:
-    voice = pipes["orpheus"].family.voice("leo", None, None)
+    voice = pipes["orpheus"].family.select_voice("leo", None, None)
     assert (voice.name, voice.note) == ("leo", "")
 
 
@@ -22,7 +22,7 @@ def test_unlisted_voice_is_passed_on_and_told(pipes: dict[str, SpeechPipeline]) 
     (told,) = result.notes
     assert "did you mean 'tara'?" in told and "passed on" in told and "leah" in told
     family = pipe.family
-    written = family.tokenizer.decode(family.prompt("Yes.", family.voice("Tarra", None, None)))
+    written = family.tokenizer.decode(family.encode_prompt("Yes.", family.select_voice("Tarra", None, None)))
     assert "Tarra: Yes." in written
     assert pipe("Yes.", voice="tara", seed=1).notes == ()
 
@@ -30,10 +30,10 @@ def test_unlisted_voice_is_passed_on_and_told(pipes: dict[str, SpeechPipeline]) 
 @pytest.mark.parametrize("name", ["", "  ", "a: b", "two\nlines", "x" * 65, "nul\0"])
 def test_voice_that_is_no_name_is_refused(pipes: dict[str, SpeechPipeline], name: str) -> None:
     with pytest.raises(InvalidArgument, match="is no name; give one on a single line"):
-        pipes["orpheus"].family.voice(name, None, None)
+        pipes["orpheus"].family.select_voice(name, None, None)
 
 
 @pytest.mark.parametrize(("family", "name"), [("cosyvoice2", "tara"), ("neutts", "tara"), ("cosyvoice2", 3)])
 def test_families_without_open_voices_refuse(pipes: dict[str, SpeechPipeline], family: str, name: Any) -> None:
     with pytest.raises(InvalidArgument, match="voice"):
-        pipes[family].family.voice(name, None, None)
+        pipes[family].family.select_voice(name, None, None)

@@ -14,7 +14,7 @@ from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.modalities.speech.families import neutts
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.text.splitting import LONGEST_PART, read_as_written, size
+from polydraft.modalities.speech.text.splitting import LONGEST_PART, byte_length, read_as_written
 
 from .conftest import neutts_phonemes
 
@@ -37,9 +37,9 @@ WRITTEN = {
 @pytest.mark.parametrize("name", WRITTEN)
 def test_prompts_are_written_as_the_makers_write_them(pipes: dict[str, SpeechPipeline], name: str):
     family = pipes[name].family
-    voice = Voice("", "So.", family.codes(family.first + torch.tensor([3, 63])))
+    voice = Voice("", "So.", family.extract_codes(family.first + torch.tensor([3, 63])))
     assert (
-        family.tokenizer.backend_tokenizer.decode(family.prompt("Hi!", voice), skip_special_tokens=False)
+        family.tokenizer.backend_tokenizer.decode(family.encode_prompt("Hi!", voice), skip_special_tokens=False)
         == (WRITTEN[name])
     )
     assert date.today().strftime("%d %b %Y") not in WRITTEN[name]
@@ -47,7 +47,7 @@ def test_prompts_are_written_as_the_makers_write_them(pipes: dict[str, SpeechPip
 
 def test_orpheus_is_told_the_voice(pipes: dict[str, SpeechPipeline]):
     family = pipes["orpheus"].family
-    ids = family.prompt("Hi!", Voice("zoe"))
+    ids = family.encode_prompt("Hi!", Voice("zoe"))
     assert "<|begin_of_text|>zoe: Hi!<|eot_id|>" in family.tokenizer.backend_tokenizer.decode(
         ids, skip_special_tokens=False
     )
@@ -83,7 +83,7 @@ def test_no_letter_is_lost_and_no_part_is_long(text: str):
         parts, ignored = read_as_written(text)
     except PromptError:
         return
-    assert all(part and size(part) <= LONGEST_PART for part in parts)
+    assert all(part and byte_length(part) <= LONGEST_PART for part in parts)
     assert [c for part in parts for c in part if c.isalnum()] == [c for c in text if c.isalnum()]
 
 

@@ -13,7 +13,7 @@ import torch
 from polydraft.core.errors import InvalidArgument, PromptError
 from polydraft.modalities.speech.family import Voice
 from polydraft.modalities.speech.pipeline import SpeechPipeline
-from polydraft.modalities.speech.reference import listen
+from polydraft.modalities.speech.reference import load_reference
 
 from .conftest import RATE
 
@@ -29,17 +29,17 @@ def refused(pipe: SpeechPipeline, word: str, error: type = InvalidArgument, **op
 def test_a_file_is_heard_as_its_samples_are(tmp_path: Path, reference: tuple[np.ndarray, int]):
     path = tmp_path / "a.wav"
     soundfile.write(path, reference[0], RATE, "FLOAT")
-    assert np.array_equal(listen(path, 24_000), listen(reference, 24_000))
-    assert np.array_equal(listen(str(path), RATE), reference[0])
+    assert np.array_equal(load_reference(path, 24_000), load_reference(reference, 24_000))
+    assert np.array_equal(load_reference(str(path), RATE), reference[0])
 
 
 def test_stereo_is_mixed_whole_numbers_are_scaled_and_any_rate_is_read(reference: tuple[np.ndarray, int]):
     sound, _ = reference
     stereo = np.stack([sound, 0 * sound], 1)
-    assert np.allclose(listen((stereo, RATE), RATE), sound / 2)
-    assert np.allclose(listen(((sound * 32767).astype(np.int16), RATE), RATE), sound, atol=1e-4)
-    assert np.allclose(listen((torch.from_numpy(sound), RATE), RATE), sound)
-    assert len(listen((sound, 8_000), 24_000)) == 3 * len(sound)
+    assert np.allclose(load_reference((stereo, RATE), RATE), sound / 2)
+    assert np.allclose(load_reference(((sound * 32767).astype(np.int16), RATE), RATE), sound, atol=1e-4)
+    assert np.allclose(load_reference((torch.from_numpy(sound), RATE), RATE), sound)
+    assert len(load_reference((sound, 8_000), 24_000)) == 3 * len(sound)
 
 
 def test_whose_voice_it_is_is_heard(pipes: dict[str, SpeechPipeline], reference: tuple[np.ndarray, int]):
@@ -134,4 +134,4 @@ def test_a_reference_that_leaves_no_room_is_refused(pipes: dict[str, SpeechPipel
     voice = Voice("reference", "a" * 300, torch.zeros(1490, dtype=torch.long))
     with pytest.raises(PromptError, match="shorter reference"):
         pipes["neutts"].prompt("b" * 240, voice, 0, 0)
-    assert pipes["neutts"].prompt("b.", voice, 0, 0).budget <= family.context - 1490
+    assert pipes["neutts"].prompt("b.", voice, 0, 0).max_new_tokens <= family.context - 1490

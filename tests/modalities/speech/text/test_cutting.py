@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polydraft.modalities.speech.text.cutting import LONGEST_PART, MOST_WORDS, cost, planned
+from polydraft.modalities.speech.text.cutting import LONGEST_PART, MOST_WORDS, cut_cost, divide_sentence
 from polydraft.modalities.speech.text.lexicon import PUNCTUATION
-from polydraft.modalities.speech.text.reading import read
+from polydraft.modalities.speech.text.reading import normalise_text
 
 BEFORE = "The committee had met every single week since the early spring of that year and "
 AFTER = " while everybody else who lived in the little town by the river was still waiting for an answer."
@@ -38,52 +38,52 @@ PIECES = [
 @pytest.mark.parametrize("gap", ["", "in fact ", "as far as we know today ", "as most of us had already heard by now "])
 @pytest.mark.parametrize(("written", "said"), WHOLE.items())
 def test_what_is_one_thing_is_said_in_one_go(written: str, said: str, gap: str) -> None:
-    reading = read(f"{BEFORE}{gap}they chose {written}{AFTER}")
+    reading = normalise_text(f"{BEFORE}{gap}they chose {written}{AFTER}")
     assert len(reading.sentences) > 1
     assert any(said in " ".join(part) for part in reading.sentences), reading.sentences
 
 
 def test_cuts_are_where_a_speaker_would_pause() -> None:
-    reading = read(
+    reading = normalise_text(
         "When Professor Maria Gonzalez arrived at the hotel on the corner of Main St. and Fifth Avenue, she found that "
         "nobody had kept her room and that the manager, Mr. John Smith, had gone home."
     )
     assert [part[0] for part in reading.sentences] == ["when", "she"] and reading.marks == (",", ".")
-    reading = read("Well, yes, " + "we can always come back to the house by the sea " * 3)
+    reading = normalise_text("Well, yes, " + "we can always come back to the house by the sea " * 3)
     assert reading.sentences[0][:5] == ["well", ",", "yes", ",", "we"]  # no part is two words long
     assert all(len(part) > 5 for part in reading.sentences)
 
 
 def test_the_cheapest_cut_is_taken() -> None:
     words = ["we", "read", "a", "long", "book", "about", "nothing", "in", "the", "house", "and", "others", "sleep"]
-    prices = {words[at]: cost(words, at) for at in range(2, len(words))}
+    prices = {words[at]: cut_cost(words, at) for at in range(2, len(words))}
     assert min(prices, key=lambda word: prices[word]) == "and"
     assert prices["book"] > prices["in"] > prices["and"] and prices["others"] > prices["sleep"] > prices["in"]
     with_comma = [*words[:5], ",", *words[5:]]
-    assert cost(with_comma, 6) < cost(words, 5) and cost(with_comma, 5) == float("inf")
+    assert cut_cost(with_comma, 6) < cut_cost(words, 5) and cut_cost(with_comma, 5) == float("inf")
 
 
 def test_marks_say_what_stood_there() -> None:
     clause = "the quick brown fox jumped over nine lazy dogs near a river"
-    reading = read(f"{clause} and {clause}, {clause}! Was it?")
+    reading = normalise_text(f"{clause} and {clause}, {clause}! Was it?")
     assert reading.marks == ("", ",", "!", "?") and all(part[-1] in PUNCTUATION for part in reading.sentences)
-    assert reading.whole == [f"{clause} and {clause} , {clause} !".split(), ["was", "it", "?"]]
+    assert reading.undivided_sentences == [f"{clause} and {clause} , {clause} !".split(), ["was", "it", "?"]]
 
 
 def test_short_sentences_are_left_alone() -> None:
-    assert planned(["Yes", ",", "I", "do", "."]) == [(["yes", ",", "i", "do", "."], ".")]
+    assert divide_sentence(["Yes", ",", "I", "do", "."]) == [(["yes", ",", "i", "do", "."], ".")]
 
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=90))
 @example(["river"] * 11 + ["and", "and", "window,", "window,", "window,", "yesterday"])
 def test_parts_fit_and_are_the_sentence(words: list[str]) -> None:
-    reading = read(" ".join(words))
+    reading = normalise_text(" ".join(words))
     for part in reading.sentences:
         count = sum(word not in PUNCTUATION for word in part)
         written = re.sub(r" (?=\W)", "", " ".join(part))  # no blank before a mark
         assert count <= MOST_WORDS and len(written) <= LONGEST_PART + 1  # a part cut inside a clause is given a comma
     said = [re.sub("[^a-z]", "", word) for part in reading.sentences for word in part]
     assert [word for word in said if word] == [
-        word for sentence in reading.whole for word in sentence if word not in PUNCTUATION
+        word for sentence in reading.undivided_sentences for word in sentence if word not in PUNCTUATION
     ]

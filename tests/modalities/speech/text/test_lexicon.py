@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from polydraft.modalities.speech.text.letters import sounds
+from polydraft.modalities.speech.text.letters import predict_phones
 from polydraft.modalities.speech.text.lexicon import (
     BOUNDARY,
     LETTERS,
     PHONES,
     PUNCTUATION,
     SYMBOLS,
-    inflected,
     pronounce,
+    pronounce_inflected,
     pronunciations,
+    sentence_symbols,
     spell,
-    symbols,
     word_symbols,
 )
 
@@ -81,26 +81,28 @@ def test_inflected_words(word: str, phones: str) -> None:
         "cat": "k ae t", "dog": "d ao g", "fox": "f aa k s", "city": "s ih t iy", "walk": "w ao k", "play": "p l ey",
         "want": "w aa n t", "bake": "b ey k", "plan": "p l ae n", "carry": "k ae r iy",
     }  # fmt: skip
-    assert inflected(word, stems) == phones.split()
+    assert pronounce_inflected(word, stems) == phones.split()
 
 
 @pytest.mark.parametrize("word", ["qzx", "bus", "ed", "ing", "s", "'s", "kiss", "qzx's", ""])
 def test_no_stem_no_phones(word: str) -> None:
-    assert inflected(word, {"kis": "k ih s", "b": "b iy"}) is None
+    assert pronounce_inflected(word, {"kis": "k ih s", "b": "b iy"}) is None
 
 
 def test_a_sentence_in_symbols() -> None:
-    said = symbols(["the", "cats", ",", "zorbel", "."], {3})
+    said = sentence_symbols(["the", "cats", ",", "zorbel", "."], {3})
     assert " ".join(said) == "dh ax | k ae t s , <z> <o> <r> <b> <e> <l> ."
     assert set(said) <= set(SYMBOLS)
-    assert symbols(["the", "cat"], spelled={1}) == ["dh", "ax", BOUNDARY, "<c>", "<a>", "<t>"]
-    assert symbols([]) == []
+    assert sentence_symbols(["the", "cat"], spelled={1}) == ["dh", "ax", BOUNDARY, "<c>", "<a>", "<t>"]
+    assert sentence_symbols([]) == []
 
 
 def test_words_and_symbols_agree() -> None:
     sentence = ["well", ",", "the", "zorbel", "cat", "?"]
     groups = word_symbols(sentence, spelled={4})
-    assert groups[1] == (",",) and groups[3] == sounds("zorbel") and groups[4] == ("<c>", "<a>", "<t>")
-    assert [symbol for group in groups for symbol in group] == [s for s in symbols(sentence, {4}) if s != BOUNDARY]
+    assert groups[1] == (",",) and groups[3] == predict_phones("zorbel") and groups[4] == ("<c>", "<a>", "<t>")
+    assert [symbol for group in groups for symbol in group] == [
+        s for s in sentence_symbols(sentence, {4}) if s != BOUNDARY
+    ]
     assert spell("it's") == ("<i>", "<t>", "<s>")
     assert set(LETTERS) >= set(spell("abcxyz"))

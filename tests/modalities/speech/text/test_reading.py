@@ -14,7 +14,7 @@ from polydraft.core.errors import PromptError
 from polydraft.modalities.speech.text.cutting import LONGEST_PART, MOST_WORDS
 from polydraft.modalities.speech.text.lexicon import PUNCTUATION, pronounce
 from polydraft.modalities.speech.text.plain import LONGEST_TEXT
-from polydraft.modalities.speech.text.reading import read
+from polydraft.modalities.speech.text.reading import normalise_text
 from polydraft.modalities.speech.text.splitting import read_as_written
 
 FORMS = (Path(__file__).parent / "written_forms.txt").read_text("utf-8")  # written => read => what is left out
@@ -32,7 +32,7 @@ READ = [text for forms in SECTIONS.values() for text in forms]
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_read_written_form_is_said_as_people_say_it(section: str) -> None:
-    readings = {text: read(text) for text in SECTIONS[section]}
+    readings = {text: normalise_text(text) for text in SECTIONS[section]}
     said = {
         text: (" / ".join(" ".join(sentence) for sentence in reading.sentences), " ¦ ".join(reading.ignored))
         for text, reading in readings.items()
@@ -47,45 +47,47 @@ def test_written_forms_are_many() -> None:
 def test_read_sentences_are_those_that_published_models_say() -> None:
     for text in READ:
         written = read_as_written(text).sentences
-        assert len(read(text).whole) >= len(written), text  # a question in quotes is said by itself
+        assert len(normalise_text(text).undivided_sentences) >= len(written), (
+            text
+        )  # a question in quotes is said by itself
 
 
 def test_sentences_end_where_an_abbreviation_does() -> None:
-    assert len(read("We met at 5 p.m. He left.").sentences) == 2
-    assert len(read("Acme Inc. He left.").sentences) == 2
-    assert len(read("I met Dr. Brown. He left.").sentences) == 2
+    assert len(normalise_text("We met at 5 p.m. He left.").sentences) == 2
+    assert len(normalise_text("Acme Inc. He left.").sentences) == 2
+    assert len(normalise_text("I met Dr. Brown. He left.").sentences) == 2
 
 
 def test_a_units_dot_ends_a_sentence_before_a_title() -> None:
-    first, second = read("The tree grew by 4.8 m. Prof. Okafor was born in 1950.").sentences
+    first, second = normalise_text("The tree grew by 4.8 m. Prof. Okafor was born in 1950.").sentences
     assert first[-2:] == ["meters", "."] and second[:2] == ["professor", "okafor"]
 
 
 def test_what_cannot_be_said_is_reported() -> None:
-    reading = read("привет hello 日本 there 😀, привет")
+    reading = normalise_text("привет hello 日本 there 😀, привет")
     assert reading.sentences == [["hello", "there", "."]] or reading.sentences == [["hello", "there", ",", "."]]
     assert reading.ignored == ("привет", "日本", "😀")
-    assert read("plain words, £5 and 20°").ignored == ()
+    assert normalise_text("plain words, £5 and 20°").ignored == ()
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "?!", "😀 🎉", "привет", "日本語", "—"])
 def test_nothing_to_say_is_refused(text: str) -> None:
     with pytest.raises(PromptError, match="(empty|nothing).*; give .*"):
-        read(text)
+        normalise_text(text)
 
 
 def test_too_long_a_text_is_refused() -> None:
-    assert read("word " * (LONGEST_TEXT // 5)).sentences
+    assert normalise_text("word " * (LONGEST_TEXT // 5)).sentences
     with pytest.raises(PromptError, match=f"{LONGEST_TEXT + 1} characters; use at most {LONGEST_TEXT}"):
-        read("w" * (LONGEST_TEXT + 1))
+        normalise_text("w" * (LONGEST_TEXT + 1))
 
 
 def test_long_sentences_are_cut_at_commas_then_conjunctions() -> None:
     clause = "the quick brown fox jumped over nine lazy dogs near a river"
-    at_commas = read(", ".join([clause] * 12)).sentences
+    at_commas = normalise_text(", ".join([clause] * 12)).sentences
     assert len(at_commas) > 1
     assert all(part[:3] == ["the", "quick", "brown"] and part[-1] in ",." for part in at_commas)
-    at_ands = read(" and ".join([clause] * 12)).sentences
+    at_ands = normalise_text(" and ".join([clause] * 12)).sentences
     assert all(part[:2] == ["and", "the"] for part in at_ands[1:])
 
 
@@ -93,7 +95,7 @@ def test_long_sentences_are_cut_at_commas_then_conjunctions() -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_said_or_refused(text: str) -> None:
     try:
-        reading = read(text)
+        reading = normalise_text(text)
     except PromptError:
         return
     assert reading.sentences
@@ -105,7 +107,7 @@ def test_any_text_is_said_or_refused(text: str) -> None:
 @given(st.text("0123456789.,:/-$%° apmsthSt'", min_size=1, max_size=40))
 def test_any_digits_are_said_or_refused(text: str) -> None:
     try:
-        sentences = read(text).sentences
+        sentences = normalise_text(text).sentences
     except PromptError:
         return
     for sentence in sentences:
@@ -119,7 +121,7 @@ def test_any_digits_are_said_or_refused(text: str) -> None:
     )
 )
 def test_no_word_is_lost_where_a_sentence_is_cut(words: list[str]) -> None:
-    sentences = read(" ".join(words)).sentences
+    sentences = normalise_text(" ".join(words)).sentences
     said = [word for sentence in sentences for word in sentence if word not in PUNCTUATION]
     assert said == [word.rstrip(",") for word in words]
     for sentence in sentences:
@@ -133,7 +135,7 @@ BLANK = "  (word)  "  # between pieces, so that each is read by itself
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5))
 def test_no_piece_of_everyday_text_is_dropped(pieces: list[str]) -> None:
-    said = " ".join(word for part in read(BLANK.join(["", *pieces, ""])).sentences for word in part)
+    said = " ".join(word for part in normalise_text(BLANK.join(["", *pieces, ""])).sentences for word in part)
     between = [re.sub("[^a-z]", "", text) for text in re.split(r"\bword\b", said)]
     assert len(between) == len(pieces) + 2 and all(between[1:-1]), said
 
@@ -142,7 +144,7 @@ def test_no_piece_of_everyday_text_is_dropped(pieces: list[str]) -> None:
 @given(st.text([chr(code) for code in range(32, 127)], min_size=1, max_size=12))
 def test_no_letters_or_digits_are_dropped(chunk: str) -> None:
     """Whatever stands between two words, something is said of it, if it has a letter or a digit."""
-    reading = read(f"zebra {chunk} zebra")
+    reading = normalise_text(f"zebra {chunk} zebra")
     said = " ".join(word for part in reading.sentences for word in part)
     inside = said.removeprefix("zebra").rpartition("zebra")[0]
     assert bool(re.search("[a-z]", inside)) >= bool(re.search("[A-Za-z0-9]", chunk)), (chunk, said)
@@ -161,7 +163,7 @@ def test_what_normalisation_writes_is_in_the_lexicon() -> None:
     unknown = {
         word
         for text in READ
-        for sentence in read(text).sentences
+        for sentence in normalise_text(text).sentences
         for word in sentence
         if word not in PUNCTUATION and pronounce(word) is None
     }
@@ -172,7 +174,7 @@ def test_what_normalisation_writes_is_in_the_lexicon() -> None:
 def test_long_texts_are_read_at_once(piece: str) -> None:
     start = time.process_time()
     try:
-        read((piece * LONGEST_TEXT)[:LONGEST_TEXT])
+        normalise_text((piece * LONGEST_TEXT)[:LONGEST_TEXT])
     except PromptError:
         assert piece == "-"
     assert time.process_time() - start < 10

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polydraft.modalities.speech.text.plain import to_plain
-from polydraft.modalities.speech.text.reading import read
+from polydraft.modalities.speech.text.reading import normalise_text
 from polydraft.modalities.speech.text.segmentation import split_sentences
 from polydraft.modalities.speech.text.splitting import read_as_written
 
@@ -46,7 +46,7 @@ def test_published_models_get_whole_sentences() -> None:
     ],
 )
 def test_built_in_voices_get_the_same_sentences(text: str, said: list[str]) -> None:
-    assert [" ".join(sentence) for sentence in read(text).whole] == said
+    assert [" ".join(sentence) for sentence in normalise_text(text).undivided_sentences] == said
 
 
 @settings(max_examples=150)

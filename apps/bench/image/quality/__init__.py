@@ -1,0 +1,1 @@
+"""Image quality: the matcher on rendered worlds, and networks for images of any model."""

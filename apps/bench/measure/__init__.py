@@ -1,1 +1,0 @@
-"""What benches share: timing in turns, tables, pictures and files of results."""

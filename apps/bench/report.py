@@ -1,0 +1,217 @@
+"""`polydraft bench report`: run a fixed set of benches and write them up as one document with plots.
+
+polydraft bench report --document BENCHMARKS.md --pictures assets/pictures
+polydraft bench report --only speech,vlm --results runs/report
+
+Every bench runs in a process of its own, one after another, and leaves its JSON, table and plot in the folder of
+results; a bench whose results are there for the same revision is not run again, so a stopped report goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polydraft.apps.measure.environment import revision
+from polydraft.apps.terminal.terminal import note, print_json
+from polydraft.core.checks.suggestions import did_you_mean
+from polydraft.core.errors import DataUnavailable, InvalidArgument
+from polydraft.modalities.output import check_writable, write_text
+
+INTRODUCTION = """# Benchmarks
+
+Written by `polydraft bench report`; every table is the output of the command above it. A bench runs plain decoding and
+the methods in one process on the same weights, warmed up and in turns, prefill apart.
+
+- **τ**: mean number of tokens committed per target pass. **S**: time per token of the faster of our plain decoding and
+  transformers' `generate` (column *baseline*), over that of the method. **S/τ** above 1 ends a bench with an error.
+- **same**: tokens equal plain decoding's. **× hf**: speed-up over `generate`. **split**: share of a pass that drafting,
+  scoring, verifying and the rest take.
+
+[docs/decisions.md](docs/decisions.md) has the measurements behind designs, in a checkout the help of `polydraft bench`
+lists the commands that repeat them.
+"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One bench of the report."""
+
+    name: str  # of its folder of results
+    title: str
+    description: str  # one or two sentences under the title
+    command: str  # arguments of `polydraft`
+    output: str  # base name of the files that the bench writes
+
+
+IMAGE_METHODS = "local,jacobi,sjd,draft,eagle2,eagle2-published,hydra,above"
+LATENT_METHODS = "jacobi,eagle(depth=3),eagle(depth=3,looks=0)+coupled"
+SPEECH_METHODS = "hydra,vadusa,draft,speechspec,jacobi,pld,hydra(depth=5,width=1)+typical"
+LOSSY_RULES = ("", "+typical", "+top-k(k=2)", "+lantern(k=4,delta=1)")
+LOSSY_METHODS = ",".join(f"hydra(depth=5,width=1){rule}" for rule in LOSSY_RULES)
+SECTIONS = (
+    Section(
+        name="engine",
+        title="The engine",
+        description="Random weights in the shape of SmolVLM's language model (30 layers, 576 wide, 49,280 token ids), "
+        "milliseconds per token; drafts are trees of 12 nodes with prescribed acceptance.",
+        command="bench generate --shape smolvlm --prompts 80,800,3000 --tokens 32 --repeats 3",
+        output="generate",
+    ),
+    Section(
+        name="images-settings",
+        title="Images, captions in settings",
+        description="`tiny-image` at its own sampling (temperature 1, min-p 0.1); background tokens have 1.6 nats.",
+        command=f'bench image --prompts 4 --repeats 2 --world textured --methods "{IMAGE_METHODS}"',
+        output="image",
+    ),
+    Section(
+        name="images-flat",
+        title="Images, captions on flat colours",
+        description="`tiny-image` where nearly every token is certain.",
+        command=f'bench image --prompts 4 --repeats 2 --world flat --methods "{IMAGE_METHODS}"',
+        output="image",
+    ),
+    Section(
+        name="latents",
+        title="Images through latents",
+        description="`tiny-latent`, whose tokens are vectors that a diffusion head draws; the reference is a plain "
+        "loop over transformers' cache.",
+        command=f'bench image --model tiny-latent --prompts 2 --repeats 2 --methods "{LATENT_METHODS}"',
+        output="image",
+    ),
+    Section(
+        name="speech",
+        title="Speech",
+        description="`tiny-speech` at temperature 0.6, everyday sentences in all voices. RTF is time over duration of "
+        "the audio, *first ms* the latency of the first audio.",
+        command=f'bench speech --sentences 0 --prose 0 --timed 5 --repeats 3 --methods "{SPEECH_METHODS}"',
+        output="speech",
+    ),
+    Section(
+        name="vlm",
+        title="Descriptions of images",
+        description="`tiny-vlm`, greedy and at temperature 1; encoding the image is in nobody's time. transformers' "
+        "rows are `generate` alone, with prompt lookup, and with the small model as assistant.",
+        command="bench vlm --prompts 8 --repeats 3 --methods draft,pld,jacobi,kangaroo,medusa,hydra,eagle,eagle2",
+        output="vlm",
+    ),
+    Section(
+        name="drift",
+        title="Lossy rules",
+        description="How far a rule leads from the target distribution: nats per token beyond its entropy, 0 in "
+        "expectation for exact methods.",
+        command=f'bench drift --model tiny-speech --prompts 16 --methods "{LOSSY_METHODS}"',
+        output="drift",
+    ),
+    Section(
+        name="server",
+        title="The server",
+        description="One process with the embedded models; *pays* is the rate of requests drafted over the rate by "
+        "plain decoding.",
+        command="bench serve --modalities image,speech,vlm --clients 1,2,4,8 --requests 1",
+        output="serve",
+    ),
+)
+
+
+def run(
+    *, document: Path, pictures: Path, results: Path, only: str | None, sections: Sequence[Section] = SECTIONS,
+    json_output: bool = False,
+) -> None:  # fmt: skip
+    """Run the benches that have no results yet, then write the document and its plots.
+
+    Args:
+        document: the file to write, whole or not at all.
+        pictures: folder of the plots; the document links to it relative to itself.
+        results: folder with one folder of results per bench.
+        only: names of benches, separated by commas; None for all.
+        json_output: print the results of all benches for machines.
+
+    Raises:
+        InvalidArgument: for a bench that there is not.
+        DataUnavailable: for a bench that failed; results of the others are kept.
+    """
+    check_writable(document, [".md"], "document")
+    chosen = select_sections(only, sections)
+    for section in chosen:
+        if has_results(section, results):
+            note(f"{section.name}: results are there")
+        else:
+            note(f"{section.name}: polydraft {section.command}")
+            run_bench(section, results)
+    values = {section.name: read_value(section, results) for section in chosen}
+    pictures.mkdir(parents=True, exist_ok=True)
+    for section in chosen:
+        shutil.copyfile(results / section.name / f"{section.output}.png", pictures / picture_name(section))
+    write_text(document, compose(chosen, values, results, Path(os.path.relpath(pictures, document.parent))))
+    if json_output:
+        print_json(values)
+
+
+def select_sections(only: str | None, sections: Sequence[Section]) -> list[Section]:
+    if only is None:
+        return list(sections)
+    by_name = {section.name: section for section in sections}
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
+        if name not in by_name:
+            raise InvalidArgument(f"There is no bench {name!r} in the report{did_you_mean(name, by_name)}")
+    return [section for section in sections if section.name in names]
+
+
+def has_results(section: Section, results: Path) -> bool:
+    """Check whether a bench has finished, of this revision of the code."""
+    path = results / section.name / f"{section.output}.json"
+    return path.is_file() and read_value(section, results).get("environment", {}).get("revision") == revision()
+
+
+def read_value(section: Section, results: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((results / section.name / f"{section.output}.json").read_text("utf-8"))
+    return value
+
+
+def run_bench(section: Section, results: Path) -> None:
+    arguments = [*shlex.split(section.command), "--output", str(results / section.name)]
+    status = subprocess.run([sys.executable, "-m", "polydraft", *arguments], stdout=subprocess.DEVNULL).returncode
+    if status:
+        raise DataUnavailable(
+            f"polydraft {section.command} ended with status {status}; mend what it reported and run the report again, "
+            "which keeps the results of the other benches."
+        )
+
+
+def compose(sections: Sequence[Section], values: Mapping[str, Mapping[str, Any]], results: Path, pictures: Path) -> str:
+    """Return the document: how figures were taken, then a command, a table and a plot per bench."""
+    parts = [INTRODUCTION]
+    for section in sections:
+        table = (results / section.name / f"{section.output}.md").read_text("utf-8").strip()
+        parts += [
+            f"## {section.title}\n", f"{section.description} {machine_line(values[section.name])}\n",
+            f"```bash\npolydraft {section.command}\n```\n", f"{table}\n",
+            f"![{section.title}]({(pictures / picture_name(section)).as_posix()})\n",
+        ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def machine_line(value: Mapping[str, Any]) -> str:
+    """Return the machine and the versions that a bench ran on, as one sentence."""
+    taken = value.get("environment", {})
+    keys = ("machine", "cores", "device", "dtype", "torch", "transformers", "revision", "date")
+    machine, cores, device, dtype, torch, transformers, commit, date = (taken.get(key, "unknown") for key in keys)
+    return (
+        f"Taken on {cores} cores of {machine}, {device}, {dtype}, torch {torch}, transformers {transformers}, "
+        f"revision {commit}, {str(date)[:10]}."
+    )
+
+
+def picture_name(section: Section) -> str:
+    return f"bench-{section.name}.png"

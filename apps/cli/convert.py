@@ -1,0 +1,91 @@
+"""`polydraft convert`: published checkpoints that hold pickles, as folders of safetensors and JSON.
+
+polydraft convert mar checkpoint-last.pth --out mar-base
+polydraft convert autoencoder kl16.ckpt --out mar-base/vae
+polydraft convert llamagen t2i_XL_stage2_512.pt --out llamagen-xl
+polydraft convert llamagen-vq vq_ds16_t2i.pt --out llamagen-xl/vq
+polydraft convert chameleon-vq vqgan.ckpt --out Lumina-mGPT-7B-768/vqvae
+polydraft convert snac pytorch_model.bin --out orpheus/codec
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polydraft.apps.terminal.application import Application
+
+app = Application(no_args_is_help=True, help="Convert published checkpoints to safetensors.")
+
+Checkpoint = Annotated[Path, typer.Argument(help="The downloaded file.")]
+Folder = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
+
+
+@app.callback()
+def convert() -> None:
+    """Convert published checkpoints to safetensors."""
+
+
+@app.command("mar")
+def mar(checkpoint: Checkpoint, out: Folder) -> None:
+    """Convert a checkpoint of github.com/LTH14/mar; no code in it is run."""
+    from polydraft.modalities.image.families.mar.config import PUBLISHED_CONFIGS
+    from polydraft.modalities.image.families.mar.convert import convert
+
+    config = convert(checkpoint, out)
+    names = [name for name, published in PUBLISHED_CONFIGS.items() if published == config]
+    typer.echo(f"{out}; {names[0] if names else 'MAR'}, {config.depth} + {config.depth} blocks of {config.width}")
+
+
+@app.command("autoencoder")
+def autoencoder(checkpoint: Checkpoint, out: Folder) -> None:
+    """Convert kl16.ckpt of MAR, or vae/checkpoint.pt of NextStep-1 beside its config.json; no code in it is run."""
+    from polydraft.modalities.image.families.autoencoder import convert
+
+    config = convert(checkpoint, out).config
+    factor = 2 ** (len(config.block_out_channels) - 1)
+    typer.echo(f"{out}; {config.latent_channels} latents for {factor} by {factor} pixels")
+
+
+@app.command("llamagen")
+def llamagen(
+    checkpoint: Checkpoint, out: Folder,
+    size: Annotated[int | None, typer.Option(help="Pixels a side: 256, 384 or 512.", min=16)] = None,
+) -> None:  # fmt: skip
+    """Convert a checkpoint of github.com/FoundationVision/LlamaGen, of captions or classes; no code in it is run."""
+    from polydraft.modalities.image.families.llamagen.convert import convert
+
+    config = convert(checkpoint, out, None if size is None else size // 16)
+    what = "captions" if config.reads_text else "classes"
+    typer.echo(f"{out}; LlamaGen of {what}, {config.depth} layers of {config.width}, {16 * config.side} pixels a side")
+
+
+@app.command("llamagen-vq")
+def llamagen_vq(checkpoint: Checkpoint, out: Folder) -> None:
+    """Convert vq_ds16_t2i.pt or vq_ds16_c2i.pt, for the subfolder vq of a LlamaGen; no code in it is run."""
+    from polydraft.modalities.image.families.llamagen.convert import convert_vq
+
+    config = convert_vq(checkpoint, out)
+    typer.echo(f"{out}; {config.num_embeddings} codes of {2 ** (len(config.channel_multiplier) - 1)}x"
+               f"{2 ** (len(config.channel_multiplier) - 1)} pixels")  # fmt: skip
+
+
+@app.command("chameleon-vq")
+def chameleon_vq(checkpoint: Checkpoint, out: Folder) -> None:
+    """vqgan.ckpt of github.com/facebookresearch/chameleon; no code in it is run."""
+    from polydraft.modalities.image.families.chameleon import vq
+
+    made = vq.convert(checkpoint, out)
+    codes, side = made.quantize.num_embeddings, vq.pixels_per_code(made)
+    typer.echo(f"{out}; {codes} codes of {made.quantize.embedding_dim} numbers, {side} by {side} pixels each")
+
+
+@app.command("snac")
+def snac(checkpoint: Checkpoint, out: Folder) -> None:
+    """Convert pytorch_model.bin of hubertsiuzdak/snac_24khz beside its config.json; no code in it is run."""
+    from polydraft.modalities.speech.codecs.snac import convert
+
+    made = convert(checkpoint, out)
+    typer.echo(f"{out}; SNAC of {made.sampling_rate / 1000:g} kHz, {len(made.vq_strides)} levels of codes")

@@ -1,0 +1,69 @@
+"""`polydraft ui`: the page in a browser, with the embedded models or others.
+
+polydraft ui
+polydraft ui --port 8080 --vlm HuggingFaceTB/SmolVLM-256M-Instruct     # what is named, and nothing else
+
+It is `polydraft serve` with the page in front: /v1 is there as well.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from polydraft.apps.terminal import streams
+from polydraft.apps.terminal.terminal import note
+
+NEEDED = ("gradio", "fastapi", "uvicorn", "pydantic_settings", "prometheus_client")
+
+
+def ui(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 7860,
+    image: Annotated[str | None, typer.Option(help="A model that draws.")] = None,
+    speech: Annotated[str | None, typer.Option(help="A model that speaks.")] = None,
+    vlm: Annotated[str | None, typer.Option(help="A model that answers about pictures.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="A drafter's folder or hub repository, of the one model.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Threads of torch. Default: its own choice.")] = None,
+    unguarded: Annotated[bool, typer.Option("--open", help="Let other machines in, without a key.")] = False,
+    browse: Annotated[bool, typer.Option("--browse", help="Open the page in a browser.")] = False,
+) -> None:
+    """Open a page that draws, speaks, answers and compares, until stopped."""
+    from polydraft.core.checks.extras import pip_install
+    from polydraft.core.errors import InvalidArgument, MissingPackage
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise MissingPackage(f"the page needs {', '.join(missing)}; install it with: {pip_install('ui')}.")
+    from polydraft.apps.server import logs
+    from polydraft.apps.server.listening import address, bound
+    from polydraft.apps.server.settings import settings
+
+    given = {
+        "host": host, "port": port, "image": image, "speech": speech, "vlm": vlm, "drafter": drafter,
+        "device": device, "threads": threads, "open": unguarded, "api_key": "", "ui": True, "log_level": "warning",
+    }  # fmt: skip
+    chosen = settings({name: value for name, value in given.items() if value is not None})
+    if not (chosen.loopback or unguarded):
+        raise InvalidArgument(f"{host} is reached by others and the page has no key; add --open if they may use it.")
+    streams.protect_results()
+    streams.never_wait()
+    logs.configure(chosen.log_level)
+    listening = bound(chosen)
+    from polydraft.apps.server.run import run
+
+    where = f"{address(chosen, listening)}/ui/"
+
+    def announce(line: str) -> None:
+        if not where.startswith(line.removeprefix("listening on ")):
+            note(line)
+            return
+        typer.echo(where)
+        note("Ctrl-C stops it")
+        if browse:
+            typer.launch(where)
+
+    run(chosen, listening, announce)

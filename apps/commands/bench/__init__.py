@@ -1,1 +1,0 @@
-"""`polydraft bench`: of models (`models.py`) and of the engine itself (`engine.py`)."""

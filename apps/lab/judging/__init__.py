@@ -1,0 +1,1 @@
+"""Judges of emoji-world images: find the scene in an image and compare it with a composition."""

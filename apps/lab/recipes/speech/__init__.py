@@ -1,0 +1,1 @@
+"""Training of `tiny-speech`: codec, target and drafters, from speech synthesised by flite."""

@@ -1,0 +1,1 @@
+"""Training speech: sentences synthesised by flite, with the time of every symbol."""

@@ -1,0 +1,1 @@
+"""Shared parts of benchmarks: timing in turns, tables, plots and result files."""

@@ -1,0 +1,115 @@
+"""transformers' own `generate` on the weights of a pipeline, as a contender.
+
+run = generate(pipe, untouched(pipe), prompts, batch=1)
+seconds, tokens, ids = prefill_apart(call)
+
+Prefill is apart, as ours is: the clock starts when the first token is there, which is not counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+from polydraft.apps.measure.timing import Run, settle
+from polydraft.core.target.causal import PromptInputs
+from polydraft.modalities.pipeline import Pipeline
+
+FILLER = 0  # id on the left of shorter prompts; masked
+TICK = 1e-9  # seconds that the shortest answer takes at least
+
+
+class OnlyAllowed(LogitsProcessor):
+    """Our mask as their processor: one masked fill, so it costs them no more than us."""
+
+    def __init__(self, allowed: Tensor) -> None:
+        self.forbidden = ~allowed
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        return scores.masked_fill(self.forbidden, float("-inf"))  # type: ignore[return-value]
+
+
+class FirstToken(BaseStreamer):
+    """Notes when the first token is there, and counts those that follow; `generate` shows it the prompt before."""
+
+    def __init__(self) -> None:
+        self.shown, self.at, self.later = 0, time.perf_counter(), 0
+
+    def put(self, value: Tensor) -> None:
+        self.shown += 1
+        if self.shown == 2:
+            self.at = time.perf_counter()
+        elif self.shown > 2:
+            self.later += value.numel()
+
+    def end(self) -> None:
+        pass
+
+
+def untouched(pipe: Pipeline) -> PreTrainedModel:
+    """Load the same weights with transformers alone; ours have packed linear layers."""
+    return pipe.load_target_model(pipe.card.target)
+
+
+@torch.inference_mode()
+def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[PromptInputs], batch: int = 1, **mode: Any) -> Run:
+    """Generate from prompts of one sampling, `batch` at a time, padded left.
+
+    Guidance is that of transformers: a second forward pass per token, on a separate cache.
+
+    Args:
+        mode: Further arguments of `generate`, such as its assisted decoding.
+    """
+    sampling = prompts[0].sampling_params
+    options: dict[str, Any] = {"do_sample": not sampling.greedy} | mode
+    if not sampling.greedy:
+        options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        options |= {"min_p": sampling.min_p} if sampling.min_p else {}
+    outputs: list[Tensor] = []
+    seconds, tokens, theirs = 0.0, 0, cast(Any, model.generate)
+    for first in range(0, len(prompts), batch):
+        rows = prompts[first : first + batch]
+        ids, seen = padded_left([row.branch_token_ids[0] for row in rows], pipe.device)
+        if sampling.guidance_scale != 1:
+            negative, negative_seen = padded_left([row.branch_token_ids[1] for row in rows], pipe.device)
+            options |= {
+                "guidance_scale": sampling.guidance_scale, "negative_prompt_ids": negative,
+                "negative_prompt_attention_mask": negative_seen,
+            }  # fmt: skip
+        seen_too = rows[0].model_kwargs if batch == 1 else {}
+        pictures = {
+            name: value.to(pipe.device, pipe.dtype if value.is_floating_point() else None)
+            for name, value in seen_too.items()
+        }
+        call = partial(
+            theirs, ids, attention_mask=seen, max_new_tokens=rows[0].max_new_tokens, pad_token_id=FILLER,
+            eos_token_id=sorted(pipe.eos_token_ids) or None,
+            logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed_token_mask)]), **pictures, **options,
+        )  # fmt: skip
+        alone, made, drawn = prefill_apart(call)
+        seconds, tokens = seconds + alone, tokens + made
+        outputs += drawn[:, ids.shape[1] :].cpu().unbind()
+    return Run(seconds, tokens, outputs)
+
+
+def prefill_apart(call: Callable[..., Tensor]) -> tuple[float, int, Tensor]:
+    """Return seconds after prefill's first token, tokens generated in them, and what `call(streamer=…)` returns."""
+    seen = FirstToken()
+    drawn = call(streamer=seen)
+    settle()
+    return max(time.perf_counter() - seen.at, TICK), seen.later, drawn
+
+
+def padded_left(rows: list[tuple[int, ...]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return left-padded ids and attention mask `[B, L]`."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[FILLER] * (longest - len(row)) + list(row) for row in rows], device=device)
+    seen = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
+    return ids, seen

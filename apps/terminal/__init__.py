@@ -1,0 +1,1 @@
+"""Shared parts of commands: options, output, progress and plug-ins."""

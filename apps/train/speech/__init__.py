@@ -1,1 +1,0 @@
-"""Makes `tiny-speech`: codec, target and drafters, from what flite says."""

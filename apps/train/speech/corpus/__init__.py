@@ -1,1 +1,0 @@
-"""What is said: sentences spoken by flite, with the time of every symbol."""

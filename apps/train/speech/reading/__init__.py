@@ -1,1 +1,0 @@
-"""What the reader of texts knows: how words and letters sound, asked of flite."""

@@ -1,0 +1,134 @@
+"""Target whose tokens are latents: a causal backbone that processes them, and a head that draws the next one.
+
+    target = LatentTarget(backbone, head, begin=boi, guided=True)
+
+A prompt consists of ids, the last of which begins the latents. In the token tensor, prompt positions are NaN; a token
+of NaN is embedded as that last id. So is a latent that is infinite, or so large that the backbone would overflow, which
+only a drafter proposes: it must not spread through keys and values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from polydraft.core.batched_state import cached_arange
+from polydraft.core.continuous.denoising import DenoisingChain
+from polydraft.core.errors import InvalidArgument
+from polydraft.core.model.cache import round_up_to_blocks
+from polydraft.core.model.linear import prepare_linears
+from polydraft.core.sampling.params import OFF, SamplingParams, SamplingTensors
+from polydraft.core.target.causal import CausalTarget, PrefillOutput, PromptInputs
+from polydraft.core.target.state import BatchState
+
+MAX_LATENT = 1e12  # limit of coordinates, so that squares of inputs stay finite
+IDS_ONLY = ("top_k", "top_p", "min_p", "repetition_penalty", "min_tokens", "repetition_aware")
+
+
+class DenoisingHead(DenoisingChain, Protocol):
+    """Denoising chain with weights, an `nn.Module`, that also embeds latents for the backbone."""
+
+    def embed(self, latents: Tensor) -> Tensor:
+        """Return inputs of the backbone, `[..., C]` → `[..., D]`."""
+
+    def eval(self) -> Any:
+        """Switch to evaluation mode, see `nn.Module.eval`."""
+
+
+@dataclass(frozen=True)
+class LatentPrefill(PrefillOutput):
+    """Prefill output of a target of latents."""
+
+    size: int = 0  # number of coordinates of a latent
+
+    @property
+    def root_tokens(self) -> Tensor:
+        """Return the roots `[B, 1, C]`, which are no latents yet (NaN)."""
+        return empty_latents(len(self.branch_lens), 1, self.size, self.branch_lens.device)
+
+
+class LatentTarget(CausalTarget):
+    """Target of latents, which are float32 whatever type the weights have.
+
+    `begin` is the id that every prompt ends with.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        head: DenoisingHead,
+        *,
+        begin: int,
+        guided: bool = False,
+        context: int | None = None,
+    ) -> None:
+        super().__init__(model, guided=guided, context=context)
+        prepare_linears(head.eval())  # nearly all its time is in linear layers
+        self.chain, self.begin = head, begin
+        first = torch.tensor([begin], device=self.device)
+        with torch.inference_mode():
+            self.first = self.model.get_input_embeddings()(first)  # [1, D]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return embeddings `[..., D]` of latents `[..., C]`, or of prompt ids `[...]`."""
+        if not tokens.is_floating_point():
+            return super().embed(tokens)
+        is_missing = ~is_readable(tokens)[..., None]
+        return torch.where(is_missing, self.first, self.chain.embed(tokens.masked_fill(is_missing, 0)))
+
+    def backbone_inputs(self, state: BatchState, tokens: Tensor) -> Tensor:
+        return self.embed(tokens).repeat_interleave(self.num_branches, 0)
+
+    def compute_outputs(self, hidden_states: Tensor, settings: SamplingTensors, t: Tensor) -> Tensor:
+        return hidden_states.transpose(1, 2)
+
+    def dummy_tokens(self, count: int) -> Tensor:
+        coordinates = cached_arange(self.chain.size, self.device)
+        return (cached_arange(count, self.device)[:, None] * 1.7 + coordinates * 0.9).sin()
+
+    def empty_state(self) -> BatchState:
+        state = super().empty_state()
+        state.tokens = empty_latents(0, 0, self.chain.size, self.device)
+        return state
+
+    def check_prompts(self, prompts: list[PromptInputs]) -> None:
+        for prompt in prompts:
+            check_latent_sampling(prompt.sampling_params)
+        super().check_prompts(prompts)
+
+    def pad_prompt_tokens(self, ids: Tensor) -> Tensor:
+        return empty_latents(len(ids), round_up_to_blocks(ids.shape[1]), self.chain.size, self.device)
+
+    def run_prefill(
+        self, state: BatchState, prompts: list[PromptInputs], ids: Tensor, lengths: Tensor, rows: slice
+    ) -> PrefillOutput:
+        prefill = super().run_prefill(state, prompts, ids, lengths, rows)
+        return LatentPrefill(prefill.ids, prefill.branch_lens, prefill.hidden_states, size=self.chain.size)
+
+
+def check_latent_sampling(sampling: SamplingParams) -> None:
+    """Raise InvalidArgument for sampling parameters that do not apply to latents."""
+    if sampling.greedy:
+        raise InvalidArgument(
+            "temperature=0 is not possible: a latent has no likeliest value that could be picked; use a temperature "
+            "above 0."
+        )
+    if unsupported := [name for name in IDS_ONLY if getattr(sampling, name) != getattr(OFF, name)]:
+        raise InvalidArgument(
+            f"{unsupported[0]} chooses among ids and this model generates latents; leave it out, or use temperature or "
+            "guidance_scale."
+        )
+
+
+def is_readable(tokens: Tensor) -> Tensor:
+    """Return a mask `[…]` of tokens `[…, C]` that are latents and small enough for the backbone."""
+    return (tokens.abs() < MAX_LATENT).all(-1)
+
+
+def empty_latents(rows: int, length: int, size: int, device: torch.device) -> Tensor:
+    """Return tokens `[rows, length, size]` that are no latents yet (NaN)."""
+    return torch.full((rows, length, size), torch.nan, device=device)

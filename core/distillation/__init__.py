@@ -1,0 +1,1 @@
+"""Distillation: training of drafters on the outputs of a target."""

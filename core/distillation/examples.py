@@ -1,0 +1,77 @@
+"""Training examples of drafters: token sequences, and what a target computes for them.
+
+examples = Examples.from_outputs(prompts, outputs)
+hidden_states, embeddings = run_target(target, examples)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polydraft.core.drafters.network.base import move_to_front
+from polydraft.core.drafters.network.state import prompt_embeddings
+from polydraft.core.target.causal import CausalTarget, PromptInputs
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Token sequences of a batch, right-padded."""
+
+    ids: Tensor  # [B, L] token ids, numbered as the target's tokens
+    loss_mask: Tensor  # [B, L] bool, positions whose next token counts
+    model_kwargs: Sequence[Mapping[str, Any]] = ()  # further inputs of the target's forward (pixels), one per sequence
+    # [V] bool, ids that stand for images, which a text-only student is not given
+    image_placeholder_mask: Tensor | None = None
+    cached_outputs: tuple[Tensor, Tensor] | None = None  # result of `run_target`, [B, L, D] each, if it is known
+
+    @staticmethod
+    def from_outputs(
+        prompts: Sequence[Sequence[int] | Tensor], outputs: Sequence[Tensor],
+        model_kwargs: Sequence[Mapping[str, Any]] = (), image_placeholder_mask: Tensor | None = None,
+    ) -> Examples:  # fmt: skip
+        """Join prompts with what was generated for them; positions that predict generated tokens count."""
+        length = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs, strict=True))
+        ids = torch.zeros(len(prompts), length, dtype=torch.long)
+        loss_mask = torch.zeros(len(prompts), length, dtype=torch.bool)
+        for row, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+            end = len(prompt) + len(output)
+            ids[row, : len(prompt)], ids[row, len(prompt) : end] = torch.as_tensor(prompt), output.cpu()
+            loss_mask[row, len(prompt) - 1 : end - 1] = True
+        return Examples(ids, loss_mask, model_kwargs, image_placeholder_mask)
+
+    def text_only(self) -> Examples:
+        """Return the sequences without image placeholders; positions that count keep their order."""
+        if self.image_placeholder_mask is None:
+            return self
+        is_text = ~self.image_placeholder_mask[self.ids]
+        ids, loss_mask = move_to_front(is_text, self.ids, self.loss_mask)
+        return Examples(ids, loss_mask)
+
+    def to(self, device: torch.device) -> Examples:
+        """Return the examples on `device`; `model_kwargs` move when the target is run."""
+        outputs, image_mask = self.cached_outputs, self.image_placeholder_mask
+        return replace(
+            self, ids=self.ids.to(device), loss_mask=self.loss_mask.to(device),
+            image_placeholder_mask=None if image_mask is None else image_mask.to(device),
+            cached_outputs=None if outputs is None else (outputs[0].to(device), outputs[1].to(device)),
+        )  # fmt: skip
+
+
+def run_target(target: CausalTarget, examples: Examples) -> tuple[Tensor, Tensor]:
+    """Return the target's last hidden states and its input embeddings, `[B, L, D]` each, without gradients."""
+    if examples.cached_outputs is not None:
+        return examples.cached_outputs
+    model_kwargs = examples.model_kwargs or [{}] * len(examples.ids)
+    token_ids = target.tokens_to_ids(examples.ids).tolist()
+    prompts = [
+        PromptInputs((tuple(ids),), 0, model_kwargs=kwargs) for ids, kwargs in zip(token_ids, model_kwargs, strict=True)
+    ]
+    with torch.inference_mode():
+        prefill = target.prefill(target.empty_state(), prompts)
+        hidden_states, embeddings = prefill.hidden_states[:, 0], prompt_embeddings(target, prefill)
+    return hidden_states.clone(), embeddings.clone()  # inference tensors cannot be trained on

@@ -1,0 +1,174 @@
+"""Load models, tokenizers and configurations from folders; library exceptions become typed one-sentence errors.
+
+    with convert_load_errors("codec", folder):         # anything may be raised inside
+        model = read_model("codec", CodecModel, folder, dtype=torch.float32)
+    tokenizer = read_tokenizer(folder / "tokenizer.json")
+
+Only this package calls `from_pretrained`, safetensors, tokenizers or json on model files; a test checks that. No code
+in a folder is run, no pickle is opened, and nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from polydraft.core.checks.extras import EXTRAS
+from polydraft.core.errors import MissingPackage, PolydraftError, WeightsError
+from polydraft.core.folders.diagnosis import (
+    SETTINGS,
+    SHARD_INDEX,
+    TOKENIZER,
+    first_line,
+    folder_error,
+    weight_index_error,
+)
+from polydraft.core.folders.json_files import is_present, read_json, read_settings
+from polydraft.core.folders.sizes import CONFIG, check_layers, check_memory
+from polydraft.core.folders.weight_files import check_weights
+
+VOCABULARY_FILES = (TOKENIZER, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+SAFE_OPTIONS: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+
+
+@contextmanager
+def convert_load_errors(what: str, folder: Path) -> Iterator[None]:
+    """Convert any exception raised inside the block to a PolydraftError that says what is wrong with the folder.
+
+    A NameError is a bug of ours, no fault of the folder, and passes unchanged.
+
+    Args:
+        what (str): Kind of thing that is loaded, for the message.
+        folder (Path): Where it is.
+
+    Raises:
+        PolydraftError: In place of any other exception.
+    """
+    try:
+        yield
+    except (PolydraftError, NameError):
+        raise
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in EXTRAS:
+            raise  # `optional` says what to install
+        raise missing_package_error(error, what, folder) from error
+    except ImportError as error:
+        raise missing_package_error(error, what, folder) from error
+    except Exception as error:
+        raise folder_error(error, what, folder) from error
+
+
+def missing_package_error(error: ImportError, what: str, folder: Path) -> MissingPackage:
+    """Return the error for a folder that needs a package that is not installed."""
+    return MissingPackage(f"the {what} in {folder} needs another package ({first_line(error)}); install it.")
+
+
+def read_pretrained(what: str, kind: Any, folder: Path, **options: Any) -> Any:
+    """Return `kind.from_pretrained(folder)`: a model, a tokenizer, a processor or a configuration.
+
+    Args:
+        what (str): Kind of thing that is loaded, for errors.
+        kind (Any): A class of transformers or diffusers.
+        folder (Path): A local folder; nothing is downloaded and no code in it is run.
+        options (Any): Further arguments of `from_pretrained`.
+
+    Raises:
+        PolydraftError: The folder cannot be loaded.
+    """
+    safely = SAFE_OPTIONS if not kind.__module__.startswith("diffusers") else {"local_files_only": True}
+    check_settings_are_files(folder)
+    with convert_load_errors(what, folder):
+        if "okenizer" in kind.__name__:
+            check_tokenizer(folder)
+        return kind.from_pretrained(folder, **safely, **options)
+
+
+def check_settings_are_files(folder: Path) -> None:
+    """Check that settings files are regular files; libraries silently ignore folders and dangling links.
+
+    Raises:
+        WeightsError: One is something else.
+    """
+    for name in SETTINGS:
+        if is_present(folder / name) and not (folder / name).is_file():
+            read_json(folder / name)
+
+
+def check_tokenizer(folder: Path) -> None:
+    """Check that a folder has the vocabulary of a tokenizer.
+
+    Raises:
+        WeightsError: It has none.
+    """
+    if not any(is_present(folder / name) for name in VOCABULARY_FILES):
+        raise WeightsError(f"{folder} has no {TOKENIZER}; download it.")
+
+
+def read_tokenizer(file: Path) -> Any:
+    """Return the tokenizer in a `tokenizer.json`.
+
+    Raises:
+        PolydraftError: The file cannot be loaded.
+    """
+    from tokenizers import Tokenizer
+
+    with convert_load_errors("tokenizer", file.parent):
+        return Tokenizer.from_file(str(file))
+
+
+def read_model(what: str, kind: Any, folder: Path, **options: Any) -> Any:
+    """Return a model from a folder of safetensors, after checking that it is no larger than its files.
+
+    Args:
+        what (str): Kind of model, for errors.
+        kind (Any): A model class of transformers or diffusers, or an `Auto…` class of transformers.
+        folder (Path): Holds config.json and weights.
+        options (Any): Further arguments of `from_pretrained`.
+
+    Raises:
+        PolydraftError: The folder cannot be loaded as such a model.
+    """
+    check_weights(folder)
+    read_settings(folder / CONFIG)
+    if error := next(filter(None, map(weight_index_error, sorted(folder.glob(f"*{SHARD_INDEX}")))), None):
+        raise error
+    check_layers(folder)
+    if not read_json(folder / CONFIG).get("quantization_config"):  # whose weights are packed
+        check_memory(lambda: build_from_config(kind, folder), folder)
+    return read_pretrained(what, kind, folder, use_safetensors=True, **options)
+
+
+def read_pipeline(what: str, kind: Any, folder: Path, **options: Any) -> Any:
+    """Return a diffusers pipeline, after checking that no component is larger than its files.
+
+    Args:
+        what (str): Kind of pipeline, for errors.
+        kind (Any): A pipeline class of diffusers.
+        folder (Path): Holds model_index.json, and a folder per component.
+        options (Any): Further arguments of `from_pretrained`.
+
+    Raises:
+        PolydraftError: The folder cannot be loaded as such a pipeline.
+    """
+    import diffusers
+
+    for part in sorted(config.parent for config in folder.glob(f"*/{CONFIG}")):
+        check_layers(part)
+        model = getattr(diffusers, str(read_json(part / CONFIG).get("_class_name")), None)
+        if hasattr(model, "load_config"):
+            check_memory(partial(build_from_config, model, part), part)
+    return read_pretrained(what, kind, folder, use_safetensors=True, **options)
+
+
+def build_from_config(kind: Any, folder: Path) -> Any:
+    """Return the model that a folder's configuration describes, without loading weights."""
+    if hasattr(kind, "load_config"):  # diffusers
+        return kind.from_config(kind.load_config(folder, local_files_only=True))
+    is_auto_class = not hasattr(kind, "config_class")
+    config = read_pretrained("configuration", AutoConfig if is_auto_class else kind.config_class, folder)
+    return kind.from_config(config, trust_remote_code=False) if is_auto_class else kind._from_config(config)

@@ -1,0 +1,126 @@
+"""Registry of drafters and verifiers of latents; `core.methods.registry` has those of token ids.
+
+method = LATENTS.parse("eagle(depth=3)+coupled")
+"""
+
+from __future__ import annotations
+
+from polydraft.core.continuous.coupled import CoupledVerifier
+from polydraft.core.continuous.denoising import LatentSampler
+from polydraft.core.continuous.drafters import LatentChainDrafter, LatentLMDrafterNetwork, PreviousLatentFiller
+from polydraft.core.continuous.published import ContinuousSpeculative
+from polydraft.core.continuous.target import LatentTarget
+from polydraft.core.drafters.base import Drafter, NoDrafter
+from polydraft.core.drafters.jacobi.window import JacobiDrafter
+from polydraft.core.drafters.network.eagle import EagleDrafterNetwork
+from polydraft.core.drafters.network.early_exit import EarlyExitDrafterNetwork, truncate_backbone
+from polydraft.core.drafters.network.state import DrafterNetwork
+from polydraft.core.methods.naming import Registry
+from polydraft.core.methods.spec import DrafterSpec, MethodContext, Parameter, Values, VerifierSpec
+from polydraft.core.methods.tuning import BatchAwareDraftSize
+from polydraft.core.verifiers.shared_noise import SharedNoiseVerifier
+
+COUPLING = "De Bortoli et al. 2025, arXiv 2501.05370"
+CSPD = "Wang et al. 2024, arXiv 2411.11925"
+
+
+def require_latent_target(context: MethodContext) -> LatentTarget:
+    assert isinstance(context.target, LatentTarget)
+    return context.target
+
+
+def build_latent_chain(context: MethodContext, values: Values, network: DrafterNetwork) -> Drafter:
+    """Build a drafter from a network whose hidden states resemble the target's and so go into the target's head."""
+    return LatentChainDrafter(
+        network, LatentSampler(require_latent_target(context).chain, values["looks"]), values["depth"]
+    )
+
+
+def build_draft_model(context: MethodContext, values: Values) -> Drafter:
+    model, head = context.drafter_loaders["lm"]()
+    network = LatentLMDrafterNetwork(model, head, require_latent_target(context))
+    return LatentChainDrafter(network, LatentSampler(head, values["looks"]), values["depth"])
+
+
+def build_eagle(context: MethodContext, values: Values) -> Drafter:
+    model = context.drafter_loaders["eagle"]()
+    return build_latent_chain(context, values, EagleDrafterNetwork(model, context.target))
+
+
+def build_early_exit(context: MethodContext, values: Values) -> Drafter:
+    layers = min(values["layers"], max(1, context.target.config.num_hidden_layers - 1))
+    backbone = truncate_backbone(context.target.model, layers)
+    return build_latent_chain(context, values, EarlyExitDrafterNetwork(backbone, context.target))
+
+
+def build_jacobi(context: MethodContext, values: Values) -> Drafter:
+    window, target = values["window"], require_latent_target(context)
+    size = window.single_row_size if isinstance(window, BatchAwareDraftSize) else window
+    return JacobiDrafter(size, PreviousLatentFiller(target.chain.size), restart=False)
+
+
+def chain_params(depth: int) -> dict[str, Parameter]:
+    """Return the parameters of a drafter of latent chains; `depth` is the default."""
+    head_steps = Parameter(2, "diffusion steps at which the drafter's head is evaluated; 0 is all", 0, 1000)
+    return {"depth": Parameter(depth, "latents guessed a pass", 1, 32), "looks": head_steps}
+
+
+DRAFTERS: dict[str, DrafterSpec] = {
+    spec.name: spec
+    for spec in (
+        DrafterSpec(
+            "ar", "plain decoding, one latent a target pass", "", lambda *_: NoDrafter(), lambda values: "tape",
+        ),
+        DrafterSpec(
+            "jacobi", "the target drafts for itself: every position keeps its noise, and the last pass's latent there "
+            "is the guess; no training", "Teng et al. 2024, arXiv 2410.01699, for ids", build_jacobi,
+            lambda values: "tape",
+            parameters={"window": Parameter(8, "guesses a pass; tuned to the machine unless given", 1, 256)},
+        ),
+        DrafterSpec(
+            "draft", "an independent small model with a head of its own", COUPLING, build_draft_model,
+            lambda values: "chain", kind="lm", parameters=chain_params(3),
+        ),
+        DrafterSpec(
+            "eagle", "one layer predicts the target's next hidden state, from which the target's head draws",
+            "Li et al. 2024, arXiv 2401.15077, for ids", build_eagle, lambda values: "chain", kind="eagle",
+            parameters=chain_params(3),
+        ),
+        DrafterSpec(
+            "early-exit", "the target's own first layers and its head, no training",
+            "Liu et al. 2024, arXiv 2404.18911", build_early_exit, lambda values: "chain",
+            parameters=chain_params(2) | {"layers": Parameter(6, "of the target", 1, 64)},
+        ),
+    )
+}  # fmt: skip
+
+
+def build_verifiers(tokens: str, draft_type: str, drafter: str, prefill: int) -> dict[str, VerifierSpec]:
+    """Return the verifiers of latents by name.
+
+    Args:
+        tokens (str): What the tokens are called in summaries.
+        draft_type (str): Type of drafts without shared noise, which two of the verifiers need.
+        drafter (str): Default drafter of these two.
+        prefill (int): First tokens that the published rule leaves to the target, by default.
+    """
+    specs = (
+        VerifierSpec(
+            "tape", "identical", f"the target's own {tokens} under shared noise, by layered dither", "",
+            lambda context, values, draft_type: SharedNoiseVerifier(), ("",), default_drafter="",
+        ),
+        VerifierSpec(
+            "coupled", "exact", "the two chains coupled step by step, each step as often as any coupling can", COUPLING,
+            lambda context, values, draft_type: CoupledVerifier(), (draft_type,), default_drafter=drafter,
+        ),
+        VerifierSpec(
+            "cspd", "lossy", "as published: the ratio of the chains' last steps, both driven by one noise", CSPD,
+            lambda context, values, draft_type: ContinuousSpeculative(values["prefill"]), (draft_type,),
+            default_drafter=drafter,
+            parameters={"prefill": Parameter(prefill, f"first {tokens} that the target generates alone", 0, 10**6)},
+        ),
+    )  # fmt: skip
+    return {spec.name: spec for spec in specs}
+
+
+LATENTS = Registry("latents", DRAFTERS, build_verifiers("latents", draft_type="chain", drafter="eagle", prefill=13))

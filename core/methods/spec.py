@@ -1,0 +1,206 @@
+"""Parts of a method: a drafter (`drafters.py`) and a verifier (`verifiers.py`) with their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from polydraft.core.checks.suggestions import did_you_mean
+from polydraft.core.drafters.base import Drafter
+from polydraft.core.errors import InvalidArgument, UnknownMethod
+from polydraft.core.methods.tuning import BatchAwareDraftSize
+from polydraft.core.target.causal import CausalTarget
+from polydraft.core.verifiers.base import Verifier
+
+Values: TypeAlias = dict[str, Any]  # values of a method's parameters by name
+# what a method may need of a model
+CODES, SMALLER, ROWS = "a codebook", "a preview before the image", "rows of an image"
+TAPE_PAPER, PJD_PAPER = "Daliri et al. 2024, arXiv 2408.07978", "Liao et al. 2026, arXiv 2606.05703"
+
+
+@dataclass(frozen=True)
+class MethodContext:
+    """Inputs to the construction of methods: a target, its vocabulary, and the drafters that were trained for it."""
+
+    model: str  # name of the model, for messages
+    target: CausalTarget
+    allowed_token_mask: Tensor  # [V] bool, ids the target may generate
+    row_length: int = 0  # tokens per row of an image; 0 if the model has no rows
+    codebook: Tensor | None = None  # [V, D] codebook embeddings, NaN for other ids; None without a codebook
+    exact_only_tokens: Tensor | None = None  # [V] bool, ids to which lossy rules do not apply
+    drafter_loaders: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by kind of drafter
+    # parameter values tuned for this model and machine, by name of the drafting method
+    tuned_params: Callable[[str], Values] = field(default=lambda method: {})
+    # [V] bool, ids of prompts that stand for images, which text-only drafters are not given
+    image_placeholder_mask: Tensor | None = None
+    # [T] for every generated position the index of the generated token before it that shows the same place, -1 if none
+    preview_index: Tensor | None = None
+    num_preview_tokens: int = 0  # tokens before the first row of the image
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Return which of `CODES`, `SMALLER` and `ROWS` the model has."""
+        present = {
+            CODES: self.codebook is not None, SMALLER: self.preview_index is not None, ROWS: self.row_length > 0,
+        }  # fmt: skip
+        return frozenset(name for name, is_present in present.items() if is_present)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Parameter of a method: a number of type `kind` within a range, or one of `choices`."""
+
+    default: Any
+    help: str
+    least: float = 0
+    most: float = 0
+    choices: tuple[str, ...] = ()
+    kind: type = int
+
+    def parse(self, name: str, text: str) -> Any:
+        """Return the value of `text`; raises InvalidArgument, naming the parameter, if it is not allowed."""
+        numbers = (
+            f"a whole number from {self.least} to {self.most}"
+            if self.kind is int
+            else f"from {self.least} to {self.most}"
+        )
+        allowed = f"one of {', '.join(self.choices)}" if self.choices else numbers
+        try:
+            value = self.kind(text)
+        except ValueError:
+            value = None
+        if value is None or not (value in self.choices if self.choices else self.least <= value <= self.most):
+            suggestion = did_you_mean(text, self.choices)
+            raise InvalidArgument(f"{name}={text} is not possible{suggestion}; it must be {allowed}.")
+        return value
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """Entry of a registry: a way to draft.
+
+    With shared noise any tree can be verified. Otherwise the draft type says what a verifier may assume:
+    "fixed": deterministic tokens;
+    "chain" or "tree": sampled tokens with their distributions;
+    "picked": sampled tokens of which some were dropped;
+    "tape": drafts that need the shared noise;
+    "off": drafts that cannot use it;
+    "rows": several rows of an image at once, with shared noise.
+    """
+
+    name: str
+    summary: str
+    paper: str
+    make: Callable[[MethodContext, Values], Drafter]
+    draft_type: Callable[[Values], str]  # type of the drafts, given the parameter values
+    default_verifier: str = "tape"
+    kind: str = ""  # kind of trained drafter that it needs
+    requirement: str = ""  # what else it needs: one of CODES, SMALLER, ROWS
+    is_tunable: bool = True  # whether it takes parameters tuned to the drafter; False as published
+    deviation: str = ""  # how the implementation differs from the paper
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class VerifierSpec:
+    """Entry of a registry: a way to verify drafts."""
+
+    name: str
+    guarantee: str
+    summary: str
+    paper: str
+    make: Callable[[MethodContext, Values, str], Verifier]
+    draft_types: tuple[str, ...]  # types of drafts it can verify, see DrafterSpec; "" is any with shared noise
+    default_drafter: str = "jacobi"  # "" if it cannot be given alone
+    requirement: str = ""
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """Drafter and verifier with the parameters that were given for them."""
+
+    drafter: DrafterSpec
+    verifier: VerifierSpec
+    drafter_params: Values = field(default_factory=dict)
+    verifier_params: Values = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return the full name with given parameters, without a verifier that is the drafter's default."""
+        drafter = format_call(self.drafter.name, self.drafter_params)
+        return (
+            drafter
+            if self.verifier.name == self.drafter.default_verifier
+            else f"{drafter}+{format_call(self.verifier.name, self.verifier_params)}"
+        )
+
+    @property
+    def guarantee(self) -> str:
+        return self.verifier.guarantee
+
+    def missing_requirement(self, drafters: Container[str], capabilities: Container[str] = (CODES,)) -> str:
+        """Return what a model lacks for this method, empty if nothing.
+
+        Args:
+            drafters (Container[str]): Kinds of drafters that the model has.
+            capabilities (Container[str]): Which of `CODES`, `SMALLER` and `ROWS` it has.
+        """
+        if self.drafter.kind and self.drafter.kind not in drafters:
+            return f"a drafter of kind {self.drafter.kind!r}"
+        requirements = self.drafter.requirement, self.verifier.requirement
+        return next((need for need in requirements if need and need not in capabilities), "")
+
+    def build(self, context: MethodContext) -> tuple[Drafter, Verifier]:
+        """Build drafter and verifier for a model that lacks nothing."""
+        params = self.resolve_params(context.tuned_params(self.drafter.name))
+        drafter, draft_type = self.drafter.make(context, params), self.drafter.draft_type(params)
+        return drafter, self.verifier.make(context, default_params(self.verifier) | self.verifier_params, draft_type)
+
+    def resolve_params(self, tuned_params: Values) -> Values:
+        """Return the drafter's parameters: as given, else as tuned if the verifier can verify such drafts.
+
+        The amount of drafted tokens changes results that are not identical, so there it depends neither on the machine
+        nor on other sequences of a batch.
+        """
+        params, draft_type = default_params(self.drafter) | self.drafter_params, self.drafter.draft_type
+        usable = {
+            name: value for name, value in tuned_params.items()
+            if can_verify(self.verifier, draft_type(params | {name: value}))
+            and (self.guarantee == "identical" or not isinstance(value, BatchAwareDraftSize))
+        }  # fmt: skip
+        return params | usable | self.drafter_params
+
+
+def format_call(name: str, params: Values) -> str:
+    """Return `name(key=value,…)`, or the name alone if there are no parameters."""
+    return f"{name}({','.join(f'{key}={value}' for key, value in params.items())})" if params else name
+
+
+def default_params(spec: DrafterSpec | VerifierSpec) -> Values:
+    """Return the defaults of all parameters."""
+    return {name: parameter.default for name, parameter in spec.parameters.items()}
+
+
+def parse_params(spec: DrafterSpec | VerifierSpec, text: str) -> Values:
+    """Return the parameters in `key=value,…`; raises UnknownMethod or InvalidArgument."""
+    params = {}
+    for piece in filter(None, text.split(",")):
+        key, _, value = (side.strip() for side in piece.partition("="))
+        if key not in spec.parameters:
+            known = ", ".join(spec.parameters) or "none"
+            suggestion = did_you_mean(key, spec.parameters)
+            raise UnknownMethod(
+                f"method {spec.name!r} has no parameter {key!r}{suggestion}; its parameters are {known}."
+            )
+        params[key] = spec.parameters[key].parse(key, value)
+    return params
+
+
+def can_verify(verifier: VerifierSpec, draft_type: str) -> bool:
+    """Return whether `verifier` can verify drafts of this type."""
+    with_shared_noise = "" in verifier.draft_types and draft_type not in ("off", "rows")
+    return with_shared_noise or draft_type in verifier.draft_types

@@ -1,0 +1,132 @@
+"""Constraints from a checkpoint's generation_config that apply besides its grammar.
+
+    Constraints.from_ids(vocab_size, device, bad_words=[[7, 8]], no_repeat_ngram=3)
+    logits = constraints(logits, grammar_bias, context)
+
+They are applied in the order of transformers' logits processors: repeated n-grams, bad words, the forced last token,
+suppressed ids. Each is a function of a node's own path, so the nodes of a tree get the distribution that plain decoding
+would have there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polydraft.core.sampling.context import GenerationContext
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Logits processors of a checkpoint; None and 0 turn one off."""
+
+    no_repeat_ngram: int = 0  # no n-gram of this size occurs twice in prompt and answer
+    bad_word_prefixes: Tensor | None = None  # [G, W] ids before the last of a bad word, latest first, padded with -1
+    bad_word_ends: Tensor | None = None  # [G] last id of every bad word
+    forced_last: Tensor | None = None  # [V] bool, the only ids that may be a row's last token
+    suppressed: Tensor | None = None  # [V] bool, ids that are never generated
+    begin_suppressed: Tensor | None = None  # [V] bool, ids that are not generated first
+
+    @staticmethod
+    def from_ids(
+        vocab_size: int, device: torch.device | str, *, no_repeat_ngram: int = 0,
+        bad_words: Sequence[Sequence[int]] = (), forced_last: Iterable[int] = (), suppressed: Iterable[int] = (),
+        begin_suppressed: Iterable[int] = (),
+    ) -> Constraints | None:  # fmt: skip
+        """Build constraints from lists of token ids; None if there are none."""
+
+        def mask_of(ids: Iterable[int]) -> Tensor | None:
+            unique = sorted(set(ids))
+            if not unique:
+                return None
+            return torch.isin(torch.arange(vocab_size), torch.tensor(unique)).to(device)
+
+        prefixes = ends = None
+        if bad_words:
+            longest = max(len(word) for word in bad_words) - 1
+            reversed_prefixes = [[*word[-2::-1], *[-1] * (longest - len(word) + 1)] for word in bad_words]
+            prefixes = torch.tensor(reversed_prefixes, dtype=torch.long, device=device).view(len(bad_words), longest)
+            ends = torch.tensor([word[-1] for word in bad_words], device=device)
+        constraints = Constraints(
+            no_repeat_ngram, prefixes, ends, mask_of(forced_last), mask_of(suppressed), mask_of(begin_suppressed)
+        )
+        return constraints if constraints.depends_on_history or constraints.suppressed is not None else None
+
+    @property
+    def depends_on_history(self) -> bool:
+        """Return True if any constraint depends on tokens or positions that came before."""
+        masks = (self.bad_word_prefixes, self.forced_last, self.begin_suppressed)
+        return self.no_repeat_ngram > 0 or any(mask is not None for mask in masks)
+
+    def __call__(self, logits: Tensor, grammar_bias: Tensor | None, context: GenerationContext | None) -> Tensor:
+        """Set the logits of forbidden ids to -inf.
+
+        Args:
+            logits (Tensor): `[B, C, V]`.
+            grammar_bias (Tensor | None): 0 for allowed ids, -inf for others, broadcastable to `logits`.
+            context (GenerationContext | None): may be None if no constraint depends on history.
+
+        Returns:
+            Tensor: `[B, C, V]`.
+        """
+        vocab_size = logits.shape[-1]
+        if context is not None:
+            if self.no_repeat_ngram:
+                repeated = repeated_ngram_mask(context, self.no_repeat_ngram, vocab_size)
+                logits = logits.masked_fill(repeated, -torch.inf)
+            if self.bad_word_prefixes is not None and self.bad_word_ends is not None:
+                bad = bad_words_mask(context, self.bad_word_prefixes, self.bad_word_ends, vocab_size)
+                logits = logits.masked_fill(bad, -torch.inf)
+            if self.forced_last is not None:
+                logits = force_last_token(logits, self.forced_last, grammar_bias, context)
+        if self.suppressed is not None:
+            logits = logits.masked_fill(self.suppressed, -torch.inf)
+        if self.begin_suppressed is not None and context is not None:
+            logits = logits.masked_fill(self.begin_suppressed & (context.positions == 0)[..., None], -torch.inf)
+        return logits
+
+
+def bad_words_mask(context: GenerationContext, prefixes: Tensor, ends: Tensor, vocab_size: int) -> Tensor:
+    """Return `[B, C, V]` bool: ids that would complete a bad word."""
+    last_ids = context.last_ids(prefixes.shape[1])
+    is_complete = ((last_ids[:, :, None] == prefixes) | (prefixes < 0)).all(-1)  # [B, C, G]
+    return context.vocab_mask(ends.expand_as(is_complete), is_complete, vocab_size)
+
+
+def repeated_ngram_mask(context: GenerationContext, size: int, vocab_size: int) -> Tensor:
+    """Return `[B, C, V]` bool: ids that would complete an n-gram that occurred before (Klein et al. 2017, OpenNMT)."""
+    columns, nodes = context.path_ids.shape[1:]
+    last_ids = context.last_ids(nodes + size - 1)
+    prefix = last_ids[..., : size - 1]  # of the n-gram that the next id would complete, latest first
+
+    def completing_ids(ids: Tensor, valid: Tensor) -> Tensor:
+        """Mask the ids that follow an occurrence of `prefix` in `ids` `[B, C or 1, K]`."""
+        windows = ids.shape[-1] - size + 1
+        matches = valid[..., size - 1 :].expand(-1, columns, -1)
+        for offset in range(size - 1):
+            part, part_valid = ids[..., offset : offset + windows], valid[..., offset : offset + windows]
+            matches = matches & part_valid & (part == prefix[..., size - 2 - offset, None])
+        return context.vocab_mask(ids[..., size - 1 :].expand(-1, columns, -1), matches, vocab_size)
+
+    mask = completing_ids(last_ids.flip(-1), last_ids.flip(-1) >= 0)  # n-grams that end on the node's path
+    if context.committed_ids.shape[1] < size:
+        return mask
+    return mask | completing_ids(context.committed_ids[:, None], context.committed_mask()[:, None])
+
+
+def force_last_token(
+    logits: Tensor, forced_mask: Tensor, grammar_bias: Tensor | None, context: GenerationContext
+) -> Tensor:
+    """Allow only the ids of `forced_mask`, with equal logits, at the last position of the budget.
+
+    Where the grammar allows none of them there, the logits stay as they are.
+    """
+    forced_logits = torch.where(forced_mask, 0.0, -torch.inf).to(logits)
+    if grammar_bias is not None:
+        forced_logits = forced_logits + grammar_bias.to(logits)
+    is_last = (context.positions == context.max_new_tokens[:, None] - 1)[..., None]
+    is_last = is_last & forced_logits.isfinite().any(-1, keepdim=True)
+    return torch.where(is_last, forced_logits, logits)

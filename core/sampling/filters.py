@@ -1,0 +1,105 @@
+"""Top-k, top-p and min-p filters with parameters per row (as transformers' warpers); no row changes another's bits.
+
+apply_filters(logits, tensors)      # logits `[B, C, V]`, filtered ids at -inf
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polydraft.core.batched_state import cached_arange
+from polydraft.core.sampling.params import SamplingTensors
+
+LARGE_VOCAB = 1 << 15  # from this size on, CPUs avoid to sort a whole vocabulary or to search it id by id
+TOPK_BLOCK = 128  # ids whose maximum is searched before the ids themselves
+
+
+def apply_filters(logits: Tensor, tensors: SamplingTensors, min_p_scale: Tensor | None = None) -> Tensor:
+    """Apply each row's top-k, top-p and min-p; greedy rows stay as they are.
+
+    Args:
+        logits (Tensor): `[B, C, V]`.
+        tensors (SamplingTensors): sampling parameters of every row.
+        min_p_scale (Tensor | None): `[B, C]` factor of min-p at every position; the likeliest id always stays.
+
+    Returns:
+        Tensor: `[B, C, V]`, filtered ids at -inf.
+    """
+    vocab_size, greedy = logits.shape[-1], tensors.greedy[:, None, None]
+    kept = logits  # rows that do not use a filter get a threshold that no logit is below
+    if tensors.uses("top_k"):
+        sizes = torch.where((tensors.top_k == 0) | tensors.greedy, vocab_size, tensors.top_k.clamp(max=vocab_size))
+        max_k = min(vocab_size, max(row.top_k for row in tensors.distinct_params))
+        ranked = fast_topk(logits, max_k)[0]
+        rank = (sizes.clamp(max=max_k) - 1)[:, None, None].expand(-1, logits.shape[1], -1)
+        threshold = ranked.gather(-1, rank).masked_fill((sizes > max_k)[:, None, None], -torch.inf)
+        kept = kept.masked_fill(logits < threshold, -torch.inf)
+    if tensors.uses("top_p"):
+        mass = torch.where(greedy, 1.0, tensors.top_p[:, None, None])
+        kept = torch.where(top_p_mask(kept, mass), kept, -torch.inf)
+    if tensors.uses("min_p"):
+        min_p = tensors.min_p[:, None]
+        min_p = min_p if min_p_scale is None else (min_p * min_p_scale).clamp(max=1)
+        threshold = kept.amax(-1, keepdim=True) + min_p.log()[..., None]
+        kept = kept.masked_fill(kept < threshold.masked_fill(greedy, -torch.inf), -torch.inf)
+    return kept
+
+
+def fast_topk(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest of the last dimension and their indices; the order of equal values is undefined.
+
+    On CPUs large vocabularies are searched in blocks: none of the k largest values is outside the k blocks with the
+    largest maxima, and block maxima are vectorised.
+    """
+    vocab_size = values.shape[-1]
+    if values.device.type != "cpu" or vocab_size < LARGE_VOCAB or 4 * TOPK_BLOCK * k > vocab_size:
+        values, ids = values.topk(k)
+        return values, ids
+    in_blocks, all_ids = vocab_size - vocab_size % TOPK_BLOCK, cached_arange(vocab_size, values.device)
+    blocks = values[..., :in_blocks].unflatten(-1, (-1, TOPK_BLOCK)).amax(-1).topk(k).indices
+    ids = (TOPK_BLOCK * blocks[..., None] + all_ids[:TOPK_BLOCK]).flatten(-2)
+    ids = torch.cat([ids, all_ids[in_blocks:].expand(*ids.shape[:-1], -1)], -1)
+    top, index = values.gather(-1, ids).topk(k)
+    return top, ids.gather(-1, index)
+
+
+def top_p_mask(logits: Tensor, mass: Tensor) -> Tensor:
+    """Return the nucleus: the fewest likeliest ids whose probability reaches `mass`, and ids as likely as the last.
+
+    Holtzman et al. 2020, section 3.1.
+
+    Args:
+        logits (Tensor): `[B, C, V]`.
+        mass (Tensor): `[B, 1, 1]`; 1 keeps all ids.
+
+    Returns:
+        Tensor: `[B, C, V]` bool.
+    """
+    probs = logits.softmax(-1)
+    if probs.device.type == "cpu" and probs.shape[-1] > LARGE_VOCAB:
+        masses = mass.expand(*probs.shape[:2], 1).flatten()
+        thresholds = [top_p_threshold(*position) for position in zip(probs.flatten(0, 1), masses, strict=True)]
+        threshold = torch.stack(thresholds).view(*probs.shape[:2], 1)
+    else:
+        ranked = probs.sort(-1, descending=True).values
+        inside = (ranked.cumsum(-1) - ranked < mass) & (ranked > 0)
+        threshold = ranked.gather(-1, inside.sum(-1, keepdim=True).clamp(min=1) - 1)
+    return probs >= threshold.masked_fill(mass == 1, 0)
+
+
+def top_p_threshold(probs: Tensor, mass: Tensor) -> Tensor:
+    """Return the least probability in the nucleus of probs `[V]`, without sorting all of them.
+
+    Non-negative floats are ordered as their bits are: probabilities that share the upper 16 bits are counted together,
+    and only those of the group where the mass is reached are sorted.
+    """
+    if probs[0].isnan():  # then all are, and none belongs to the nucleus
+        return probs[0]
+    keys = probs.view(torch.int16)[1::2].long()
+    key_mass = torch.zeros(1 << 15, dtype=torch.double).scatter_add_(0, keys, probs.double()).flip(0)
+    before, mass = key_mass.cumsum(0) - key_mass, mass * key_mass.sum()  # float32 probabilities need not add up to 1
+    last = torch.where((key_mass > 0) & (before < mass), cached_arange(1 << 15, probs.device), 0).amax()
+    members = probs[keys == (1 << 15) - 1 - last].sort(descending=True).values
+    inside = before[last] + members.double().cumsum(0) - members < mass
+    return members[inside.sum().clamp(min=1) - 1]

@@ -1,0 +1,76 @@
+"""Committed state of a batch: tokens, lengths, limits, sampling parameters and KV cache. Tensors live on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polydraft.core.batched_state import BatchedState, next_positions
+from polydraft.core.model.cache import KVCache, round_up_to_blocks
+from polydraft.core.sampling.params import SamplingTensors
+from polydraft.core.tokens import batch_gather, batch_scatter_
+
+
+@dataclass
+class BatchState(BatchedState):
+    """Committed rows of one target: B batch rows of R guidance branches each (R = 1 without guidance)."""
+
+    # [B, L] int64 prompt and generated ids of the conditional branch, right-padded; or [B, L, C] latents, NaN in the
+    # prompt
+    tokens: Tensor
+    prompt_lens: Tensor  # [B] of the conditional branch
+    num_generated: Tensor  # [B] tokens committed after the prompt
+    max_new_tokens: Tensor  # [B]
+    branch_prompt_lens: Tensor  # [B, R] int64
+    sampling_tensors: SamplingTensors
+    seq_lens: list[int]  # on the host: positions of every row's longest branch
+    cache: KVCache
+    # [B, R, D] embedding of every branch's last prompt token, where its id does not determine it
+    root_embeddings: Tensor | None = None
+    # [B, 1] bool, False where the prompt's hidden states are not finite, so that the row cannot go on; None where every
+    # pass reads the whole row anew, whose outputs show it
+    is_finite: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.seq_lens)
+
+    @property
+    def num_branches(self) -> int:
+        return self.branch_prompt_lens.shape[1]
+
+    @property
+    def num_tokens(self) -> Tensor:
+        """Return the number of committed tokens per row, prompt included, `[B]`."""
+        return self.prompt_lens + self.num_generated
+
+    @property
+    def max_seq_len(self) -> int:
+        """Return the number of positions of the longest row."""
+        return max(self.seq_lens, default=0)
+
+    def root_tokens(self) -> Tensor:
+        """Return the last committed token of every row, which has no KV entry yet, `[B, 1, …]`."""
+        return batch_gather(self.tokens, self.num_tokens[:, None] - 1)
+
+    def num_cached(self) -> Tensor:
+        """Return the number of positions with KV entries, all committed ones but the root, `[B, R]`."""
+        return self.branch_prompt_lens + (self.num_generated[:, None] - 1)
+
+    def ensure_capacity(self, num_new: int) -> None:
+        """Make room for `num_new` positions after the longest row."""
+        self.cache.ensure_capacity(self.max_seq_len + num_new)
+        if (short := self.max_seq_len + num_new - self.tokens.shape[1]) > 0:
+            more = self.tokens.new_zeros(len(self), round_up_to_blocks(short), *self.tokens.shape[2:])
+            self.tokens = torch.cat([self.tokens, more], 1)
+
+    def append(self, tokens: Tensor, counts: Tensor) -> None:
+        """Commit the first `counts[b]` tokens of every row; later commits overwrite the rest.
+
+        Args:
+            tokens (Tensor): `[B, D, …]`.
+            counts (Tensor): `[B]`.
+        """
+        batch_scatter_(self.tokens, next_positions(self.num_tokens, tokens.shape[1]), tokens)
+        self.num_generated = self.num_generated + counts

@@ -1,1 +1,0 @@
-"""Training drafters: distilling a target into something cheaper."""

@@ -1,0 +1,1 @@
+"""Verifiers, one file per family: which drafted tokens are accepted, and under which guarantee."""

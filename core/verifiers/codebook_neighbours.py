@@ -1,0 +1,62 @@
+"""Neighbours in a tokenizer's codebook: the table of LANTERN, `[V, k]` and never `[V, V]`, and the groups of PCG."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polydraft.core.errors import InvalidArgument
+
+
+def nearest_codes(codebook: Tensor, k: int) -> Tensor:
+    """Return the k nearest other codes of every id by L2 distance, nearest first.
+
+    Args:
+        codebook (Tensor): `[V, D]` embeddings as the tokenizer looks them up (normalised where it normalises), NaN for
+            ids that are no codes.
+        k (int): neighbours of a code.
+
+    Returns:
+        Tensor: `[V, k]` int64, -1 for ids that are no codes.
+
+    Raises:
+        InvalidArgument: the codebook has no k other codes.
+    """
+    ids = codebook.isfinite().all(-1).nonzero().squeeze(-1)
+    if not 1 <= k < len(ids):
+        raise InvalidArgument(
+            f"k={k} is not possible; this model's codebook has {len(ids)} codes, so use 1 to {len(ids) - 1}."
+        )
+    table = torch.full((len(codebook), k), -1, device=codebook.device)
+    codes = codebook[ids].float()
+    for chunk in ids.split(512):
+        distance = torch.cdist(codebook[chunk].float(), codes)
+        distance[chunk[:, None] == ids] = torch.inf  # a code is no neighbour of itself
+        table[chunk] = ids[distance.topk(k, largest=False).indices]
+    return table
+
+
+def similarity_groups(codebook: Tensor, theta: float) -> Tensor:
+    """Return G(t), the codes whose cosine similarity to t is above theta.
+
+    Args:
+        codebook (Tensor): `[V, D]` embeddings, NaN for ids that are no codes, which are groups of their own.
+        theta (float): cosine similarity.
+
+    Returns:
+        Tensor: `[V, m]` int64, t itself, then the nearest first; -1 is padding. t is in G(s) where s is in G(t).
+    """
+    ids = codebook.isfinite().all(-1).nonzero().squeeze(-1)
+    codes = torch.nn.functional.normalize(codebook[ids].double(), dim=-1)
+    chunks = []
+    for start, chunk in zip(range(0, len(ids), 512), codes.split(512), strict=True):
+        cosine = chunk @ codes.T
+        cosine.diagonal(start).fill_(2)
+        nearest = cosine.topk(int((cosine > theta).sum(1).max()))
+        chunks.append(ids[nearest.indices].masked_fill(nearest.values <= theta, -1))
+    width = max((chunk.shape[1] for chunk in chunks), default=1)
+    table = torch.full((len(codebook), width), -1, device=codebook.device)
+    table[:, 0] = torch.arange(len(codebook), device=codebook.device)
+    for chunk, chunk_ids in zip(chunks, ids.split(512), strict=True):
+        table[chunk_ids, : chunk.shape[1]] = chunk
+    return table

@@ -1,0 +1,1 @@
+"""GLM-Image (zai-org): codes from a language model, pixels by diffusion."""

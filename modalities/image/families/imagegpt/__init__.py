@@ -1,0 +1,1 @@
+"""ImageGPT (OpenAI): 32x32 pixels without a prompt."""

@@ -1,0 +1,298 @@
+"""Model cards: what a model's folder or hub repository declares, read before any weights.
+
+    card = load_card("tiny-image")          # or a folder, or organisation/repository on the hub
+    card.modality, card.methods, card.defaults
+
+A model is a folder with `polydraft.json` beside ordinary Hugging Face subfolders (config.json, safetensors), or one
+whose family `hub` detects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polydraft.core.checks.arguments import format_value, to_name, to_string
+from polydraft.core.checks.arguments import to_optional as or_none
+from polydraft.core.checks.suggestions import did_you_mean
+from polydraft.core.errors import InvalidArgument, UnknownModel, UnsupportedMethod, WeightsError
+from polydraft.core.folders.fields import check_fields
+from polydraft.core.folders.json_files import is_present, read_json
+from polydraft.core.folders.readers import convert_load_errors
+from polydraft.core.folders.stamps import Stamp, stamp_folders
+from polydraft.modalities import hub
+from polydraft.modalities.device_dtype import DeviceMap
+from polydraft.modalities.hub import Downloads
+from polydraft.modalities.manifest import MANIFEST, read_manifest
+from polydraft.modalities.weight_paths import refuse_pickles
+
+if TYPE_CHECKING:
+    from polydraft.core.methods.naming import Registry
+    from polydraft.core.methods.spec import MethodSpec
+    from polydraft.modalities.world.worlds import World
+
+# Module and name of a pipeline class, or of a registry of methods. They are imported when a model needs them.
+PIPELINES = {
+    "image": ("polydraft.modalities.image.pipeline", "ImagePipeline"),
+    "speech": ("polydraft.modalities.speech.pipeline", "SpeechPipeline"),
+    "vlm": ("polydraft.modalities.vlm.pipeline", "VLMPipeline"),
+}
+LATENT_PIPELINES = {"image": ("polydraft.modalities.image.latent.pipeline", "LatentImagePipeline")}
+FAMILY_PIPELINES = {  # of families whose pipeline is not their modality's
+    "mar": ("polydraft.modalities.image.families.mar.pipeline", "MARPipeline"),
+    "nextstep": ("polydraft.modalities.image.families.nextstep.pipeline", "NextStepPipeline"),
+}
+FAMILY_METHODS = {"mar": ("polydraft.modalities.image.families.mar.methods", "SET_METHODS")}
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """Name, folder and manifest of a model."""
+
+    name: str
+    path: Path
+    manifest: dict[str, Any]
+    device_map: DeviceMap | None = None  # how transformers spreads the target over devices
+    downloads: Downloads | None = None  # files still to be fetched from the hub before the model can be loaded
+
+    def fetch_weights(self) -> ModelCard:
+        """Fetch missing files from the hub and return the card of the complete model."""
+        if self.downloads is None:
+            return self
+        path, changes = self.downloads.fetch()
+        return replace(self, path=path, manifest=self.manifest | changes, downloads=None)
+
+    @property
+    def load_name(self) -> str:
+        """Return the argument that `load` finds this model by: an embedded model's name, else its folder."""
+        return self.name if self.path.parent == embedded_models_dir() else str(self.path)
+
+    @property
+    def modality(self) -> str:
+        return self.manifest["modality"]
+
+    @property
+    def pipeline(self) -> tuple[str, str]:
+        """Return module and name of the pipeline class."""
+        usual = (LATENT_PIPELINES if self.is_latent else PIPELINES)[self.modality]
+        return FAMILY_PIPELINES.get(self.manifest.get("family", ""), usual)
+
+    @property
+    def summary(self) -> str:
+        return self.manifest["summary"]
+
+    @property
+    def licence(self) -> str:
+        """Return the licence of the weights, as far as the folder names one."""
+        return str(self.manifest.get("licence", "as its folder says"))
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self.manifest["defaults"]
+
+    @property
+    def target(self) -> Path:
+        """Return the folder of the target model."""
+        return self.path / self.manifest.get("target", "target")
+
+    @property
+    def codec(self) -> Path:
+        """Return the folder of the codec, which decodes tokens to audio or images."""
+        return self.path / self.manifest.get("codec", "codec")
+
+    @property
+    def drafters(self) -> list[str]:
+        return list(self.manifest["drafters"])
+
+    @property
+    def is_latent(self) -> bool:
+        """Return whether tokens are continuous latents instead of ids."""
+        return bool(self.manifest.get("tokens") == "latents")
+
+    @property
+    def registry(self) -> Registry:
+        """Return the drafters and verifiers for the model's kind of token."""
+        from polydraft.core.methods.kinds import REGISTRIES
+
+        if methods := FAMILY_METHODS.get(self.manifest.get("family", "")):
+            module, name = methods
+            registry: Registry = getattr(import_module(module), name)
+            return registry
+        return REGISTRIES[self.is_latent]
+
+    @property
+    def methods(self) -> list[str]:
+        """Return the names of the decoding methods that this model supports."""
+        return self.registry.available(self.manifest["drafters"], self.capabilities)
+
+    def parse_method(self, method: str) -> MethodSpec:
+        """Parse a method's name.
+
+        Raises:
+            UnknownMethod: no method has this name.
+            UnsupportedMethod: the method is for another kind of token; the message lists the model's own.
+        """
+        from polydraft.core.methods.kinds import REGISTRIES
+        from polydraft.core.methods.naming import format_names
+
+        knowing = [registry for registry in REGISTRIES if registry.has_names_of(method)]
+        if not knowing or self.registry.has_names_of(method):
+            return self.registry.parse(method)
+        raise UnsupportedMethod(
+            f"method {method!r} is for {knowing[0].tokens} and {self.name} generates {self.registry.tokens}; use one "
+            f"of {format_names(self.methods)}."
+        )
+
+    def check_method(self, method: str) -> MethodSpec:
+        """Parse a method's name and check that this model has the drafters and tokens that it needs.
+
+        Raises:
+            UnknownMethod: no method has this name.
+            UnsupportedMethod: the model cannot be decoded by it.
+        """
+        spec = self.parse_method(method)
+        self.registry.check_requirements(spec, self.name, self.drafters, self.capabilities)
+        return spec
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Return which of the features that methods may require the model has: codes, a preview, image rows."""
+        from polydraft.core.methods.spec import CODES, ROWS, SMALLER
+
+        present = {
+            CODES: self.modality != "vlm" and not self.is_latent,  # words and latents have no codebook distances
+            SMALLER: bool(self.manifest.get("preview", False)),  # a small image is generated before the large one
+            ROWS: self.modality == "image",
+        }
+        return frozenset(name for name, is_there in present.items() if is_there)
+
+    @property
+    def prompt_choices(self) -> dict[str, list[str]]:
+        """Return what prompts may ask for, by category: voices, or the emoji world's words; empty for free text."""
+        if self.modality == "speech":
+            return {"voices": self.manifest["voices"]}
+        if self.modality == "vlm" or "family" in self.manifest:
+            return {}
+        return self.world.prompt_choices()
+
+    @property
+    def world(self) -> World:
+        """Return the emoji world that the model was trained on."""
+        from polydraft.modalities.world.worlds import WORLDS
+
+        return WORLDS[self.manifest.get("world", "flat")]
+
+
+def embedded_models_dir() -> Path:
+    """Return the folder of the embedded models."""
+    return Path(str(files("polydraft.assets"))) / "models"
+
+
+def load_card(name: str | Path, codec: str | Path | None = None, modality: str | None = None) -> ModelCard:
+    """Return the card of an embedded model, a folder or a hub repository. It is read again once a file has changed.
+
+    Args:
+        name (str | Path): name of an embedded model, path of a folder, or organisation/repository on the hub.
+        codec (str | Path | None): folder or repository of the codec, where the model's folder has none.
+        modality (str | None): the modality to prefer where a checkpoint could be of several.
+
+    Raises:
+        UnknownModel: there is no such model, or its family is not supported.
+        WeightsError: a file of the folder is malformed.
+    """
+    name, codec = to_name("model", name), or_none(to_name, "codec", codec)
+    return _load_card(name, codec, or_none(to_string, "modality", modality), folder_stamp(name, codec))
+
+
+@lru_cache(maxsize=64)
+def _load_card(name: str, codec: str | None, modality: str | None, stamp: Stamp) -> ModelCard:
+    """Read a card; `stamp` is part of the cache key only."""
+    folder = resolve_folder(name)
+    if name and is_present(folder / MANIFEST):
+        if codec is not None:
+            raise InvalidArgument(f"model {name!r} has a codec of its own; leave out codec={codec!r}.")
+        return ModelCard(folder.name, folder, read_manifest(folder))
+    with convert_load_errors("description", folder):
+        found = hub.build_manifest(name, codec, modality) if name else None
+    if found is not None:
+        path, manifest, downloads = found
+        return ModelCard(Path(name).resolve().name, path, manifest, downloads=downloads)
+    if name:
+        refuse_pickles(Path(name))
+    if name and Path(name).is_dir():
+        raise UnknownModel(f"{name} has no config.json, so it is no model's folder; give the one that holds it.")
+    known = [model.name for model in embedded_models()]
+    raise UnknownModel(
+        f"model {format_value(name)} is unknown{did_you_mean(name, [*known, *hub.published_names()])}; "
+        f"embedded models are {', '.join(known)}, or give a model's folder or its name on the hub."
+    )
+
+
+def resolve_folder(name: str) -> Path:
+    """Return the folder of the embedded model `name`, else `name` as a path, whether it exists or not."""
+    folder = embedded_models_dir() / name if name.isidentifier() or "/" not in name else Path(name)
+    return folder if is_present(folder / MANIFEST) else Path(name)
+
+
+def folder_stamp(name: str | Path, *others: str | Path | None) -> Stamp:
+    """Return a value that differs once any file of a model's folder, or of one of `others`, has changed.
+
+    Args:
+        name (str | Path): a model's name or folder.
+        others (str | Path | None): other folders that the model is loaded with; None and repositories are skipped.
+    """
+    folders = [Path(other) for other in others if other is not None]
+    return stamp_folders(resolve_folder(to_name("model", name)), *(folder for folder in folders if folder.is_dir()))
+
+
+def with_drafter(card: ModelCard, name: str) -> ModelCard:
+    """Return the card with one more drafter, whose first method becomes the default.
+
+    Args:
+        card (ModelCard): a model's card.
+        name (str): folder or repository of the drafter. Its configuration and tensors decide its kind: one trained by
+            polydraft, a published EAGLE head, or a causal language model.
+
+    Raises:
+        UnknownModel: it is no drafter for this kind of token.
+        WeightsError: its configuration is malformed.
+    """
+    from polydraft.core.drafters.network import published_eagle
+
+    folder = hub.ensure_local(name, hub.DESCRIPTION_PATTERNS)
+    if not is_present(folder / "config.json"):
+        raise UnknownModel(f"{folder} is no drafter's folder; make one with `polydraft train drafter`.")
+    config = read_json(folder / "config.json")
+    check_fields(config, {"model_type": str}, folder / "config.json")
+    refuse_pickles(folder)
+    model_type = config.get("model_type", "")
+    if model_type.startswith("polydraft-"):
+        kind = model_type.removeprefix("polydraft-")
+    else:
+        folder = hub.ensure_local(name, hub.FILE_PATTERNS)
+        kind = "eagle" if published_eagle.is_published_head(folder) else "lm"
+        if kind == "lm" and not model_type:
+            raise WeightsError(f"{folder / 'config.json'} has no model_type; download it again.")
+    methods = card.registry.tuned_methods(kind)
+    if methods:
+        folder = hub.ensure_local(name, hub.FILE_PATTERNS)
+    else:
+        raise UnknownModel(
+            f"{folder} holds a {model_type!r}, which is no drafter; make one with `polydraft train drafter`."
+        )
+    tuned = read_json(folder / "fitted.json")
+    changes = {
+        "drafters": card.manifest["drafters"] | {kind: str(folder.absolute())},
+        "fitted": card.manifest.get("fitted", {}) | dict.fromkeys(methods, tuned),
+        "defaults": card.manifest["defaults"] | {"method": methods[0]},
+    }
+    return replace(card, manifest=card.manifest | changes)
+
+
+def embedded_models() -> list[ModelCard]:
+    """Return the cards of all embedded models."""
+    return [load_card(path.parent.name) for path in sorted(embedded_models_dir().glob(f"*/{MANIFEST}"))]

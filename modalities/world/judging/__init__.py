@@ -1,1 +1,0 @@
-"""What a picture shows, and whether that is what was asked for."""
