@@ -21,7 +21,6 @@ BARE = {
     "shown", "sized", "some", "spoken", "taught", "there", "together", "told", "tried", "under", "wanted", "whole",
     "within", "written",
 }  # fmt: skip
-MOST_WORDS = 8  # of a test's name
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -86,7 +85,6 @@ def repeated_classes(sources: dict[str, ast.Module]) -> list[str]:
 
 
 PACKAGE = parse_sources("core", "modalities", "apps", "src/polydraft")
-TESTS = parse_sources("tests")
 
 
 def test_docstrings_open_with_no_relative_word() -> None:
@@ -103,11 +101,6 @@ def test_functions_have_no_bare_participle_names() -> None:
 
 def test_class_names_are_unique_in_the_package() -> None:
     assert repeated_classes(PACKAGE) == []
-
-
-def test_test_names_have_at_most_eight_words() -> None:
-    names = [node.name for tree in TESTS.values() for node in definitions(tree) if node.name.startswith("test_")]
-    assert [name for name in names if len(name.split("_")) - 1 > MOST_WORDS] == []
 
 
 def test_planted_lapses_are_found() -> None:

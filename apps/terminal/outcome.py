@@ -40,11 +40,11 @@ class Result(Protocol):
     def method(self) -> str: ...
 
 
-def report(result: Result, map_file: Path | None, **own: Any) -> dict[str, Any]:
+def report(result: Result, map_file: Path | None, **more: Any) -> dict[str, Any]:
     """Return the record that --json prints, with further fields of the modality."""
     return {
         "map": None if map_file is None else str(map_file), "model": result.model, "method": result.method,
-        **own, "stats": result.stats.to_dict(),
+        **more, "stats": result.stats.to_dict(),
     }  # fmt: skip
 
 

@@ -172,7 +172,7 @@ class SpeechCodec(nn.Module):
 
 
 def encoder_features(sound: Tensor) -> Tensor:
-    """Return the encoder's inputs: a mel spectrum at every frame and one long spectrum of low tones a code, `[B, T, …]`."""
+    """Return the encoder's inputs: a mel spectrum at every frame and a long one of low tones per code, `[B, T, …]`."""
     codes = sound.shape[1] // SAMPLES_PER_CODE
     mel = log_power(sound, MEL_WINDOW, vocoder.HOP, 0, codes * FRAMES_PER_CODE, MEL_FFT, mel_bank())
     tone = log_power(sound, TONE_WINDOW, SAMPLES_PER_CODE, SAMPLES_PER_CODE // 2, codes, TONE_WINDOW, low_bins())

@@ -20,7 +20,7 @@ from polydraft.apps.cli.main import STOPPED
 from polydraft.apps.terminal import outcome
 from polydraft.core.drafters.network.eagle import EagleModel
 from polydraft.modalities.image.recipe import ImageRecipe
-from polydraft.modalities.image.result import encoded
+from polydraft.modalities.image.result import encode_image
 
 from ...embedded import image_token_count
 from ..command_line import ENVIRONMENT, ROOT, assert_refused, run
@@ -135,7 +135,7 @@ def test_redraw_fetches_no_model_that_a_file_names(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("polydraft.modalities.loading.load", lambda *_, **__: pytest.fail("the model was loaded"))
     sampling = (1.0, 0, 1.0, 0.0, 1.0)
     recipe = ImageRecipe(["a"], ["a"], [1], "some/body", "ar", *sampling, "8x8", None, None, False, "x", "y", "0")
-    (tmp_path / "x.png").write_bytes(encoded(Image.new("RGB", (8, 8)), "PNG", recipe.notes))
+    (tmp_path / "x.png").write_bytes(encode_image(Image.new("RGB", (8, 8)), "PNG", recipe.notes))
     assert_refused(run("redraw", tmp_path / "x.png", "-o", tmp_path / "y.png"), "--model")
     assert_refused(run("redraw", tmp_path / "missing.png", "-o", tmp_path / "y.png"), "missing.png")
     assert os.listdir(tmp_path) == ["x.png"]

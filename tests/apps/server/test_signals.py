@@ -55,7 +55,7 @@ class Work:
 
         monkeypatch.setattr(self.engine, "start", start)
         monkeypatch.setattr(process, "create_engine", lambda settings: self.engine)
-        monkeypatch.setattr(process, "Server", server)
+        monkeypatch.setattr(process, "ApiServer", server)
 
     async def begun(self, status: str) -> asyncio.Task[ServerEngine]:
         """Start the process's own part and wait until /ready says `status`."""

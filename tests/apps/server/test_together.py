@@ -142,7 +142,7 @@ def test_a_pass_that_raises_fails_its_requests_alone(
             raise RuntimeError("planted")
         return honest(method, batch)
 
-    monkeypatch.setattr(runs, "step", raising)
+    monkeypatch.setattr(runs, "decode_step", raising)
     with ThreadPoolExecutor(3) as pool:
         with live.held():
             pictures = [pool.submit(draw, client, seed) for seed in (1, 2)]

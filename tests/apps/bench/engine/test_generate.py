@@ -71,7 +71,7 @@ def test_other_tokens_and_a_slow_baseline_end_it(monkeypatch: pytest.MonkeyPatch
         **{name: {"median": 9.0, "low": 9.0, "high": 9.0} for name in ("plain_over_generate", "S")},
         "tau": 4.0, "efficiency": 9 / 4, "baseline": "ar", "identical": False, "agree": 0,
     }  # fmt: skip
-    monkeypatch.setattr(generate, "measured", lambda *_: planted)
+    monkeypatch.setattr(generate, "measure_shape", lambda *_: planted)
     monkeypatch.setattr(baseline, "NOISE", 1.05)
     done = run("bench", "generate", "--shape", "tiny", "--prompts", "9", "--dtypes", "float32", *OPTIONS)
     assert done.exit_code == 1

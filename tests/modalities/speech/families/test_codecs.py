@@ -74,7 +74,7 @@ def test_noise_of_a_place_is_one_and_normal():
 def test_a_transformer_codec_sounds_as_its_window_allows(pipes: dict[str, SpeechPipeline], name: str):
     """Its decoder looks at everything, by attention and norms: what counts is 50 codes back, 5 ahead, a fade of one."""
     family = pipes[name].family
-    codec, samples = family.codec, family.codec.samples
+    codec, samples = family.codec, family.codec.samples_per_code
     codes = torch.randint(64, (130,), generator=torch.Generator().manual_seed(2))  # the first 60 are the reference's
     stream = family.open_audio_stream(Voice("reference", codes=codes[:60]), 1.0)
     joined = torch.cat([*(stream.push(part) for part in codes[60:].split(9)), stream.finish()])

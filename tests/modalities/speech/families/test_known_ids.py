@@ -35,7 +35,7 @@ def test_voice_that_the_tokenizer_cannot_write_is_refused_at_load(tmp_path: Path
 
 
 def test_picture_word_beyond_the_model_is_named(folders: dict[str, Path]):
-    words = PromptTokenizer(folders["orpheus"], "some-model", known=250)
+    words = PromptTokenizer(folders["orpheus"], "some-model", num_ids=250)
     with pytest.raises(PromptError, match=r"the tokenizer of some-model writes .* as id \d+, and .* end at 249"):
         words.ids("<|begin_of_text|>")
     with pytest.raises(WeightsError, match="has no <|begin_of_text|> among the 250 ids"):

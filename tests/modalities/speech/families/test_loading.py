@@ -33,7 +33,7 @@ def test_defaults_are_the_makers(folders: dict[str, Path]):
 
 
 def test_repetition_aware_sampling_is_cosyvoices_own(pipes: dict[str, SpeechPipeline]):
-    sampling = pipes["cosyvoice2"].sampling(temperature=None, top_p=0.9)
+    sampling = pipes["cosyvoice2"].sampling_params(temperature=None, top_p=0.9)
     assert sampling.repetition_aware is not None and sampling.repetition_aware.window == 10
     assert (sampling.top_k, sampling.top_p, sampling.temperature) == (25, 0.9, 1.0)
 

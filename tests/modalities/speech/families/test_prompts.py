@@ -37,7 +37,7 @@ WRITTEN = {
 @pytest.mark.parametrize("name", WRITTEN)
 def test_prompts_are_written_as_the_makers_write_them(pipes: dict[str, SpeechPipeline], name: str):
     family = pipes[name].family
-    voice = Voice("", "So.", family.extract_codes(family.first + torch.tensor([3, 63])))
+    voice = Voice("", "So.", family.extract_codes(family.first_code_id + torch.tensor([3, 63])))
     assert (
         family.tokenizer.backend_tokenizer.decode(family.encode_prompt("Hi!", voice), skip_special_tokens=False)
         == (WRITTEN[name])
