@@ -62,7 +62,7 @@ def test_what_the_target_saw_is_remembered_row_by_row(folder: Path, tmp_path: Pa
         fresh = drawn.examples(rows)
     with drawn.remembering(drawn.bytes_seen):
         told, size = drawn.examples(rows), sum(file.stat().st_size for file in (tmp_path / "features").iterdir())
-    assert told.ids.equal(fresh.ids) and told.hidden_states is not None and fresh.hidden_states is None
+    assert told.ids.equal(fresh.ids) and told.cached_outputs is not None and fresh.cached_outputs is None
     assert drawn.bytes_seen < size < 1.1 * drawn.bytes_seen and not (tmp_path / "features").exists()
     for mine, theirs in zip(run_target(target, told), run_target(target, fresh), strict=True):
         assert torch.allclose(mine[fresh.loss_mask], theirs[fresh.loss_mask], atol=1e-5)

@@ -268,7 +268,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
         polydraft.WeightsError,
         "convert autoencoder",
     ),
-    "another autoencoder": (of_three_channels, polydraft.WeightsError, "has 3 channels and this NextStep draws 2"),
+    "another autoencoder": (of_three_channels, polydraft.WeightsError, "has 3 channels and this NextStep generates 2"),
     "no tokenizer": (remove("tokenizer.json"), polydraft.WeightsError, "has no tokenizer.json"),
     "another tokenizer": (without_area, polydraft.WeightsError, r"has no <\|image_area\|>"),
     "no weights": (remove("model-00001-of-1.safetensors"), polydraft.WeightsError, "tensors are missing"),
