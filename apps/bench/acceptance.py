@@ -1,13 +1,13 @@
-"""`polydraft bench acceptance`: how often one of k candidates is what the target chooses, by how candidates are ranked.
+"""`polydraft bench acceptance`: acceptance of k candidates by the target, by the ranking of candidates.
 
 polydraft bench acceptance --model tiny-speech --method hydra --temperatures 0.6,1,1.3 -o runs/bench
 polydraft bench acceptance --model tiny-image --method eagle2 --temperatures 1 --world textured
 
-The laws are the model's own: at every node that a draft grows from, what the drafter proposes (q) and what the target
-then says there (p). Of these pairs, the chance that one of k candidates is accepted: ranked with the shared noise
-(top-k of log q + g, the target's choice is the argmax of log p + g), drawn without replacement and tested by recursive
-rejection, and the k likeliest of q, which a draw from p hits or does not (EAGLE-2 as published). τ is of whole runs on
-the tape, with the same trees ranked both ways.
+The distributions are the model's: at every node that a draft grows from, the drafter's proposal (q) and the target's
+distribution there (p). Over these pairs, the probability that one of k candidates is accepted: ranked with the shared
+noise (top-k of log q + g, the target's choice is the argmax of log p + g), sampled without replacement and tested by
+recursive rejection, and the k most probable of q, which a sample from p hits or not (EAGLE-2 as published). τ is of
+whole runs with shared noise, with the same trees ranked both ways.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from polydraft.modalities.loading import load
 from polydraft.modalities.pipeline import Pipeline, uses_cfg
 
 WIDTHS = (1, 2, 4, 8)
-DRAWS = 4  # of noise, a pair of laws
+DRAWS = 4  # noise samples per pair of distributions
 SURE = 0.9
 RANKINGS = {"shared": "shared noise", "recursive": "recursive rejection", "likeliest": "likeliest"}
 
@@ -68,19 +68,19 @@ class RecordingSampler:
 
 @dataclass
 class DistributionPairs(ObservedDrafter):
-    """Keeps, of every node a draft grew from, log p, log q and log q under filters, `[V]` each."""
+    """Observer that keeps log p, log q and filtered log q, `[V]` each, of every node a draft grew from."""
 
     p: list[Tensor] = field(default_factory=list)
     q: list[Tensor] = field(default_factory=list)
     filtered: list[Tensor] = field(default_factory=list)
 
     def draft(self, state: BatchState, drafter_state: Any, sampler: Sampler, noise: Noise) -> Draft:
-        heard = RecordingSampler(sampler)
+        recorder = RecordingSampler(sampler)
         self.column = (
             drafter_state.num_pending.clone()
-        )  # what waits leads the draft, and the tree grows under the last of it
-        draft = super().draft(state, drafter_state, heard, noise)  # type: ignore[arg-type]  # it says what a sampler says
-        self.draft_log_probs = heard.proposed[0].log_probs[:, 0], heard.filtered[0].log_probs[:, 0]
+        )  # pending tokens lead the draft, and the tree grows under the last one
+        draft = super().draft(state, drafter_state, recorder, noise)  # type: ignore[arg-type]  # same interface as a sampler
+        self.draft_log_probs = recorder.proposed[0].log_probs[:, 0], recorder.filtered[0].log_probs[:, 0]
         return draft
 
     def observe(self, state: BatchState, drafter_state: Any, outcome: DraftOutcome) -> None:
@@ -93,7 +93,7 @@ class DistributionPairs(ObservedDrafter):
 
 
 def shared(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS, draws: int = DRAWS) -> list[float]:
-    """Share of pairs `[M, V]` whose choice argmax(log p + g) is among the top k of log q + g."""
+    """Return the share of pairs `[M, V]` whose choice argmax(log p + g) is among the top k of log q + g."""
     ranks = []
     for seed in range(draws):
         scores, chosen = perturbed_choices(p, q, seed)
@@ -109,13 +109,13 @@ def likeliest(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS) -> list[floa
 
 
 def recursive(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS, seed: int = 0) -> list[float]:
-    """Chance that recursive rejection keeps one of k children drawn from q without replacement, in their order."""
+    """Return the probability that recursive rejection keeps one of k children sampled from q without replacement."""
     noise = gumbel_from_keys(row_keys(*torch.tensor([[seed], [1]])), torch.arange(len(p))[None], p.shape[1])[0]
     children = (q + noise).topk(min(max(widths), q.shape[-1])).indices  # Gumbel top-k is such a draw
     left, draft_probs, none, found = p.exp(), q.exp(), torch.ones(len(p)), []
     for child in children.T:
-        chance = gather_last(draft_probs, child)
-        none = none * (1 - torch.where(chance > 0, gather_last(left, child) / chance, 0).clamp(max=1))
+        draft_prob = gather_last(draft_probs, child)
+        none = none * (1 - torch.where(draft_prob > 0, gather_last(left, child) / draft_prob, 0).clamp(max=1))
         left = normalise_or((left - draft_probs).clamp(min=0), left)
         draft_probs = draft_probs.scatter(1, child[:, None], 0)
         draft_probs = normalise_or(draft_probs, draft_probs)
@@ -124,11 +124,11 @@ def recursive(p: Tensor, q: Tensor, widths: Sequence[int] = WIDTHS, seed: int = 
 
 
 def measure_acceptance(pipe: Pipeline, name: str, prompts: list[PromptInputs], temperature: float) -> dict[str, Any]:
-    """Acceptance and τ at one temperature."""
+    """Measure acceptance and τ at one temperature."""
     rows = [replace(each, sampling_params=replace(pipe.sampling_params(), temperature=temperature)) for each in prompts]
     method = pipe.method(pipe.parse_method(name), uses_cfg(rows))
     if not isinstance(method.drafter, TreeDrafter) or not method.verifier.uses_shared_noise:
-        raise UnsupportedMethod(f"method {name!r} ranks no candidates on the noise tape; use draft, eagle2 or hydra.")
+        raise UnsupportedMethod(f"method {name!r} ranks no candidates on shared noise; use draft, eagle2 or hydra.")
     pairs, plain = DistributionPairs(method.drafter), copy(method.drafter)
     plain.ranking = replace(plain.ranking, draws=False)
     taus = {}
@@ -137,12 +137,12 @@ def measure_acceptance(pipe: Pipeline, name: str, prompts: list[PromptInputs], t
         assert run.stats is not None
         taus[ranking] = run.stats.mean_accepted_length
     p, q, filtered = (torch.stack(part).float() for part in (pairs.p, pairs.q, pairs.filtered))
-    chances = p.exp()
+    probs = p.exp()
     return {
         "temperature": temperature, "nodes": len(p), "tau": taus,
-        "variation": float((chances - filtered.exp()).abs().sum(-1).mean() / 2),
-        "entropy": float(torch.special.entr(chances).sum(-1).mean()),
-        "sure": float((chances.amax(-1) >= SURE).float().mean()),
+        "variation": float((probs - filtered.exp()).abs().sum(-1).mean() / 2),
+        "entropy": float(torch.special.entr(probs).sum(-1).mean()),
+        "sure": float((probs.amax(-1) >= SURE).float().mean()),
         "acceptance": {
             "shared": shared(p, q), "recursive": recursive(p, filtered), "likeliest": likeliest(p, filtered),
         },

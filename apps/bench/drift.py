@@ -1,12 +1,12 @@
-"""`polydraft bench drift`: how far a lossy rule leads from the target's law, told by the tokens that it commits.
+"""`polydraft bench drift`: deviation of a lossy rule from the target distribution, by its committed tokens.
 
 polydraft bench drift --model tiny-speech --prompts 24 --methods "hydra,hydra+typical,hydra+top-k(k=3)" -o runs/bench
 
-A token that is drawn from a law p costs -log p nats, and on average the entropy of p. So, over all committed tokens and
-each under the law that it was judged by, the mean of `-log p - H(p)` is 0 in expectation for whatever is exact; above 0
-a rule commits what the target would not have said, below 0 only what it is surest of. It is known in minutes where the
-words, things or votes that it costs take hours (`bench speech`, `bench frontier`), and so tells which rules are worth
-those.
+A token sampled from a distribution p costs -log p nats, and on average the entropy of p. So, over all committed tokens
+and each under the distribution that it was verified by, the mean of `-log p - H(p)` is 0 in expectation for any exact
+method; above 0 a rule commits tokens that the target would not have sampled, below 0 only the most probable ones. It
+takes minutes where word errors, object counts or votes take hours (`bench speech`, `bench frontier`), and so shows
+which rules are worth those.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class CommittedTokens(ObservedDrafter):
 def measure_drift(pipe: Pipeline, name: str, prompts: list[PromptInputs]) -> dict[str, Any]:
     """Decode all prompts with one method; `drift` comes with the error of its mean over prompts."""
     method = pipe.method(pipe.parse_method(name), uses_cfg(prompts))
-    heard, passes = [], 0
+    observers, passes = [], 0
     for prompt in prompts:
-        heard.append(CommittedTokens(method.drafter))
-        passes += decoded(replace(method, drafter=heard[-1]), [prompt]).passes
+        observers.append(CommittedTokens(method.drafter))
+        passes += decoded(replace(method, drafter=observers[-1]), [prompt]).passes
     nats, entropy, replaced = (
-        np.asarray([sum(getattr(one, part)) for one in heard]) for part in ("nats", "entropy", "replaced")
+        np.asarray([sum(getattr(one, part)) for one in observers]) for part in ("nats", "entropy", "replaced")
     )
-    counts = np.asarray([len(one.nats) for one in heard])
+    counts = np.asarray([len(one.nats) for one in observers])
     tokens = counts.sum()
     drift = (nats - entropy).sum() / tokens
     on_tape = method.verifier.uses_shared_noise  # elsewhere nothing was chosen that a token could stand for
@@ -88,7 +88,9 @@ def run(
     """Measure, print and, given a folder, save."""
     report.check_folder(output)
     if load_card(model).is_latent:
-        raise UnsupportedMethod(f"{model} generates latents, whose laws have no entropy to compare; use bench moments.")
+        raise UnsupportedMethod(
+            f"{model} generates latents, whose distributions have no entropy to compare; use bench moments."
+        )
     pipe = load(model)
     names, rows = asked_for(methods, pipe), []
     chosen = held_out_prompts(pipe, prompts, world, tokens)

@@ -1,1 +1,1 @@
-"""Lessons of one's own: pictures, questions, conversations, prompts and texts that a drafter is trained on."""
+"""Training data of drafters: user data and built-in prompts, as images, questions, conversations and texts."""

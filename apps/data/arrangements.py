@@ -44,14 +44,14 @@ SMALL_TALK = (
 
 @dataclass(frozen=True)
 class Talk:
-    """Questions with their answers about one picture."""
+    """Questions with their answers about one image."""
 
     picture: Any
     turns: list[tuple[str, str]]
 
 
 def draw_kind(rng: np.random.Generator) -> str:
-    """Return one of KINDS, as often as its share says."""
+    """Sample one of KINDS by its share."""
     return str(rng.choice(list(KINDS), p=list(KINDS.values())))
 
 
@@ -85,7 +85,7 @@ def opening(messages: Sequence[Message]) -> list[Message]:
 
 
 def with_picture(picture: Any, turns: list[tuple[str, str]], rng: np.random.Generator) -> list[Message]:
-    """Return turns whose first question brings the picture."""
+    """Return turns whose first question brings the image."""
     (question, answer), *rest = turns
     remark = [text_part(choose(REMARKS, rng))] if rng.random() < REMARK_SHARE else []
     content = [*remark, {"type": "image", "image": picture}, text_part(question)]

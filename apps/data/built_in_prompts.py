@@ -1,6 +1,6 @@
 """Training prompts of each modality without user data: what the project renders itself.
 
-training_prompts = LESSONS[pipe.card.modality](pipe, seed=0)
+training_prompts = BUILT_IN_PROMPTS[pipe.card.modality](pipe, seed=0)
 prompts = training_prompts.prompts(0)      # for the target to continue
 """
 
@@ -40,11 +40,11 @@ MOST = 160  # tokens of an answer about a scene
 class TrainingPrompts(Protocol):
     """Prompts that a drafter's training data is generated from, with held-out ones."""
 
-    blank: tuple[int, ...] | None
-    unread: Tensor | None
+    blank: tuple[int, ...] | None  # unconditional prompt, for one sequence in ten; None without guidance
+    unread: Tensor | None  # [V] bool, ids that drafters without image inputs drop; None without any
 
     def prompts(self, index: int) -> list[PromptInputs]:
-        """Group `index` of endless training prompts, to be written on."""
+        """Return group `index` of endless training prompts, which the target continues."""
 
     def held_out(self) -> list[PromptInputs]:
         """Return prompts that are never trained on."""
@@ -53,11 +53,11 @@ class TrainingPrompts(Protocol):
         """Return endless batches of `rows` sequences that the target was trained on; None if they are not free."""
 
     def example(self, folder: Path) -> Inputs:
-        """Return what a command that tries the drafter is about; files that it needs are written into `folder`."""
+        """Return inputs of a command that tries the drafter; files that it needs are written into `folder`."""
 
 
 class BuiltInPrompts(ABC):
-    """Lessons that `seed` alone decides."""
+    """Training prompts that are determined by `seed`."""
 
     blank: tuple[int, ...] | None = None
     unread: Tensor | None = None
@@ -82,7 +82,7 @@ class BuiltInPrompts(ABC):
         return Inputs()
 
 
-class ImageLessons(BuiltInPrompts):
+class ImagePrompts(BuiltInPrompts):
     """Captions of training compositions, and rendered scenes."""
 
     def __init__(self, pipe: ImagePipeline, seed: int) -> None:
@@ -98,7 +98,7 @@ class ImageLessons(BuiltInPrompts):
         return None if rendered_examples is None else rendered_examples(self.pipe, self.seed + 1, rows)
 
 
-class SpeechLessons(BuiltInPrompts):
+class SpeechPrompts(BuiltInPrompts):
     """Training sentences in all voices; nothing is free, since rendering takes flite."""
 
     def sample_prompts(self, rng: np.random.Generator, count: int, first: int) -> list[PromptInputs]:
@@ -110,10 +110,10 @@ class SpeechLessons(BuiltInPrompts):
         ]
 
 
-class VLMLessons(BuiltInPrompts):
+class VLMPrompts(BuiltInPrompts):
     """Requests for descriptions of training scenes and questions about them, half and half.
 
-    When pictures come, and whether there is one, differs as in what targets are trained on.
+    Number and place of images vary as in the training data of targets.
     """
 
     def __init__(self, pipe: VLMPipeline, seed: int) -> None:
@@ -121,7 +121,7 @@ class VLMLessons(BuiltInPrompts):
         self.unread = pipe.image_placeholder_mask.cpu()
 
     def sample_prompts(self, rng: np.random.Generator, count: int, first: int) -> list[PromptInputs]:
-        """At temperature 1: a drafter learns both what is said and what might have been."""
+        """Return prompts at temperature 1, so that a drafter learns likely answers and alternatives."""
         asked = [build_conversation(None, None, self.messages(rng, describe=row % 2 == 0)) for row in range(count)]
         sampling = self.pipe.sampling_params(temperature=1.0)
         return self.pipe.build_prompts(asked, [first + row for row in range(count)], MOST, sampling)
@@ -152,8 +152,8 @@ def scene_to_ask_about(folder: Path) -> Inputs:
 
 
 def picture_to_ask_about(picture: Image.Image, folder: Path) -> Inputs:
-    """Write a picture into `folder` as `EXAMPLE`."""
+    """Write an image into `folder` as `EXAMPLE`."""
     return Inputs(picture=str(write_image(picture, folder / EXAMPLE, {})))
 
 
-LESSONS: dict[str, type[BuiltInPrompts]] = {"image": ImageLessons, "speech": SpeechLessons, "vlm": VLMLessons}
+BUILT_IN_PROMPTS: dict[str, type[BuiltInPrompts]] = {"image": ImagePrompts, "speech": SpeechPrompts, "vlm": VLMPrompts}

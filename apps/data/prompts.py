@@ -1,6 +1,6 @@
 """Training and benchmark prompts of a model where the user names no data.
 
-    training_prompts = lessons_of(pipe, built_in_asks(pipe.card), seed=0)
+    training_prompts = build_training_prompts(pipe, built_in_asks(pipe.card), seed=0)
 
 Embedded models use what the project renders, and so do published ones that answer about images. Published voices get
 everyday sentences; those that need a recording, and published image models, need data.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from typing import Any
 
-from polydraft.apps.data.built_in_prompts import LESSONS, TrainingPrompts
+from polydraft.apps.data.built_in_prompts import BUILT_IN_PROMPTS, TrainingPrompts
 from polydraft.apps.data.user_prompts import Ask, UserPrompts, asks
 from polydraft.core.errors import DataUnavailable
 from polydraft.modalities.model_card import ModelCard
@@ -40,8 +40,10 @@ def built_in_asks(card: ModelCard) -> list[Ask] | None:
         return asks(str(path), "speech")
 
 
-def lessons_of(pipe: Any, asked: list[Ask] | None, seed: int, held_out: float = HELD_OUT) -> TrainingPrompts:
-    """Return lessons from what is asked, or from what the project renders where that is None."""
+def build_training_prompts(
+    pipe: Any, asked: list[Ask] | None, seed: int, held_out: float = HELD_OUT
+) -> TrainingPrompts:
+    """Build training prompts from user data, or from what the project renders if `asked` is None."""
     if asked is None:
-        return LESSONS[pipe.card.modality](pipe, seed)
+        return BUILT_IN_PROMPTS[pipe.card.modality](pipe, seed)
     return UserPrompts(pipe, asked, seed, held_out)

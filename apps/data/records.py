@@ -1,9 +1,9 @@
-"""Rows of the data that a user names: a folder, a file, or a set on the hub.
+"""Records of user data: a folder, a file, or a set on the hub.
 
     for row in rows("photos", PICTURES): print(row.place, row.value)
 
-A folder holds parquet, JSON lines or JSON, or else the plain files of a modality: pictures, or texts with one on every
-line. What is wrong is one sentence that names file and line.
+A folder holds parquet, JSON lines or JSON, or else the plain files of a modality: images, or texts with one on every
+line. An error is one sentence that names file and line.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TABLES = (".parquet", ".jsonl", ".json")  # what is read of a folder, the first 
 class DataRecord:
     """Record of user data."""
 
-    place: str
-    folder: Path
-    value: dict[str, Any]
+    place: str  # file and line, for messages
+    folder: Path  # that its paths are relative to
+    value: dict[str, Any]  # fields
 
     def wrong(self, what: str, do: str) -> DataUnavailable:
         """Build the error that `what` is wrong in this record."""
@@ -40,7 +40,7 @@ class DataRecord:
 
 @dataclass(frozen=True)
 class Later:
-    """A picture that stays in its table until it is asked about; place: in a list of pictures."""
+    """Image that stays in its table until it is used; `place` is its index in a list of images."""
 
     table: Any
     row: int

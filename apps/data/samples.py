@@ -41,8 +41,8 @@ class Samples:
     """Sequences that a target generated, with their hidden states where they are cached on disk.
 
     `rows` is file and index of each, `sizes` its positions with the prompt, `outputs` the answers. `unread`, `[V]`
-    bool, are ids that a student without image inputs drops. `seen` tells whether hidden states of all rows are on disk.
-    `forced`, `[V]` bool, are ids that the grammar alone determines and that need no draft.
+    bool, are ids that a student without image inputs drops. `seen` tells whether hidden states of all rows are on
+    disk. `forced`, `[V]` bool, are ids that the grammar alone determines and that need no draft.
     """
 
     target: CausalTarget

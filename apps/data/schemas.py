@@ -55,7 +55,7 @@ def image_fields(row: DataRecord) -> list[Any]:
 
 
 def place(row: DataRecord, messages: list[Message], pictures: list[Source]) -> None:
-    """Give pictures that stand apart their places: those left open, or before the first question."""
+    """Fill separate images into open placeholders, or put them before the first question."""
     parts = [part for turn in messages for part in turn["content"] if part["type"] == "image"]
     places = [part for part in parts if "image" not in part]
     if pictures and not parts:

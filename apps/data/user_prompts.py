@@ -1,7 +1,7 @@
-"""Lessons from data of one's own: every prompt asks what a row asks, and the target writes the answers.
+"""Training prompts from user data: every prompt asks what a row asks, and the target generates the answers.
 
-data = asks("photos", "vlm")                  # all of it is looked at before a model is loaded
-lessons = OwnLessons(pipe, data, seed=0, held_out=0.1)
+data = asks("photos", "vlm")                  # all of it is checked before a model is loaded
+training_prompts = UserPrompts(pipe, data, seed=0, held_out=0.1)
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def words(row: DataRecord) -> Ask:
 
 
 class UserPrompts:
-    """Rows of `data`, of which a share `held_out` is never trained on; see `lessons.Lessons`.
+    """Training prompts from user data, of which a share `held_out` is never trained on.
 
-    Once through the data the target answers as it does by default, then at temperature 1: a drafter learns both what is
-    said and what might have been.
+    In the first epoch the target answers with its default sampling, then at temperature 1: a drafter learns the likely
+    answers and the alternatives.
     """
 
     def __init__(self, pipe: Any, data: list[Ask], seed: int, held_out: float) -> None:
@@ -93,7 +93,7 @@ class UserPrompts:
         raise self.useless()
 
     def prompts(self, index: int) -> list[PromptInputs]:
-        """Group `index` of an endless walk over the data, every time in another order."""
+        """Return group `index` of an endless walk over the data, shuffled in every epoch."""
         for place in itertools.count(index):  # further on where nothing of a group could be used
             first = place * TOGETHER
             walked = [divmod(position, len(self.train_asks)) for position in range(first, first + TOGETHER)]

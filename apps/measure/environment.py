@@ -23,7 +23,7 @@ BUSY = 0.5  # load a core beyond which figures are not to be trusted
 
 
 def environment(device: torch.device | str, dtype: torch.dtype | str) -> dict[str, Any]:
-    """Everything needed to take the figure again. Ask before measuring: afterwards the load is one's own."""
+    """Return everything needed to repeat a measurement; call it before, or the load includes the benchmark."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": [Path(sys.argv[0]).name, *sys.argv[1:]],

@@ -1,6 +1,5 @@
-"""Results, printed and on disk: JSON for machines, tables and a picture for people; files are whole or not there.
+"""Results, printed and on disk: JSON for machines, tables and a plot for people; files are written atomically.
 
-tell("costs", value, sheets, notes, draw_picture, folder, json=False)
 save(folder, "image", value, markdown, picture)    # folder/image.json, image.md, image.png; with csv image.csv
 """
 

@@ -4,7 +4,7 @@ target = target_of("smolvlm", device, torch.bfloat16)
 target = target_of("emu3/16", device, torch.bfloat16)          # its widths, heads, layers and ids divided by 16
 target, peer = pair_of("tiny-vlm", device, torch.float32)      # peer: the same weights, untouched, for `generate`
 
-Of models that draw pictures the ids are codes, and what makes pixels is left out.
+For image models the ids are codes, and the pixel decoder is left out.
 """
 
 from __future__ import annotations

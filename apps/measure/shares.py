@@ -1,4 +1,4 @@
-"""Shares of what was asked that came out right: printed, and saved with what was missed and a sheet of pictures."""
+"""Shares of correct results: printed, and saved with the failures and a contact sheet of images."""
 
 from __future__ import annotations
 

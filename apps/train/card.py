@@ -19,29 +19,24 @@ FILE = "README.md"
 
 @dataclass(frozen=True)
 class Report:
-    """answers, held_out: sequences of the target's that were trained on, and that were not; tokens: of the first.
-
-    steps, minutes: of training, runs before included; held_out_loss: in nats. features: where they were. peak_bytes:
-    the most memory that the process held, by device. source: what it learned from, in words; load: a command that uses
-    it.
-    """
+    """Results of a training run."""
 
     target: str
     modality: str
     kind: str
     drafter: str
     data: str | None
-    answers: int
-    held_out: int
-    tokens: int
-    steps: int
-    minutes: float
-    held_out_loss: float
-    features: str
-    peak_bytes: dict[str, int]
+    answers: int  # target sequences trained on
+    held_out: int  # target sequences held out
+    tokens: int  # of `answers`
+    steps: int  # resumed runs included
+    minutes: float  # resumed runs included
+    held_out_loss: float  # nats
+    features: str  # where the hidden states were kept
+    peak_bytes: dict[str, int]  # peak memory of the process by device
     trial: DrafterEvaluation
-    source: str
-    load: str
+    source: str  # training data in words
+    load: str  # command that uses the drafter
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"trial": self.trial.to_dict()}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from polydraft.apps.data.built_in_prompts import TrainingPrompts
-from polydraft.apps.data.prompts import built_in_asks, lessons_of
+from polydraft.apps.data.prompts import build_training_prompts, built_in_asks
 from polydraft.apps.data.samples import TOGETHER, Samples
 from polydraft.apps.data.user_prompts import asks
 from polydraft.apps.terminal.terminal import note
@@ -45,12 +45,12 @@ from polydraft.modalities.pipeline import Pipeline
 
 DRAW, DISTIL, TRY = 0.25, 0.65, 0.1  # of the minutes given
 ROWS = 16  # of a step at most
-MAX_PROBABILITIES = 1 << 26  # chances that the laws of a step may hold: with them come gradients, several times over
-FEATURES = 1 << 24  # numbers that its features may hold
-JUDGED = 4  # held-out batches that are judged now and then
+MAX_PROBABILITIES = 1 << 26  # probabilities of a step at most: their gradients take several times as much
+FEATURES = 1 << 24  # numbers that its hidden states may hold
+JUDGED = 4  # held-out batches of an intermediate evaluation
 CACHE = 20.0  # GB
 RENDERED, BUILT_IN = "what polydraft renders", "everyday sentences that polydraft brings"  # to learn from
-ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read what the target sees, whatever it draws
+ON_FEATURES = ("eagle", "heads", "hydra", "block")  # kinds that read hidden states, for any image target
 
 
 def run(
@@ -76,8 +76,7 @@ def run(
         draw: Share of the time for generating sequences beyond those kept already, `DRAW` if not given.
         rows: Most rows of a step, `ROWS` if not given; where steps are slow, fewer train better.
         settings: Options of the network, None is its default: `places` of heads, `depth` of a block drafter; of an
-        EAGLE
-            head `pictures` (`eagle.PICTURES`), and `words`, how many ids it may draft, the most frequent ones.
+            EAGLE head `pictures` (`eagle.PICTURES`), and `words`, how many ids it may draft, the most frequent ones.
 
     Raises:
         UnsupportedMethod: For an unknown kind.
@@ -109,23 +108,23 @@ def run(
     if "preview" in recipe.settings:
         given["preview"] = pipe.num_preview_tokens
     student = recipe.student(model, **given).to(pipe.device)
-    lessons: TrainingPrompts = lessons_of(pipe, asked, seed, held_out)
-    drawn = Samples(model, folder, lessons.unread, forced=forced(pipe.token_mask))
+    training_prompts: TrainingPrompts = build_training_prompts(pipe, asked, seed, held_out)
+    drawn = Samples(model, folder, training_prompts.unread, forced=forced(pipe.token_mask))
     with what_is_left(out, folder):
         begin(folder, about)
         plain = pipe.method(parse("ar"), guided=pipe.sampling_params().guidance_scale != 1)
-        apart, seconds = lessons.held_out(), minutes * draw * 60
+        apart, seconds = training_prompts.held_out(), minutes * draw * 60
         check_read(pipe.card.name, apart)
         drawn.draw(plain, lambda index: apart[index * TOGETHER : (index + 1) * TOGETHER], "held", seconds / 4)
         kept = len(drawn)
-        drawn.draw(plain, lessons.prompts, "taught", seconds)
+        drawn.draw(plain, training_prompts.prompts, "taught", seconds)
         if words is not None:
             student.restrict_vocab(drawn.most_frequent_ids(words))
         if start:
             student.load_state_dict(read_tensors(start / "model.safetensors"))
         count = rows_of_a_step(drawn, model.vocab_size, getattr(student, "places", 0), rows or ROWS)
-        # what the target saw behind a row's own prompt is not what it sees behind the blank one
-        with drawn.remembering(cache * 1e9 if recipe.uses_distributions and not lessons.blank else 0):
+        # Hidden states after a row's prompt differ from those after the blank one, so they cannot be cached.
+        with drawn.remembering(cache * 1e9 if recipe.uses_distributions and not training_prompts.blank else 0):
             features = "cached on disk" if drawn.seen else "read anew in every step"
 
             def held_batches(most: int) -> Iterator[Examples]:
@@ -139,8 +138,10 @@ def run(
                 )
 
             objective, budget = partial(recipe.loss, model), minutes * (DISTIL + DRAW - draw)
-            free = lessons.rendered(count) if rendered is None else rendered
-            source = batches(drawn, kept, count, seed, lessons.blank, free, recipe.uses_distributions, pipe.device)
+            free = training_prompts.rendered(count) if rendered is None else rendered
+            source = batches(
+                drawn, kept, count, seed, training_prompts.blank, free, recipe.uses_distributions, pipe.device
+            )
             made = distil(
                 objective, student, source, minutes=budget, folder=out, rate=recipe.rate, evaluate=judge,
             )  # fmt: skip
@@ -156,7 +157,8 @@ def run(
         minutes=made["seconds"] / 60, held_out_loss=loss, features=features,
         peak_bytes=card.peak_memory(pipe.device), trial=trial, source=learned_from,
         load=example(
-            pipe.card, target, {"size": size, "drafter": str(out), "method": trial.method}, lessons.example(out)
+            pipe.card, target, {"size": size, "drafter": str(out), "method": trial.method},
+            training_prompts.example(out),
         ),
     )  # fmt: skip
     card.write(report, out)
@@ -167,7 +169,9 @@ def fitted(recipe: DrafterRecipe, target: CausalTarget, student: Any, held: Iter
     """Fit tuned values to the distributions of held-out batches; empty if the kind has none."""
     if recipe.target_and_draft_log_probs is None or recipe.fit is None:
         return {}
-    return recipe.fit(*gathered(recipe.target_and_draft_log_probs(target, student, examples) for examples in held))
+    return recipe.fit(
+        *concatenate_log_probs(recipe.target_and_draft_log_probs(target, student, examples) for examples in held)
+    )
 
 
 def row_of(pipe: Pipeline, kind: str, above: bool) -> int:
@@ -216,7 +220,7 @@ def rows_of_a_step(drawn: Samples, vocab: int, places: int, most: int) -> int:
     return max(1, min(most, MAX_PROBABILITIES // (judged * vocab), FEATURES // (max(drawn.sizes) * width)))
 
 
-def gathered(distributions: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def concatenate_log_probs(distributions: Iterator[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Concatenate distributions of batches up to MAX_PROBABILITIES numbers."""
     parts: list[tuple[Tensor, ...]] = []
     for part in distributions:

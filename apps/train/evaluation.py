@@ -26,12 +26,12 @@ class DrafterEvaluation:
     """Acceptance and speedup of a drafter on held-out prompts."""
 
     method: str
-    guarantee: str
+    guarantee: str  # of the method
     prompts: int
     tokens: int
-    tau: float
-    speedup: Spread
-    same: bool
+    tau: float  # tokens per target pass, over all prompts
+    speedup: Spread  # S over prompts
+    same: bool  # plain decoding of the same target gave the same tokens
 
     @property
     def broken(self) -> bool:

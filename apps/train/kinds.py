@@ -36,14 +36,14 @@ LM_LAYERS = 2
 class DrafterRecipe:
     """Construction and training of a kind of drafter."""
 
-    method: str
-    student: Callable[..., Any]
+    method: str  # to evaluate it with
+    student: Callable[..., Any]  # builds an untrained network from (target, **settings)
     loss: Callable[[CausalTarget, Any, Examples], Tensor]
     target_and_draft_log_probs: Callable[[CausalTarget, Any, Examples], tuple[Tensor, ...]] | None = None
-    fit: Callable[..., dict[str, Any]] | None = None
-    settings: tuple[str, ...] = ()
-    rate: float = 1.5e-3
-    above: bool = False
+    fit: Callable[..., dict[str, Any]] | None = None  # tunes parameters to log-probs; None if it learns none
+    settings: tuple[str, ...] = ()  # accepted by `student`
+    rate: float = 1.5e-3  # learning rate
+    above: bool = False  # it needs the image row above
 
     @property
     def uses_distributions(self) -> bool:

@@ -1,9 +1,9 @@
-"""Parts of a long sentence, joined as if it had been said in one go.
+"""Joining of the parts of a long sentence, so that it sounds as if synthesised in one go.
 
-A model begins and ends what it says with quiet, so that parts end to end pause for .4 s wherever a sentence was cut.
-Here the quiet at a cut is taken away, and the pause of the mark that stands there put in its place.
+A model begins and ends its audio with silence, so that concatenated parts would pause for 0.4 s wherever a sentence was
+cut. That silence is replaced by the pause of the punctuation mark at the cut.
 
-    streams = joined([first, second], [",", "."], 16_000)   # SoundStreams of the parts, and the marks after them
+    streams = crossfade_parts([first, second], [",", "."], 16_000)   # AudioStreams of the parts, and the marks after them
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from polydraft.modalities.speech.family import COMMA_PAUSE, AudioStream
 
-UNMARKED_PAUSE = 0.05  # seconds of pause at a cut where no mark stands
-FRAME = 0.005  # seconds; a frame is quiet or not
+UNMARKED_PAUSE = 0.05  # seconds of pause at a cut without a mark
+FRAME = 0.005  # seconds; frames are classified as quiet or not
 QUIET = 10 ** (-45 / 10)  # mean square; a voice is at -23 LUFS
-LEAD = 0.03  # seconds of quiet kept before a voice, which rises through it: soft sounds begin there
-FALL = 0.01  # seconds in which what stands behind a voice falls to silence
+LEAD = 0.03  # seconds of quiet kept before speech and faded in, since soft sounds begin there
+FALL = 0.01  # seconds in which the audio after speech is faded out
 
 
 def crossfade_parts(
@@ -29,8 +29,18 @@ def crossfade_parts(
     speed: float = 1.0,
     comma: float = COMMA_PAUSE,
 ) -> list[AudioStream]:
-    """`streams`, those at a cut without their quiet there; marks: what stands after each, a comma or nothing at a cut;
-    comma: seconds of its pause."""
+    """Wrap the streams of sentence parts so that the silence at cuts is replaced by the pause of the mark there.
+
+    Args:
+        streams (Sequence[AudioStream]): one per part.
+        marks (Sequence[str]): mark after each part; a comma or an empty string is a cut.
+        sample_rate (int): in Hz.
+        speed (float): pauses are divided by it.
+        comma (float): seconds of pause at a comma.
+
+    Returns:
+        list[AudioStream]: streams that touch no cut are returned as they are.
+    """
     pauses = [{",": comma, "": UNMARKED_PAUSE}.get(mark) for mark in marks]
     return [
         stream if before is None and after is None
@@ -40,17 +50,18 @@ def crossfade_parts(
 
 
 class CrossfadedStream:
-    """follows: whether a part of the same sentence was said before; pause: seconds after this one, None to leave it.
+    """Audio stream of a sentence part, without the silence at its cuts.
 
-    Sound is looked at in frames counted from its first sample, so that it is the same however it arrives.
+    `follows` is set if a part of the same sentence precedes; `pause` is the pause after this part in seconds, or None to
+    keep its end. Frames are counted from the first sample, so the result does not depend on how the audio arrives.
     """
 
     def __init__(self, inner: AudioStream, sample_rate: int, follows: bool, pause: float | None) -> None:
         self.inner, self.follows, self.pause, self.rate = inner, follows, pause, sample_rate
         self.frame = round(FRAME * sample_rate)
-        self.rest = torch.empty(0)  # less than a frame
-        self.held = torch.empty(0)  # quiet that may be cut off
-        self.heard = False  # whether the voice has begun
+        self.rest = torch.empty(0)  # samples of an incomplete frame
+        self.held = torch.empty(0)  # quiet samples that may be removed
+        self.heard = False  # whether speech has begun
 
     @property
     def look_ahead(self) -> int:
@@ -63,7 +74,7 @@ class CrossfadedStream:
         sound = self._taken(self.inner.finish())
         if self.pause is None:
             return torch.cat([sound, self.held, self.rest])
-        after = round(self.pause * self.rate) - self._samples(LEAD)  # the next part brings its lead
+        after = round(self.pause * self.rate) - self._samples(LEAD)  # the next part keeps LEAD seconds of its own
         quiet = torch.zeros(max(0, after))
         tail = torch.cat([self.held, self.rest])[: min(len(quiet), self._samples(FALL))]
         quiet[: len(tail)] = tail * fade_in(len(tail)).flip(0)
@@ -98,5 +109,5 @@ class CrossfadedStream:
 
 
 def fade_in(length: int) -> Tensor:
-    """Factors from silence to all of it, slow at first: a seam lies in its quieter half."""
+    """Return quadratic fade-in factors `[length]`, so that a seam lies in the quieter half."""
     return torch.linspace(0, 1, length + 2)[1:-1].square()

@@ -1,6 +1,6 @@
-"""Every voice at one loudness, and no tick where a sentence starts.
+"""Loudness normalisation of voices, and a fade-in that removes the click at the start of a sentence.
 
-stream = Levelled(sound, gain(-19.5), 16_000)   # a SoundStream around another; its voice measures -19.5 LUFS
+stream = LoudnessNormalisedStream(sound, loudness_gain(-19.5), 16_000)   # an AudioStream of a voice at -19.5 LUFS
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from torch import Tensor
 from polydraft.modalities.speech.family import AudioStream
 
 LOUDNESS = -23.0  # LUFS (EBU R 128)
-SETTLING, RISE = 0.03, 0.01  # seconds: a codec's first frames have nothing before them; a voice starts later
+SETTLING, RISE = 0.03, 0.01  # seconds of silence, since a codec's first frames lack context, and of fade-in
 
 
 def loudness_gain(measured: float) -> float:
-    """Factor that brings a voice of so many LUFS to `LOUDNESS`."""
+    """Return the factor that brings a voice of `measured` LUFS to `LOUDNESS`."""
     return float(10 ** ((LOUDNESS - measured) / 20))
 
 
 class LoudnessNormalisedStream:
-    """factor: what samples are multiplied by; the first `SETTLING` of a sentence is silence, and `RISE` follows it."""
+    """Audio stream multiplied by `factor`, with `SETTLING` seconds of silence and a fade-in of `RISE` seconds."""
 
     def __init__(self, inner: AudioStream, factor: float, sample_rate: int) -> None:
         self.inner, self.factor, self.sounded = inner, factor, 0  # samples so far

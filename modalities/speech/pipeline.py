@@ -1,11 +1,11 @@
-"""Text to speech with an autoregressive model: what users call.
+"""Public interface of text-to-speech with an autoregressive model.
 
     from polydraft import generate_speech, load
     generate_speech("We will meet again tomorrow.").save("out.wav")
     pipe = load("tiny-speech", method="vadusa")
     for chunk in pipe.stream("We will meet again tomorrow."): play(chunk.audio)
 
-The same seed says the same thing the same way with every identical method, streamed or whole, alone or in a batch.
+The same seed gives the same speech with every identical method, streamed or whole, alone or in a batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from polydraft.modalities.speech.result import SpeechResult
 from polydraft.modalities.speech.text.markup import check_text
 
 SLOWEST, FASTEST = 0.25, 4.0
-MAX_CONCURRENT_SENTENCES = 8  # sentences decoded together when nobody waits for the first
+MAX_CONCURRENT_SENTENCES = 8  # sentences decoded together when latency does not matter
 
 
 def generate_speech(
@@ -49,13 +49,34 @@ def generate_speech(
     top_p: float | None = None, repetition_penalty: float | None = None,
     device: str | torch.device = "auto", dtype: str | torch.dtype = "auto", on_step: OnStep | None = None,
 ) -> SpeechResult:  # fmt: skip
-    """Say `text`.
+    """Synthesise `text`; arguments that are None take the model's default.
 
-    voice: one of the model's (`polydraft models tiny-speech`); models that read the name as text take any. reference:
-    for models that imitate a voice instead, a recording of at most 30 s, a file or (samples, rate), and reference_text
-    what is said in it. speculative: True uses the model's best identical method, False plain decoding; the speech is
-    the same. speed: from 0.25 to 4, at the same pitch. model, codec: as for `load`. None means the model's own default;
-    temperature 0 is greedy. Raises a PolydraftError that says what to change.
+    Args:
+        text (str): plain text without SSML.
+        voice (str | None): a voice of the model (`polydraft models tiny-speech`); models that read the name as text
+            take any.
+        reference (Recording | None): for models that clone a voice, a recording of at most 30 s: a file, or (samples,
+            rate).
+        reference_text (str | None): transcript of the reference.
+        speculative (bool): True uses the model's best identical method, False plain decoding; the speech is the same.
+        model (str | Path): a model, as for `load`.
+        codec (str | Path | None): its codec, as for `load`.
+        method (str | None): method of decoding.
+        seed (int): seed of the noise.
+        speed (float): from 0.25 to 4; the pitch does not change.
+        temperature (float | None): 0 is greedy.
+        top_k (int | None): number of the most likely tokens to sample from.
+        top_p (float | None): probability mass to sample from.
+        repetition_penalty (float | None): penalty of tokens that have occurred.
+        device (str | torch.device): "auto", or a device of torch.
+        dtype (str | torch.dtype): "auto", or a dtype of the weights.
+        on_step (OnStep | None): called after every decoding step.
+
+    Returns:
+        SpeechResult: audio, tokens and statistics.
+
+    Raises:
+        PolydraftError: the request cannot be fulfilled; the message names what to change.
     """
     check_speech_request(
         text, speed, seed, temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty
@@ -68,11 +89,11 @@ def generate_speech(
 
 
 def check_speech_request(text: str, speed: float, seed: int, **sampling: Any) -> int:
-    """Return the seed; raise where no model could say what is asked for, which needs no weights to tell.
+    """Check the arguments that can be checked without a model, and return the seed.
 
     Raises:
-        PromptError: for what is no plain text.
-        InvalidArgument: for a speed, seed or sampling parameter that is not possible.
+        PromptError: the text is no plain text.
+        InvalidArgument: the speed, the seed or a sampling parameter is out of range.
     """
     check_text(text)
     to_float("speed", speed, SLOWEST, FASTEST)
@@ -81,7 +102,7 @@ def check_speech_request(text: str, speed: float, seed: int, **sampling: Any) ->
 
 
 class SpeechPipeline(Pipeline):
-    """A text-to-speech model with its weights, ready to speak with any of its methods."""
+    """Text-to-speech model with its weights and decoding methods."""
 
     def __init__(self, card: ModelCard, *, method: str | None, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(card, method=method, device=device, dtype=dtype)
@@ -118,7 +139,18 @@ class SpeechPipeline(Pipeline):
     def prompt(
         self, sentence: str, voice: Voice, seed: int, place: int, sampling: SamplingParams | None = None
     ) -> PromptInputs:
-        """A sentence of a script, said by `voice`; place: which one it is; sampling: the model's own unless given."""
+        """Build the prompt of sentence number `place` of a script.
+
+        Args:
+            sentence (str): the text.
+            voice (Voice): its speaker.
+            seed (int): seed of the noise.
+            place (int): index of the sentence.
+            sampling (SamplingParams | None): None takes the model's defaults.
+
+        Raises:
+            PromptError: the prompt leaves too few positions for the speech.
+        """
         sampling = self.sampling_params() if sampling is None else sampling
         ids, most = self.family.encode_prompt(sentence, voice), self.family.max_codes(sentence)
         room = (self.context_len - len(ids)) // self.family.frame * self.family.frame
@@ -144,9 +176,10 @@ class SpeechPipeline(Pipeline):
         speed: float = 1.0, temperature: float | None = None, top_k: int | None = None, top_p: float | None = None,
         repetition_penalty: float | None = None, together: int = 1, on_step: OnStep | None = None,
     ) -> SpeechStream:  # fmt: skip
-        """An iterator of sound; leave it at any time, `result()` is what was said so far.
+        """Return an iterator over audio chunks; `result()` ends it and returns what was synthesised so far.
 
-        together: sentences decoded at a time; 1 is soonest heard.
+        `together` is the number of sentences that are decoded at a time; 1 has the lowest latency. The other options are
+        those of `generate_speech`.
         """
         return SpeechStream(
             self.run(

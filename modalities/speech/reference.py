@@ -1,9 +1,9 @@
-"""A recording of a voice to imitate: read, checked, made mono and resampled.
+"""Reference recordings of voices to clone: read, checked, mixed to mono and resampled.
 
     sound = listen("me.wav", 16_000)           # float32 [samples]
     sound = listen((samples, 44_100), 16_000)  # samples [S] or [S, channels]
 
-A file says in its header how long it is, so that an hour is refused without decoding it.
+The header of a file has its length, so that long recordings are refused without decoding them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RATES = (4_000, 768_000)  # Hz
 
 
 def load_reference(reference: Recording, rate: int) -> NDArray[np.float32]:
-    """Mono sound `[S]` at `rate`; raises InvalidArgument where it is no usable recording of a voice."""
+    """Return the recording as mono samples `[S]` at `rate` Hz; raises InvalidArgument if it is unusable."""
     import soxr
 
     sound, source_rate = (
@@ -43,13 +43,13 @@ def load_reference(reference: Recording, rate: int) -> NDArray[np.float32]:
 
 
 def read_recording(path: Path) -> tuple[NDArray[np.float32], int]:
-    """Samples `[S, channels]` and their rate."""
+    """Return the samples `[S, channels]` of a file, and their rate."""
     import soundfile
 
     if "\0" in str(path) or not path.is_file():
         raise InvalidArgument(f"the reference {str(path)!r} is no file; give a sound file, such as a .wav or .flac.")
     try:
-        # opened by Python, which says why where that fails
+        # Python opens the file, since its errors name the reason.
         with path.open("rb") as content, soundfile.SoundFile(content) as file:
             check_length(file.frames, file.samplerate)
             check_values(file.frames, file.channels)

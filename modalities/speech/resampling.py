@@ -1,4 +1,4 @@
-"""Sound at another sample rate, piece by piece: pieces are together what the whole sound resampled at once is.
+"""Streaming resampling of audio; resampled pieces are together equal to the whole audio resampled at once.
 
 resampler = Resampler(16_000, 24_000)
 sent = [resampler.push(piece) for piece in pieces] + [resampler.finish()]
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 
 class Resampler:
-    """Resamples a mono stream; sound that has the wanted rate passes unchanged.
+    """Resamples a mono stream; audio that has the wanted rate passes unchanged.
 
     Args:
-        source (int): sample rate of what is pushed, in Hz.
-        target (int): sample rate of what is returned.
+        source (int): sample rate of the input, in Hz.
+        target (int): sample rate of the output, in Hz.
     """
 
     def __init__(self, source: int, target: int) -> None:
@@ -34,6 +34,6 @@ class Resampler:
 
 
 def resample(audio: NDArray[np.float32], source: int, target: int) -> NDArray[np.float32]:
-    """Return a whole sound at another rate, bit for bit what `Resampler` makes of its pieces."""
+    """Return audio at another rate, bitwise equal to what `Resampler` returns for its pieces."""
     resampler = Resampler(source, target)
     return np.concatenate([resampler.push(audio), resampler.finish()])

@@ -18,44 +18,37 @@ from polydraft.modalities.output import atomic_file, check_writable
 FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", "MPEG_LAYER_III"),
            ".opus": ("OGG", "OPUS"), ".ogg": ("OGG", "VORBIS"), ".pcm": ("RAW", "PCM_16")}  # fmt: skip
 UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV's header
-ENDIAN = {"RAW": "LITTLE"}  # the others know
+ENDIAN = {"RAW": "LITTLE"}  # the other formats have a fixed byte order
 
 
 @dataclass(frozen=True)
 class SpeechResult:
-    """The speech of one text.
+    """Speech of one text."""
 
-    audio: `[samples]` float32 in -1..1. tokens: `[T]` int64 codes of all sentences, end to end; passes: `[T]` int64,
-    which target pass (from 1) committed each. sentences: what was said, in the model's words; counts: their codes.
-    finish_reason: "eos"; "length" or "loop" if a sentence had to be cut, "cancelled" if speaking was stopped.
-    silent: why there are tokens and no sound, where the model has nothing to make sound with. notes: what else is to
-    be known, such as a voice that the model does not list.
-    """
-
-    audio: NDArray[np.float32]
+    audio: NDArray[np.float32]  # [samples] in -1..1
     sample_rate: int
-    tokens: Tensor
-    passes: Tensor
+    tokens: Tensor  # [T] int64 codes of all sentences, concatenated
+    passes: Tensor  # [T] int64 target pass that committed each code, from 1
     stats: DecodeStats
-    finish_reason: str
-    ignored_words: tuple[str, ...]
+    finish_reason: str  # "eos"; "length" or "loop" if a sentence was cut, "cancelled" if synthesis was stopped
+    ignored_words: tuple[str, ...]  # unpronounceable parts of the text, as written
     text: str
-    sentences: list[str]
-    counts: list[int]
+    sentences: list[str]  # synthesised sentences, in the model's words
+    counts: list[int]  # codes of each sentence
     voice: str
     seed: int
     model: str
     method: str
-    silent: str = ""
+    silent: str = ""  # reason why there are tokens but no audio; empty if there is audio
     decoded: list[list[int]] = field(default_factory=list)  # all tokens of each sentence, its end included
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # for the user, such as a voice that the model does not list
 
     @property
     def seconds(self) -> float:
         return len(self.audio) / self.sample_rate
 
     def save(self, path: str | Path) -> Path:
-        """Write the sound in the format of the name's ending, whole or not at all; it says what made it."""
+        """Write the audio atomically in the format of the file's suffix, with metadata about its generation."""
         if self.silent:
             raise OutputUnwritable(self.silent)
         notes = {
@@ -66,12 +59,12 @@ class SpeechResult:
 
 
 def check_output(path: str | Path) -> Path:
-    """`path` if sound can be written there; raises OutputUnwritable, and touches nothing."""
+    """Return `path` if audio can be written there; raises OutputUnwritable, and writes nothing."""
     return check_writable(path, FORMATS, "sound")
 
 
 def write_audio(audio: NDArray[np.float32], sample_rate: int, path: Path, notes: dict[str, Any]) -> Path:
-    """Write beside `path` first, then rename: nobody ever hears half a file."""
+    """Write audio atomically: to a temporary file first, which is then renamed to `path`."""
     import soundfile
 
     kind, subtype = FORMATS[path.suffix.lower()]
@@ -87,7 +80,7 @@ def write_audio(audio: NDArray[np.float32], sample_rate: int, path: Path, notes:
 
 
 def to_pcm16(audio: NDArray[np.float32]) -> bytes:
-    """Signed 16-bit little-endian samples."""
+    """Return the samples as signed 16-bit little-endian integers."""
     return (audio.clip(-1, 1) * 32767).round().astype("<i2").tobytes()
 
 
@@ -96,7 +89,7 @@ def wav_header(sample_rate: int, size: int | None = None) -> bytes:
 
     Args:
         sample_rate (int): in Hz.
-        size (int | None): bytes of its samples; None while nobody knows them yet.
+        size (int | None): bytes of its samples; None if the length is unknown.
     """
     data = UNKNOWN_SIZE if size is None else min(size, UNKNOWN_SIZE)
     riff = min(data + 36, UNKNOWN_SIZE)  # all that follows this field

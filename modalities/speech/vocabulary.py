@@ -1,7 +1,7 @@
-"""One vocabulary for text and speech: specials, voices, symbols of the text, then the codec's codes.
+"""Joint vocabulary of text and speech: specials, voices, symbols of the text, then the codec's codes.
 
-A sequence is `<|voice|> symbol … symbol <|speech_start|> <|speech_0|> … <|speech_end|>`; codes are named as the
-larger models of this kind name theirs, so their tokenizers are read alike.
+A sequence is `<|voice|> symbol … symbol <|speech_start|> <|speech_0|> … <|speech_end|>`; codes are named as in
+larger models of this kind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def code_token(code: int) -> str:
 
 
 def build_tokenizer(voices: list[str], symbols: list[str], codes: int) -> Tokenizer:
-    """A word-level tokenizer; symbols are separated by blanks."""
+    """Build a word-level tokenizer, whose symbols are separated by blanks."""
     names = [*SPECIALS, *map(voice_token, voices), *symbols]
     names += [f"<|unused_{index}|>" for index in range(-len(names) % ALIGNED)]
     names += [code_token(code) for code in range(codes)]
@@ -41,7 +41,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def id_of(tokenizer: Tokenizer, name: str) -> int:
-    """Id of a token that must be there."""
+    """Return the id of a token; raises ValueError if the tokenizer lacks it."""
     found = tokenizer.token_to_id(name)
     if found is None:
         raise ValueError(f"the tokenizer has no {name}")
@@ -49,10 +49,10 @@ def id_of(tokenizer: Tokenizer, name: str) -> int:
 
 
 def code_offset(tokenizer: Tokenizer) -> int:
-    """Id of code 0."""
+    """Return the id of code 0."""
     return id_of(tokenizer, code_token(0))
 
 
 def prompt_ids(tokenizer: Tokenizer, voice: str, symbols: list[str]) -> list[int]:
-    """`<|voice|> symbols <|speech_start|>`."""
+    """Return the ids of `<|voice|> symbols <|speech_start|>`."""
     return [id_of(tokenizer, voice_token(voice)), *tokenizer.encode(" ".join(symbols)).ids, START]

@@ -2,9 +2,9 @@
 
 polydraft bench generate --shape smolvlm --prompts 80,800,3000 --dtypes bfloat16,float32 -o runs/bench
 
-In turns, in one process, warmed up, greedy; prefill is apart (`generate`'s clock starts with its first token). Known
-shapes have random weights, embedded models their own. The draft is a tree of the oracle's, which holds as much of what
-plain decoding will say as makes τ come near `--tau`, so S says what the engine loses of it. S is over the faster
+In turns, in one process, warmed up, greedy; prefill is excluded (`generate`'s clock starts with its first token). Known
+shapes have random weights, embedded models their trained ones. The draft is a tree of the oracle, which holds as much
+of plain decoding's output as makes τ come near `--tau`, so S says what the engine loses of it. S is over the faster
 baseline.
 """
 
@@ -118,8 +118,8 @@ def measure_shape(
     """Time plain decoding, `generate` and drafting in turns.
 
     Seconds are per token; they, `plain_over_generate` and S are spreads over rounds. S is over the `baseline`, "ar" or
-    "generate". `agree` counts the tokens that `generate` returns as well before it differs (near ties may fall
-    otherwise there).
+    "generate". `agree` counts the tokens that `generate` returns as well before the first difference (near ties may
+    fall otherwise there).
 
     Args:
         drafter: Built once the output of plain decoding is known.
@@ -148,15 +148,15 @@ def measure_shape(
 
 
 def generated(peer: PreTrainedModel, prompt: PromptInputs) -> Run:
-    """transformers' own `generate` as it comes, greedy."""
+    """Run transformers' `generate` with its defaults, greedy."""
     ids = torch.tensor([prompt.branch_token_ids[0]], device=peer.device)
     call = partial(
         cast(Any, peer.generate), ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=FILLER,
         max_new_tokens=prompt.max_new_tokens,
     )  # fmt: skip
     with torch.inference_mode():
-        seconds, tokens, drawn = prefill_apart(call)
-    return Run(seconds, tokens, [drawn[0, ids.shape[1] :].cpu()])
+        seconds, tokens, output_ids = prefill_apart(call)
+    return Run(seconds, tokens, [output_ids[0, ids.shape[1] :].cpu()])
 
 
 def agreed(ours: Tensor, theirs: Tensor) -> int:

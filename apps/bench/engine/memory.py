@@ -1,7 +1,4 @@
-"""The peak memory of a run, measured in a process of its own, beside weights once and the live rows' keys and values.
-
-found = apart("smolvlm", rows=64, length=512, prompt=32, device, dtype)      # bytes: peak, weights, live, …
-"""
+"""Peak memory of a run in a separate process, compared with the weights and the live rows' keys and values."""
 
 from __future__ import annotations
 
@@ -42,10 +39,10 @@ def of_run(
 ) -> dict[str, int]:
     """Return bytes of a run of `rows` rows of `length` positions in which one leaves and another joins.
 
-    The row that joins is prefilled. `before` is the memory at the start: Python and its libraries, as a run of a tiny
-    model has loaded them. `loading` and `peak` are the most while the target is built and while it runs, less that.
-    `weights` counts each weight once; `live` is keys and values at the rows' positions; `stored` is what the pool holds
-    for them, in whole blocks and spare rows.
+    The row that joins is prefilled. `before` is the memory at the start: Python and its libraries, as a run of a
+    tiny model has loaded them. `loading` and `peak` are the most while the target is built and while it runs, less
+    that. `weights` counts each weight once; `live` is keys and values at the rows' positions; `stored` is what the
+    pool holds for them, in whole blocks and spare rows.
     """
     if config is not None:
         shapes.CONFIGS[shape] = config

@@ -1,11 +1,11 @@
-"""`polydraft bench rows`: what rows that come and go cost beside a pass over all, and the memory that a run needs.
+"""`polydraft bench rows`: cost of joining and leaving rows relative to a pass over all, and memory of a run.
 
 polydraft bench rows --shape smolvlm --rows 64 --length 512 -o runs/bench
 
 A row in the middle leaves (the last moves into its place) and another joins, once without its prefill, which is the
 bookkeeping alone, and once with it. The pool grows where it is full, by an eighth: that is timed once, as one join of
-several. Memory is the peak of a fresh process less what it began with (and less what loading freed), beside weights
-once and the keys and values of live rows. Rows hold random keys and values.
+several. Memory is the peak of a fresh process less what it began with (and less what loading freed), compared with the
+weights and the keys and values of live rows. Rows hold random keys and values.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(
     precision = resolve_dtype(dtype, where)
     shapes.check(shape)
     taken_on = timed_on(where, precision)
-    note("memory, in a process of its own")
+    note("memory, in a separate process")
     needed: dict[str, Any] = memory.apart(shape, rows, length, prompt, where, precision)
     target = shapes.target_of(shape, where, precision)
     costs = measure_rows(target, rows, length, prompt, repeats)

@@ -43,8 +43,7 @@ class Ears(Protocol):
 
 
 class Judgement(NamedTuple):
-    """Judge one sentence: word errors by recogniser, log-mel distance, whether the voice is the one asked for (both
-    None without a reference), and what else was asked about it."""
+    """Measures of one sentence; distance and voice match are None without a reference."""
 
     errors: dict[str, int]
     distance: float | None
@@ -67,7 +66,7 @@ class WordErrors:
 
 
 class Spoken(NamedTuple):
-    """A text said: its codes, its sound, and the samples where parts after the first begin."""
+    """Synthesised text: its codes, its audio, and the samples where parts after the first begin."""
 
     codes: torch.Tensor
     audio: Sound
@@ -75,7 +74,7 @@ class Spoken(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A row a method, and a row a voice."""
+    """Rows by method, and rows by voice."""
 
     rows: list[dict[str, Any]]
     product: list[dict[str, Any]]
@@ -167,34 +166,34 @@ def judged(
         judge.voices = VoiceSpectra(
             {voice: [theirs[text, voice] for text in texts] for voice in pipe.voices}, pipe.sample_rate
         )
-    heard: dict[str, WordErrors] = {}
+    results: dict[str, WordErrors] = {}
     for name, sounds in references.sources.items():
         for (text, voice), audio in sounds.items():
-            heard.setdefault(name, WordErrors()).add(judge(text, voice, audio), False, voice)
+            results.setdefault(name, WordErrors()).add(judge(text, voice, audio), False, voice)
     noticed = []
     for voice in pipe.voices:
         product_of: list[product.SpokenText] = []
         for first in range(0, len(texts), GROUP):
             part = texts[first : first + GROUP]
-            plain = similar_words(pipe, table.PLAIN, part, voice, first, options)
+            plain = synthesise_texts(pipe, table.PLAIN, part, voice, first, options)
             product_of += [
                 product.SpokenText(one.audio, one.seams, len(normalise_text(text).undivided_sentences) == 1)
                 for text, one in zip(part, plain, strict=True)
             ]
             for name in names:
-                ours = plain if name == table.PLAIN else similar_words(pipe, name, part, voice, first, options)
+                ours = plain if name == table.PLAIN else synthesise_texts(pipe, name, part, voice, first, options)
                 for text, one, plainly in zip(part, ours, plain, strict=True):
                     same = torch.equal(one.codes, plainly.codes)
-                    heard.setdefault(name, WordErrors()).add(judge(text, voice, one.audio), same, voice)
+                    results.setdefault(name, WordErrors()).add(judge(text, voice, one.audio), same, voice)
             note(f"{voice}: {min(first + GROUP, len(texts))}/{len(texts)} sentences")
         pausing = [references.rendered[text, voice] for text in texts] if references.rendered else None
         noticed.append(product.row(voice, product_of, pausing, pipe.sample_rate))
     wanted = [len(plain_words(words_of(text))) for _ in pipe.voices for text in texts]
     groups = list(kinds) * len(pipe.voices)
-    return Judged([row_of(name, one, heard[table.PLAIN], wanted, groups) for name, one in heard.items()], noticed)
+    return Judged([row_of(name, one, results[table.PLAIN], wanted, groups) for name, one in results.items()], noticed)
 
 
-def similar_words(
+def synthesise_texts(
     pipe: SpeechPipeline, name: str, texts: list[str], voice: str, seed: int, options: dict[str, Any]
 ) -> list[Spoken]:
     """Synthesise all texts in one batch; returns codes and audio of each."""
@@ -214,22 +213,22 @@ def similar_words(
     return spoken
 
 
-def row_of(name: str, heard: WordErrors, plain: WordErrors, wanted: list[int], kinds: list[str]) -> dict[str, Any]:
+def row_of(name: str, results: WordErrors, plain: WordErrors, wanted: list[int], kinds: list[str]) -> dict[str, Any]:
     """Return a method's row: what the first recogniser understood, and under `recognisers` what each of them did."""
     rates = {
         ears: understood(
-            np.asarray([one.errors[ears] for one in heard.judgements]),
-            np.asarray([one.errors[ears] for one in plain.judgements]), np.asarray(wanted), heard.voices, kinds,
+            np.asarray([one.errors[ears] for one in results.judgements]),
+            np.asarray([one.errors[ears] for one in plain.judgements]), np.asarray(wanted), results.voices, kinds,
         )
-        for ears in heard.judgements[0].errors
+        for ears in results.judgements[0].errors
     }  # fmt: skip
     return {
-        "method": name, "same": float(np.mean(heard.same)), **next(iter(rates.values())), "recognisers": rates,
-        "distance": mean([one.distance for one in heard.judgements]),
-        "own_voice": mean([one.voice_match for one in heard.judgements]),
+        "method": name, "same": float(np.mean(results.same)), **next(iter(rates.values())), "recognisers": rates,
+        "distance": mean([one.distance for one in results.judgements]),
+        "own_voice": mean([one.voice_match for one in results.judgements]),
         "more": {
-            column: float(np.mean([one.more[column] for one in heard.judgements]))
-            for column in heard.judgements[0].more
+            column: float(np.mean([one.more[column] for one in results.judgements]))
+            for column in results.judgements[0].more
         },
     }  # fmt: skip
 
@@ -266,11 +265,11 @@ def mean(values: Sequence[float | None]) -> float | None:
 def cells(row: dict[str, Any]) -> list[str]:
     same = f"{100 * row['same']:.0f} %" if row["method"] not in NO_METHODS else ""
     is_compared = row["method"] not in (*NO_METHODS, table.PLAIN)
-    heard = [cell for rates in row["recognisers"].values() for cell in error_cells(rates, is_compared)]
+    results = [cell for rates in row["recognisers"].values() for cell in error_cells(rates, is_compared)]
     distance = "" if row["distance"] is None else f"{row['distance']:.2f}"
     voice_match = "" if row["own_voice"] is None else f"{100 * row['own_voice']:.0f} %"
     more = [f"{value:.2f}" for value in row["more"].values()]
-    return [row["method"], same, *heard, distance, voice_match, *more]
+    return [row["method"], same, *results, distance, voice_match, *more]
 
 
 def error_cells(rates: dict[str, Any], is_compared: bool) -> list[str]:
@@ -280,5 +279,5 @@ def error_cells(rates: dict[str, Any], is_compared: bool) -> list[str]:
 
 
 def headers(rows: list[dict[str, Any]]) -> list[str]:
-    heard = [column for ears in rows[0]["recognisers"] for column in (f"WER ({ears})", "Δ WER")]
-    return ["method", "same", *heard, "mel dB", "own voice", *rows[0]["more"]]
+    results = [column for ears in rows[0]["recognisers"] for column in (f"WER ({ears})", "Δ WER")]
+    return ["method", "same", *results, "mel dB", "own voice", *rows[0]["more"]]

@@ -72,8 +72,8 @@ def weighted(audio: Sound, sample_rate: int) -> NDArray[np.float64]:
     length = len(audio) + sample_rate
     spectrum = np.fft.rfft(np.asarray(audio, np.float64), length)
     unit = np.exp(-2j * np.pi * np.arange(len(spectrum)) / length)
-    heard = spectrum * shelf(sample_rate).response(unit) * high_pass(sample_rate).response(unit)
-    return np.fft.irfft(heard, length)[: len(audio)]
+    filtered = spectrum * shelf(sample_rate).response(unit) * high_pass(sample_rate).response(unit)
+    return np.fft.irfft(filtered, length)[: len(audio)]
 
 
 def loudness(audio: Sound, sample_rate: int) -> float:

@@ -26,7 +26,7 @@ HEADERS = ["voice", "LUFS", "peak dBFS", "start dBFS", "join dBFS", "pauses s", 
 
 
 class SpokenText(NamedTuple):
-    """A text said: its sound, the samples where parts after the first begin, and whether it is one sentence."""
+    """Synthesised text: its audio, the samples where parts after the first begin, and whether it is one sentence."""
 
     audio: Sound
     seams: list[int]
@@ -34,7 +34,7 @@ class SpokenText(NamedTuple):
 
 
 class ReferenceSpeech(NamedTuple):
-    """A text as the renderer says it, and how many pauses it makes inside."""
+    """Text synthesised by the renderer, and the number of pauses inside."""
 
     audio: Sound
     pauses: int

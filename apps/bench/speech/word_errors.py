@@ -66,8 +66,8 @@ def words_of(text: str) -> str:
     return " ".join(word for words in normalise_text(text).undivided_sentences for word in words)
 
 
-def word_errors(wanted: list[str], heard: list[str]) -> int:
+def word_errors(wanted: list[str], recognised: list[str]) -> int:
     """Fewest words to insert, leave out or replace (Levenshtein 1966)."""
     from rapidfuzz.distance import Levenshtein
 
-    return Levenshtein.distance(wanted, heard)
+    return Levenshtein.distance(wanted, recognised)

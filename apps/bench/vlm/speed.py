@@ -81,7 +81,7 @@ def scenes(pipe: VLMPipeline, count: int, most: int) -> list[PromptInputs]:
 
 
 def theirs(pipe: VLMPipeline, prompts: list[PromptInputs]) -> list[Contender]:
-    """transformers' `generate`, and its two ways to draft; what it refuses is told and left out."""
+    """transformers' `generate`, and its two ways to draft; what it refuses is reported and left out."""
     model = untouched(pipe)
     modes: dict[str, dict[str, Any]] = {table.PEER: {}, "transformers prompt lookup": LOOKUP}
     if "lm" in pipe.card.drafters:

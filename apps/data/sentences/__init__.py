@@ -1,1 +1,1 @@
-"""The sentences that `tiny-speech` learns from and is tested on."""
+"""Sentence generator for training and evaluating `tiny-speech`."""

@@ -1,7 +1,7 @@
-"""English sentences without end: what `tiny-speech` learns from and is tested on.
+"""Generator of English sentences to train and evaluate `tiny-speech` on.
 
-    sentence(np.random.default_rng(0))   # "My aunt was painting a small boat when it was foggy outside."
-    islice(corpus(seed=0), 200_000)      # the same, and rare words go round until every word of the lexicon occurred
+    random_sentence(np.random.default_rng(0))   # "My aunt was painting a small boat when it was foggy outside."
+    islice(corpus(seed=0), 200_000)      # rare words are cycled, so that every word of the lexicon occurs
     held_out(200)                        # fixed everyday sentences that neither ever gives
     held_out(20, "prose")                # or of another kind
     everyday()                           # a hundred written by hand, which are kept from training too
@@ -29,11 +29,11 @@ LONGEST = 18  # words
 
 @dataclass(frozen=True)
 class SentenceKind:
-    """Sentences of one kind. share: of all that is drawn; longest: words of one."""
+    """Kind of sentences."""
 
     patterns: Sequence[str]
-    share: float
-    longest: int = LONGEST
+    share: float  # of all sentences
+    longest: int = LONGEST  # words of a sentence
 
 
 KINDS = {
@@ -50,7 +50,7 @@ FORMS = ("third", "past", "done", "ing")
 
 
 def random_sentence(rng: np.random.Generator, rare: Iterator[str] | None = None) -> str:
-    """A sentence to train on; rare: where words of drills come from, instead of anywhere in the lexicon."""
+    """Generate a training sentence; words of drills are taken from `rare`, or else sampled from the lexicon."""
     while True:
         kind = list(KINDS.values())[rng.choice(len(KINDS), p=[kind.share for kind in KINDS.values()])]
         text = compose(kind.patterns, rng, kind.longest, rare)
@@ -59,7 +59,7 @@ def random_sentence(rng: np.random.Generator, rare: Iterator[str] | None = None)
 
 
 def corpus(seed: int) -> Iterator[str]:
-    """Training sentences without end, among whose rare words all of the lexicon come round, in one order a round."""
+    """Yield training sentences endlessly; their rare words cycle through the lexicon, reshuffled in every round."""
     rng = np.random.default_rng(seed)
     words = lexicon_words()
     rare = (words[place] for _ in iter(int, 1) for place in rng.permutation(len(words)))
@@ -69,7 +69,7 @@ def corpus(seed: int) -> Iterator[str]:
 
 @functools.cache
 def held_out_sentences(n: int, kind: str = "everyday") -> list[str]:
-    """The first `n` sentences of a kind in `KINDS` that are kept from training, always the same."""
+    """Return the first `n` held-out sentences of a kind in `KINDS`; they are always the same."""
     rng, found = np.random.default_rng(0), KINDS[kind]
     kept: dict[str, None] = {}
     while len(kept) < n:
@@ -81,7 +81,7 @@ def held_out_sentences(n: int, kind: str = "everyday") -> list[str]:
 
 @functools.cache
 def everyday_sentences() -> list[str]:
-    """Sentences as people say them, without names, dates and figures: what intelligibility is measured on."""
+    """Return the sentences that intelligibility is measured on: everyday speech without names, dates and figures."""
     return (files("polydraft.assets") / "speech" / "everyday.txt").read_text().splitlines()
 
 
@@ -94,20 +94,20 @@ def is_held_out(text: str) -> bool:
 
 @functools.cache
 def handwritten_sentences() -> frozenset[str]:
-    """Every line of every list in `assets/speech`."""
+    """Return the normalised lines of all lists in `assets/speech`, which are held out."""
     lists = (file for file in (files("polydraft.assets") / "speech").iterdir() if file.name.endswith(".txt"))
     return frozenset(normalise_words(line) for file in lists for line in file.read_text(encoding="utf-8").splitlines())
 
 
 def normalise_words(text: str) -> str:
-    """Its words in lower case."""
+    """Return the words of `text` in lower case, without marks."""
     return " ".join(re.findall("[a-z0-9]+", text.lower()))
 
 
 def compose(
     patterns: Sequence[str], rng: np.random.Generator, longest: int = LONGEST, rare: Iterator[str] | None = None
 ) -> str:
-    """One of `patterns` with its slots filled, at most `longest` words."""
+    """Return a random pattern with its slots filled, at most `longest` words."""
     while True:
         text = fill_pattern(pick(patterns, rng), rng, rare)
         if len(text.split()) <= longest:
@@ -124,7 +124,7 @@ def fill_pattern(pattern: str, rng: np.random.Generator, rare: Iterator[str] | N
 
 
 def fill_slot(name: str, form: str, rng: np.random.Generator, rare: Iterator[str] | None = None) -> str:
-    """Text for the slot `{name:form}`."""
+    """Return text for the slot `{name:form}`."""
     if name == "word" and rare is not None:
         return next(rare)
     if name in SLOT_GENERATORS:
@@ -150,14 +150,14 @@ def pluralise(noun: str) -> str:
 
 
 def add_s(word: str) -> str:
-    """The plural of a regular noun, the third person of a regular verb."""
+    """Return the plural of a regular noun, or the third person of a regular verb."""
     if re.search("[^aeiou]y$", word):
         return word[:-1] + "ies"
     return word + ("es" if re.search("(s|x|z|ch|sh)$", word) else "s")
 
 
 def inflect(verb: str, form: str) -> str:
-    """A verb in one of `FORMS`."""
+    """Return a verb in one of `FORMS`."""
     if verb in IRREGULAR_VERBS:
         return IRREGULAR_VERBS[verb][FORMS.index(form)]
     if form == "third":
@@ -168,7 +168,7 @@ def inflect(verb: str, form: str) -> str:
 
 
 def fix_articles(text: str) -> str:
-    """ "a" as "an" before a vowel sound."""
+    """Replace "a" by "an" before a vowel sound."""
 
     def right(match: re.Match[str]) -> str:
         return f"{match[1]}n {match[2]}" if starts_with_vowel(match[2]) else match[0]
@@ -182,7 +182,7 @@ def starts_with_vowel(word: str) -> bool:
 
 
 def random_number(rng: np.random.Generator, form: str) -> str:
-    """In digits or, if small, in words; form "small": 2 to 20."""
+    """Return a number in digits or, if small, in words; form "small" is 2 to 20."""
     if form == "small":
         value = int(rng.integers(2, 21))
         return SMALL[value - 2] if value <= 12 and rng.random() < 0.7 else str(value)
@@ -208,7 +208,7 @@ def random_date(rng: np.random.Generator, form: str) -> str:
 
 
 def with_ordinal(value: int) -> str:
-    """1st, 22nd, 13th."""
+    """Return a number with its ordinal suffix: 1st, 22nd, 13th."""
     suffix = "th" if value % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
     return f"{value}{suffix}"
 

@@ -93,18 +93,18 @@ def generate(pipe: Pipeline, model: PreTrainedModel, prompts: list[PromptInputs]
             eos_token_id=sorted(pipe.eos_token_ids) or None,
             logits_processor=LogitsProcessorList([OnlyAllowed(pipe.allowed_token_mask)]), **pictures, **options,
         )  # fmt: skip
-        alone, made, drawn = prefill_apart(call)
+        alone, made, output_ids = prefill_apart(call)
         seconds, tokens = seconds + alone, tokens + made
-        outputs += drawn[:, ids.shape[1] :].cpu().unbind()
+        outputs += output_ids[:, ids.shape[1] :].cpu().unbind()
     return Run(seconds, tokens, outputs)
 
 
 def prefill_apart(call: Callable[..., Tensor]) -> tuple[float, int, Tensor]:
     """Return seconds after prefill's first token, tokens generated in them, and what `call(streamer=…)` returns."""
     seen = FirstToken()
-    drawn = call(streamer=seen)
+    output_ids = call(streamer=seen)
     settle()
-    return max(time.perf_counter() - seen.at, TICK), seen.later, drawn
+    return max(time.perf_counter() - seen.at, TICK), seen.later, output_ids
 
 
 def padded_left(rows: list[tuple[int, ...]], device: torch.device) -> tuple[Tensor, Tensor]:

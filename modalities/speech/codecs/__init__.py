@@ -1,1 +1,1 @@
-"""From codes to sound: the codecs, and what streams and stretches what they say."""
+"""Speech codecs, which turn codes into audio, and streams that decode and time-stretch it in chunks."""

@@ -1,11 +1,11 @@
-"""Sound of a growing stream of codes, for codecs that look around: chunks decoded with context that is dropped.
+"""Chunked decoding of a growing stream of codes; the audio of the context around a chunk is dropped.
 
     stream = ChunkStream(window, decode, first=6, chunk=25)
     sound = stream.push(codes[:20]); …; stream.finish()
 
-Chunks end at fixed codes, whatever arrives when, so the sound is a function of the codes alone: streamed is whole, bit
-for bit. A codec that looks no further than its window sounds as if all had been decoded at once; one that looks at
-everything (a transformer) sounds as its window allows, and its chunks are faded into each other.
+Chunk boundaries do not depend on when codes arrive, so the audio is a function of the codes alone: streamed and whole
+audio are bitwise equal. A codec whose receptive field fits into the window gives the audio of a single decode; one with
+global attention (a transformer) is approximated by its window, and its chunks are crossfaded.
 """
 
 from __future__ import annotations
@@ -16,28 +16,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Decode = Callable[[Tensor, int], Tensor]  # codes [T], place of the first → sound [T · samples]
+Decode = Callable[[Tensor, int], Tensor]  # codes [T], index of the first → audio [T · samples]
 
 
 @dataclass(frozen=True)
 class DecodeWindow:
-    """Context that a chunk is decoded with: codes before and after it, and how many of those fade it into the next.
+    """Context that a chunk is decoded with."""
 
-    frame: codes that only sound together; samples: of a code.
-    """
+    samples_per_code: float
+    before: int  # codes of left context
+    after: int  # codes of right context
+    fade: int = 0  # codes over which a chunk is crossfaded into the next
+    frame: int = 1  # codes that can only be decoded together
 
-    samples: float
-    before: int
-    after: int
-    fade: int = 0
-    frame: int = 1
-
-    def count(self, codes: int) -> int:
-        return round(codes * self.samples)
+    def num_samples(self, codes: int) -> int:
+        """Return the number of samples of so many codes."""
+        return round(codes * self.samples_per_code)
 
 
 class ChunkStream:
-    """lead: codes heard before, which are context and do not sound."""
+    """Audio stream that decodes codes in chunks; the codes of `lead` are context only."""
 
     def __init__(
         self, window: DecodeWindow, decode: Decode, first: int, chunk: int, lead: Tensor | None = None
@@ -45,8 +43,8 @@ class ChunkStream:
         self.window, self.decode, self.size, self.end = window, decode, chunk, first
         self.codes = torch.empty(0, dtype=torch.long) if lead is None else lead[max(0, len(lead) - window.before) :]
         self.lead = len(self.codes)
-        self.begin = 0  # the chunk under way is codes begin … end, counted from the first that sounds
-        self.tail = torch.empty(0)  # what the last chunk made of the codes that begin this one
+        self.begin = 0  # the current chunk is codes begin … end, counted after `lead`
+        self.tail = torch.empty(0)  # audio of this chunk's first codes, as decoded with the last chunk
 
     @property
     def look_ahead(self) -> int:
@@ -60,7 +58,7 @@ class ChunkStream:
         return torch.cat(sound) if sound else torch.empty(0)
 
     def finish(self) -> Tensor:
-        """The last sound; codes of an unfinished frame are left out."""
+        """Return the last samples; codes of an incomplete frame are dropped."""
         known = len(self.codes) - self.lead
         known -= known % self.window.frame
         self.codes = self.codes[: self.lead + known]
@@ -71,15 +69,15 @@ class ChunkStream:
 
     @torch.inference_mode()
     def _chunk(self, end: int) -> Tensor:
-        """The sound of codes `begin … end`; the next chunk begins there."""
+        """Decode codes `begin … end`; the next chunk begins there."""
         window = self.window
         first = max(0, self.lead + self.begin - window.before)
         around = self.codes[first : self.lead + end + window.after]
-        sound = self.decode(around, first - self.lead)[window.count(self.lead + self.begin - first) :]
-        length, faded = window.count(end - self.begin), len(self.tail)
+        sound = self.decode(around, first - self.lead)[window.num_samples(self.lead + self.begin - first) :]
+        length, faded = window.num_samples(end - self.begin), len(self.tail)
         if faded:
             rising = torch.linspace(0, 1, faded + 2)[1:-1]
             sound[:faded] = self.tail + (sound[:faded] - self.tail) * rising
-        self.tail = sound[length : length + window.count(window.fade)].clone()
+        self.tail = sound[length : length + window.num_samples(window.fade)].clone()
         self.begin, self.end = end, end + self.size
         return sound[:length]

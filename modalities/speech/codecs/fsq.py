@@ -25,12 +25,19 @@ from polydraft.modalities.weight_paths import refuse_pickles
 from polydraft.modalities.weights import check_loading_report, read_weights
 
 BEFORE, AFTER, FADE = 50, 5, 1  # codes
-MELS, FRAME, HOP, FFT, STRIDE = 80, 400, 160, 512, 2  # what the semantic encoder (w2v-BERT 2.0) hears
+MELS, FRAME, HOP, FFT, STRIDE = 80, 400, 160, 512, 2  # input of the semantic encoder (w2v-BERT 2.0)
 FLOOR = 1.192092955078125e-07
 
 
 class FsqCodec:
-    """sample_rate: Hz of its sound; heard: Hz of what it encodes; samples: of a code; book: `[V, axes]`."""
+    """NeuCodec or X-Codec-2 with its weights.
+
+    Attributes:
+        sample_rate (int): of decoded audio, in Hz.
+        input_sample_rate (int): of audio to encode, in Hz.
+        samples_per_code (int): decoded samples of a code.
+        codebook (Tensor): [V, axes]
+    """
 
     def __init__(self, folder: Path, model: Any, device: torch.device) -> None:
         self.device = device
@@ -66,7 +73,7 @@ class FsqCodec:
 
 
 def load_codec(model: Any, folder: Path) -> Any:
-    """The codec in `folder`; missing, extra or misshapen tensors are errors."""
+    """Load the codec in `folder`; raises WeightsError for missing, extra or misshapen tensors."""
     stored, wanted = read_settings(folder / "config.json").get("model_type"), model.config_class.model_type
     if stored != wanted:
         raise ValueError(f"it is {stored!r}, not {wanted!r}")
@@ -78,7 +85,7 @@ def load_codec(model: Any, folder: Path) -> Any:
 
 
 def semantic_features(sound: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-    """Kaldi's log mel energies, normalised, two frames a row: `[T, 160]`."""
+    """Return Kaldi's normalised log mel energies, two frames per row: `[T, 160]`."""
     from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
     bank = mel_filter_bank(FFT // 2 + 1, MELS, 20, rate // 2, rate, mel_scale="kaldi", triangularize_in_mel_space=True)

@@ -1,7 +1,7 @@
-"""SNAC (Siuzdak et al. 2024, arXiv 2410.14411): sound of frames whose levels run at rates of their own.
+"""SNAC (Siuzdak et al. 2024, arXiv 2410.14411): a codec of frames whose levels have different code rates.
 
-The package `snac` (MIT, `pip install polydraft[snac]`) holds the network; here its noise is tied to places, so that the
-same codes make the same sound. It is published as a pickle, which `polydraft convert snac` reads once, tensors only.
+The package `snac` (MIT, `pip install polydraft[snac]`) has the network; here its noise is keyed by position, so
+that the same codes give the same audio. It is published as a pickle, which `polydraft convert snac` reads once, tensors only.
 """
 
 from __future__ import annotations
@@ -34,16 +34,13 @@ RECEPTIVE_RADIUS = 39  # samples that three residual units of kernel 7 and dilat
 
 
 class PositionKeyedNoise(nn.Module):
-    """The decoder's noise block, drawn from its place in the stream and not from when it is asked.
+    """Noise block of the decoder, with noise that depends on the position in the stream only."""
 
-    rate: its samples a latent; start: latents before this window.
-    """
-
-    start = 0
+    start = 0  # latents before this window
 
     def __init__(self, linear: nn.Module, rate: int) -> None:
         super().__init__()
-        self.linear, self.rate = linear, rate
+        self.linear, self.rate = linear, rate  # samples per latent
 
     def forward(self, x: Tensor) -> Tensor:
         places = torch.arange(x.shape[-1], device=x.device) + self.start * self.rate
@@ -55,7 +52,7 @@ class PositionKeyedNoise(nn.Module):
 
 
 class Snac:
-    """A decoder of frames; a level has `strides[0] / strides[level]` codes a frame."""
+    """SNAC decoder with its weights; a level has `strides[0] / strides[level]` codes per frame."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         self.model = read_weights("codec", folder, lambda: load_snac(folder)).to(device)
@@ -65,13 +62,13 @@ class Snac:
 
     @property
     def rates(self) -> list[int]:
-        """Samples a latent after every block of the decoder."""
+        """Return the samples per latent after every block of the decoder."""
         steps = [block.block[1].stride[0] for block in self.model.decoder.model if hasattr(block, "block")]
         return [math.prod(steps[: index + 1]) for index in range(len(steps))]
 
     @property
     def window(self) -> DecodeWindow:
-        """In frames: what the decoder sees to either side."""
+        """Return the decoder's receptive field, in frames."""
         latents, before = 3.0, 1
         for rate in self.rates:
             latents, before = latents + 1 / before + RECEPTIVE_RADIUS / rate, rate
@@ -80,7 +77,7 @@ class Snac:
 
     @torch.inference_mode()
     def decode(self, levels: list[Tensor], first: int) -> Tensor:
-        """Sound `[S]` of frames whose levels are `[T · count]`; first: the frame they begin at."""
+        """Return the audio `[S]` of frames whose levels are `[T · count]`, from frame `first` on."""
         for noise in self.noises:
             noise.start = first * self.latents_per_frame
         sound: Tensor = self.model.decode([level[None].to(self.device) for level in levels])
@@ -113,7 +110,7 @@ def build_network(folder: Path, weights: dict[str, Tensor]) -> Any:
 
 
 def convert(checkpoint: Path, out: Path) -> Any:
-    """Return the network in a published checkpoint with its config.json beside, and write both as a folder.
+    """Convert a published checkpoint, which has config.json beside it, to a folder, and return the network.
 
     Raises:
         WeightsError: it holds more than tensors, or another network.
@@ -131,7 +128,7 @@ def convert(checkpoint: Path, out: Path) -> Any:
 
 
 def replace_noise_blocks(model: Any, rates: list[int]) -> list[PositionKeyedNoise]:
-    """Put noise tied to places where the decoder draws its own."""
+    """Replace the decoder's noise blocks by blocks whose noise is keyed by position."""
     from snac.layers import NoiseBlock
 
     placed = []

@@ -1,10 +1,10 @@
 """Faster or slower at the same pitch: waveform-similarity overlap-add (WSOLA; Verhelst and Roelands 1993).
 
-Windows of the input, `speed` times as far apart as they are laid down, are each moved a little to where they go on as
-the one before would have; overlapped and added they are the output. Every window is a function of the samples it
-looks at, so pieces join to the whole, bit for bit.
+Windows of the input, `speed` times as far apart as in the output, are each shifted to where they continue the previous
+window best; overlapped and added they are the output. Every window is a function of the samples around it, so
+stretched pieces and the stretched whole are bitwise equal.
 
-    stream = Stretched(sound, 24_000, samples=480, speed=1.5)   # a SoundStream around another
+    stream = Stretched(sound, 24_000, samples=480, speed=1.5)   # an AudioStream around another
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torch import Tensor
 
 from polydraft.modalities.speech.family import AudioStream
 
-WINDOW, SEARCH = 0.04, 0.012  # seconds: of a window, and how far it may move; a period of a deep voice fits
-NEARER = 1e-4  # of the best likeness: what the farthest move must be better by
+WINDOW, SEARCH = 0.04, 0.012  # seconds: window length and largest shift, which covers a period of a deep voice
+NEARER = 1e-4  # share of the best similarity that the largest shift must exceed
 
 
 class TimeStretcher:
-    """WSOLA over a growing signal `[S]`."""
+    """Time stretching of a growing signal `[S]` by WSOLA."""
 
     def __init__(self, sample_rate: int, speed: float) -> None:
         self.hop, self.reach, self.speed = round(WINDOW / 2 * sample_rate), round(SEARCH * sample_rate), speed
         self.shape = np.hanning(2 * self.hop + 1)[:-1].astype(np.float32)  # overlapped by half they add up to 1
         self.signal = np.zeros(self.hop, np.float32)  # the first half of the first window is silence, and dropped
         self.dropped = 0  # samples of the signal that are no longer kept
-        self.count, self.last = 0, 0  # windows laid down, and where the last was taken
+        self.count, self.last = 0, 0  # windows added so far, and the start of the last one
         self.open = np.zeros(self.hop, np.float32)  # the last window's second half
         self.length = 0  # samples put in
 
@@ -44,7 +44,7 @@ class TimeStretcher:
         return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
 
     def finish(self) -> NDArray[np.float32]:
-        """The last sound; all that came out lasts as long as what was put in, over `speed`."""
+        """Return the last samples; the whole output is as long as the input divided by `speed`."""
         wanted = round(self.length / self.speed) - max(0, self.count - 1) * self.hop
         pieces = [np.zeros(0, np.float32)]
         self.signal = np.concatenate([self.signal, np.zeros(4 * self.hop + 2 * self.reach, np.float32)])
@@ -58,7 +58,7 @@ class TimeStretcher:
         return round(self.count * self.hop * self.speed)
 
     def _window(self) -> NDArray[np.float32]:
-        """Lay down the next window; what it makes certain, nothing of the first."""
+        """Add the next window, and return the samples that it completes (none for the first window)."""
         place = self._place()
         if self.count:
             wanted = self._at(self.last + self.hop, 2 * self.hop)
@@ -68,7 +68,7 @@ class TimeStretcher:
             power = np.concatenate([[0], np.cumsum(near.astype(np.float64) ** 2)])
             power = power[2 * self.hop :] - power[: -2 * self.hop]
             score = likeness / np.sqrt(power + 1e-9)
-            # a period further on is as like, to rounding; the nearest is meant
+            # A shift by one more period is as similar up to rounding, so nearer shifts are preferred.
             moved = np.abs(first - place + np.arange(len(score))) / self.reach
             place = first + int(np.argmax(score - NEARER * np.abs(score).max() * moved))
         taken = self._at(place, 2 * self.hop) * self.shape
@@ -83,7 +83,7 @@ class TimeStretcher:
 
 
 class StretchedStream:
-    """A stream of sound at another speed. samples: of a code."""
+    """Audio stream at another speed; a code has `samples` samples."""
 
     def __init__(self, inner: AudioStream, sample_rate: int, samples: float, speed: float) -> None:
         self.inner, self.stretch = inner, TimeStretcher(sample_rate, speed)

@@ -1,9 +1,9 @@
 """A small speech codec: 16 kHz sound to one stream of 50 codes a second and back.
 
-Every code is 20 ms. An encoder looks at little more than that, so the same sound has much the same code wherever it
-stands, which is what makes codes predictable; its output is rounded on a small grid, whose points are the codes (finite
-scalar quantisation, Mentzer et al. 2023, arXiv 2309.15505). The decoder is told whose voice it is, looks back at what
-was said and a little ahead, and tells a source-filter vocoder what the voice does.
+Every code is 20 ms. The encoder's receptive field is little longer, so equal sounds have nearly equal codes wherever
+they occur, which makes codes predictable; its output is rounded to a small grid, whose points are the codes (finite
+scalar quantisation, Mentzer et al. 2023, arXiv 2309.15505). The decoder is conditioned on the voice, looks back at
+earlier codes and a little ahead, and predicts the parameters of a source-filter vocoder.
 
     codec = SpeechCodec.from_folder(folder)
     codes = codec.encode(sound)                  # [B, S] → [B, S // 320]
@@ -30,26 +30,25 @@ from polydraft.modalities.speech.codecs.vocoder import BANDS, NOISE_BANDS, SAMPL
 
 SAMPLES_PER_CODE = 320  # a code
 FRAMES_PER_CODE = SAMPLES_PER_CODE // vocoder.HOP  # a code
-MEL_WINDOW, MEL_FFT, MEL_BINS = 320, 512, 64  # how the encoder hears timbre, at every frame
-TONE_WINDOW, TONE_BINS = 1024, 96  # how it hears pitch, once a code
+MEL_WINDOW, MEL_FFT, MEL_BINS = 320, 512, 64  # timbre input of the encoder, for every frame
+TONE_WINDOW, TONE_BINS = 1024, 96  # pitch input of the encoder, for every code
 KERNEL = 7  # codes a decoder block sees
 MIDDLE = 120.0  # Hz
 
 
 @dataclass(frozen=True)
 class CodecConfig:
-    """levels: grid points along each axis, odd numbers; ahead: how many codes each decoder block looks ahead; view: how
-    many each encoder block hears on either side.
+    """Configuration of a codec; its fields are those of config.json.
 
-    Many axes of few points keep more of a spectrum than few axes of many, at the same number of codes.
+    At the same number of codes, many axes of few points keep more of a spectrum than few axes of many points.
     """
 
-    levels: tuple[int, ...] = (3, 3, 3, 3, 3, 3)
+    levels: tuple[int, ...] = (3, 3, 3, 3, 3, 3)  # grid points along each axis; odd numbers
     voices: int = 4
     width: int = 192
     encoder_blocks: int = 2
-    view: int = 1
-    ahead: tuple[int, ...] = (1, 1, 1, 1, 1, 1)
+    view: int = 1  # codes that each encoder block sees on either side
+    ahead: tuple[int, ...] = (1, 1, 1, 1, 1, 1)  # codes that each decoder block looks ahead
     model_type: str = "polydraft-speech-codec"
 
     @property
@@ -58,7 +57,7 @@ class CodecConfig:
 
 
 class Block(nn.Module):
-    """Depthwise convolution over time, then a pointwise MLP (Liu et al. 2022, ConvNeXt, section 2.3)."""
+    """Block of a depthwise convolution over time and a pointwise MLP (Liu et al. 2022, ConvNeXt, section 2.3)."""
 
     def __init__(self, width: int, before: int, after: int) -> None:
         super().__init__()
@@ -69,7 +68,7 @@ class Block(nn.Module):
         nn.init.zeros_(self.narrow.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[B, T, D]`."""
+        """Return the block's output `[B, T, D]` with zero padding."""
         return self.forward_valid(F.pad(x, (0, 0, *self.padding)))
 
     def forward_valid(self, around: Tensor) -> Tensor:
@@ -77,7 +76,7 @@ class Block(nn.Module):
         before, after = self.padding
         count = around.shape[1] - before - after
         x, taps = around[:, before : before + count], self.depthwise.weight[:, 0]
-        # torch's own, of so many groups, is slower to train and ten times slower in fp64
+        # torch's convolution with this many groups is slower to train, and ten times slower in fp64.
         mixed = cast(Tensor, self.depthwise.bias).expand_as(x)
         for tap in range(taps.shape[1]):
             mixed = torch.addcmul(mixed, around[:, tap : tap + count], taps[:, tap])
@@ -85,7 +84,7 @@ class Block(nn.Module):
 
 
 class SpeechCodec(nn.Module):
-    """Sound is `[B, S]` in -1..1 at 16 kHz, codes `[B, T]` int64 in 0..codebook_size - 1."""
+    """Codec of audio `[B, S]` in -1..1 at 16 kHz and codes `[B, T]` int64 in 0..codebook_size - 1."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
@@ -109,7 +108,7 @@ class SpeechCodec(nn.Module):
             return SpeechCodec(replace(config, levels=tuple(config.levels), ahead=tuple(config.ahead)))
 
         codec = read_network(CodecConfig, make, folder)
-        # up to the pitch in fp64, since a pulse's phase adds up all of it: rounding would part chunks from the whole
+        # The decoder up to the pitch is fp64: a pulse's phase sums the pitch, so rounding would make chunks drift.
         codec.double().encoder.float()
         return codec.eval()
 
@@ -124,36 +123,36 @@ class SpeechCodec(nn.Module):
 
     @cached_property
     def codebook(self) -> Tensor:
-        """`[V, axes]`: every code's point, each axis in -1..1."""
+        """Return the grid point of every code, `[V, axes]` in -1..1."""
         ids = torch.arange(self.config.codebook_size)[:, None]
         return (ids // self.strides % torch.tensor(self.config.levels) - self.grid_radius) / self.grid_radius
 
     @property
     def look_ahead(self) -> int:
-        """Codes that the frames of a code depend on, after it."""
+        """Return the number of following codes that the frames of a code depend on."""
         return sum(self.config.ahead)
 
     def encode_points(self, sound: Tensor) -> Tensor:
-        """`[B, T, axes]` in -1..1, before rounding."""
+        """Return the encoder's output `[B, T, axes]` in -1..1, before rounding."""
         return self.encoder(encoder_features(sound)).float().tanh()
 
     def quantise(self, points: Tensor) -> Tensor:
-        """The nearest grid point; gradients pass as if nothing was rounded."""
+        """Round to the nearest grid point, with a straight-through gradient."""
         near = (points * self.grid_radius).round() / self.grid_radius
         return points + (near - points).detach()
 
     @torch.inference_mode()
     def encode(self, sound: Tensor) -> Tensor:
-        """Codes of whole 20 ms pieces."""
+        """Return the codes `[B, T]` of the complete 20 ms pieces of `sound`."""
         steps = (self.encode_points(sound) * self.grid_radius).round() + self.grid_radius
         return (steps.long() * self.strides).sum(-1)
 
     def decoder_output(self, points: Tensor, voice: Tensor) -> Tensor:
-        """`[B, T, width]`: what the decoder makes of points `[B, T, axes]` said by voices `[B]`."""
+        """Return the decoder's hidden states `[B, T, width]` for points `[B, T, axes]` and voices `[B]`."""
         return self.decoder(self.decoder_input(points, voice))
 
     def decoder_input(self, points: Tensor, voice: Tensor) -> Tensor:
-        """`[B, T, width]`: what the decoder reads."""
+        """Return the decoder's input `[B, T, width]`."""
         return self.point(points.to(self.point.weight.dtype)) + self.voice(voice)[:, None]
 
     def vocoder_frames(self, understood: Tensor) -> VocoderFrames:
@@ -166,7 +165,7 @@ class SpeechCodec(nn.Module):
         return VocoderFrames(hertz, (4 * envelope - 8).float(), noise.sigmoid().float())
 
     def decode(self, codes: Tensor, voice: int, speed: float = 1.0) -> Tensor:
-        """Sound of codes, `[T]` → `[320 T / speed]`; the pitch stays."""
+        """Return the audio `[320 T / speed]` of codes `[T]`; the speed does not change the pitch."""
         stream = CodecStream(self, voice, speed)
         return torch.cat([stream.push(codes), stream.finish()])
 
@@ -180,7 +179,7 @@ def encoder_features(sound: Tensor) -> Tensor:
 
 
 def log_power(sound: Tensor, window: int, hop: int, middle: int, count: int, fft: int, bank: Tensor) -> Tensor:
-    """Scaled log power in the bands of `bank`, of `count` windows whose middles start at sample `middle`."""
+    """Return the scaled log power in the bands of `bank` for `count` windows, the first centred at sample `middle`."""
     padded = F.pad(sound, (window // 2, window))[:, middle:]
     shape = torch.hann_window(window, device=sound.device)
     power = torch.fft.rfft(padded.unfold(1, window, hop)[:, :count] * shape, fft).abs().square()
@@ -209,9 +208,9 @@ class DecoderStream:
         self.kept = [kind.new_zeros(1, block.padding[0], codec.config.width) for block in self.blocks]
 
     def push(self, codes: Tensor, last: bool) -> Tensor:
-        """`[1, T', width]`: the positions that codes to come no longer change, behind those of before; if `last`, all.
+        """Return the hidden states `[1, T', width]` that later codes no longer change, or all if `last`.
 
-        codes: `[T]`, at first more than the decoder looks ahead.
+        The first `codes` `[T]` must be more than the decoder looks ahead.
         """
         x = self.codec.decoder_input(self.codec.codebook[codes[None]], self.voice)
         for place, block in enumerate(self.blocks):
@@ -224,9 +223,9 @@ class DecoderStream:
 
 
 class CodecStream:
-    """Decode a growing stream of codes: sound as soon as what comes later cannot change it, the rest at the end.
+    """Audio stream of a growing sequence of codes of one voice.
 
-    voice: whose codes they are. speed: how much faster than the codes say, at the same pitch.
+    Samples are returned as soon as later codes cannot change them. `speed` does not change the pitch.
     """
 
     def __init__(self, codec: SpeechCodec, voice: int, speed: float = 1.0) -> None:
@@ -239,21 +238,21 @@ class CodecStream:
 
     @property
     def look_ahead(self) -> int:
-        """Codes that must be known after those that sound."""
+        """Return the number of codes that must be known after those that are decoded."""
         return self.codec.look_ahead + math.ceil(vocoder.AFTER * self.speed / FRAMES_PER_CODE) + 1
 
     def push(self, codes: Tensor) -> Tensor:
-        """Sound `[S]` that `codes` `[T]` make certain; may be empty."""
+        """Return the samples `[S]` that `codes` `[T]` complete; may be empty."""
         self.codes = torch.cat([self.codes, codes])
         return self._until(math.floor((len(self.codes) - self.look_ahead) * FRAMES_PER_CODE / self.speed))
 
     def finish(self) -> Tensor:
-        """The last sound."""
+        """Return the last samples."""
         return self._until(math.floor(len(self.codes) * FRAMES_PER_CODE / self.speed), last=True)
 
     @torch.inference_mode()
     def _until(self, end: int, last: bool = False) -> Tensor:
-        """Frames up to `end` sound."""
+        """Return the samples of the frames up to `end`."""
         if end <= self.sounded:
             return torch.empty(0)
         self.understood = torch.cat([self.understood, self.decoder.push(self.codes[self.read :], last)], 1)

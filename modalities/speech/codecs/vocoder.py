@@ -1,9 +1,9 @@
-"""From what a voice does, 200 times a second, to sound: pulses and noise through a filter that follows the throat.
+"""Source-filter vocoder: pulses and noise through a filter that follows the spectral envelope, 200 frames a second.
 
-A source-filter vocoder without weights (after Morise et al. 2016, "WORLD", IEICE Trans. Inf. Syst. E99-D): voiced
-excitation is a band-limited pulse train whose phase runs on from chunk to chunk, unvoiced excitation is noise tied to
-its place in the stream, and both are filtered, frame by frame, with the minimum phase that belongs to the envelope. So
-a stream rendered in chunks is the stream rendered whole.
+It has no weights (after Morise et al. 2016, "WORLD", IEICE Trans. Inf. Syst. E99-D): voiced
+excitation is a band-limited pulse train whose phase continues from chunk to chunk, unvoiced excitation is noise keyed
+by its position in the stream, and both are filtered, frame by frame, with the minimum-phase response of the envelope. So a
+stream rendered in chunks equals the stream rendered at once.
 
     sound, phase = render(frames, first=0, phase=torch.zeros(1))
 """
@@ -25,7 +25,7 @@ SAMPLE_RATE = 16_000
 HOP = 80  # samples a frame
 FFT = 1024  # a frame with room for its ringing
 WINDOW = 320  # samples a frame is filtered in
-BEFORE, AFTER = 16, 8  # frames that sound into the first sample, and that the last sample needs
+BEFORE, AFTER = 16, 8  # frames whose response reaches the first sample, and frames that the last sample needs
 BANDS = 64  # of the envelope, evenly spaced in mel
 NOISE_BANDS = torch.tensor([500.0, 1500.0, 3000.0, 5000.0, 7000.0])  # Hz, their middles
 NOISE_SEED = 20
@@ -44,7 +44,7 @@ class VocoderFrames:
     noise: Tensor
 
     def interpolate(self, positions: Tensor) -> VocoderFrames:
-        """Frames at `positions` `[F]` (in frames, linear in between; before the first and after the last, those)."""
+        """Return frames interpolated linearly at `positions` `[F]` (in frames), clamped to the first and last."""
         positions = positions.clamp(0, self.pitch.shape[1] - 1)
         before = positions.floor().long()
         after, share = (before + 1).clamp(max=self.pitch.shape[1] - 1), positions - before
@@ -57,13 +57,13 @@ class VocoderFrames:
 
 
 def band_centres() -> Tensor:
-    """Hz of the envelope's bands."""
+    """Return the centre frequencies of the envelope's bands in Hz."""
     top = float(hertz_to_mel(SAMPLE_RATE / 2, "slaney"))
     return torch.from_numpy(mel_to_hertz(torch.linspace(0, top, BANDS).double().numpy(), "slaney")).float()
 
 
 def interpolation_matrix(middles: Tensor) -> Tensor:
-    """`[P, FFT/2 + 1]`: what every point at `middles` Hz adds to every frequency, linear in between."""
+    """Return the weights `[P, FFT/2 + 1]` that interpolate linearly from points at `middles` Hz to all frequencies."""
     frequencies = torch.linspace(0, SAMPLE_RATE / 2, FFT // 2 + 1).clamp(middles[0].item(), middles[-1].item())
     right = torch.searchsorted(middles, frequencies).clamp(1, len(middles) - 1)
     share = (frequencies - middles[right - 1]) / (middles[right] - middles[right - 1])
@@ -74,15 +74,21 @@ def interpolation_matrix(middles: Tensor) -> Tensor:
 @cache
 @torch.inference_mode(False)
 def interpolation_matrices() -> tuple[Tensor, Tensor]:
-    """Bands to frequencies, of envelope and noise share; training may read them whoever asked first."""
+    """Return the interpolation matrices of envelope and noise share; they are no inference tensors, so training may use them."""
     return interpolation_matrix(band_centres()), interpolation_matrix(NOISE_BANDS)
 
 
 def render(frames: VocoderFrames, first: int, phase: Tensor) -> tuple[Tensor, Tensor]:
-    """Sound of all frames but the first BEFORE and the last AFTER, `[B, (F - BEFORE - AFTER) HOP]`.
+    """Render all frames but the first BEFORE and the last AFTER, which are context.
 
-    first: place in the stream of the first sounding frame. phase: `[B]` radians where the first frame begins; the same
-    for the next chunk, whose first frame is BEFORE frames ahead of this one's end, comes back.
+    Args:
+        frames (VocoderFrames): [B, F, …]
+        first (int): index in the stream of the first rendered frame.
+        phase (Tensor): [B] radians at the start of the first frame.
+
+    Returns:
+        tuple[Tensor, Tensor]: audio `[B, (F - BEFORE - AFTER) HOP]`, and the phase `[B]` for the next chunk, whose first
+        frame is BEFORE frames ahead of this chunk's end.
     """
     sounding = frames.pitch.shape[1] - BEFORE - AFTER
     pulses, phases = pulse_train(frames.pitch, phase)
@@ -92,7 +98,7 @@ def render(frames: VocoderFrames, first: int, phase: Tensor) -> tuple[Tensor, Te
     of_envelope, of_noise = (spread.to(frames.envelope) for spread in interpolation_matrices())
     filters = minimum_phase((frames.envelope / 2 @ of_envelope)[:, 2:-4])
     share = (frames.noise @ of_noise)[:, 2:-4].clamp(0, 1)
-    # frame f is heard from WINDOW / 2 before its own sample on
+    # The window of frame f begins WINDOW / 2 before its own sample.
     cut = pulses[:, 2 * HOP - WINDOW // 2 :], noise[:, 2 * HOP - WINDOW // 2 :]
     window = torch.hann_window(WINDOW, device=pulses.device, dtype=pulses.dtype)
     voiced, breath = (torch.fft.rfft(x.unfold(1, WINDOW, HOP)[:, : filters.shape[1]] * window, FFT) for x in cut)
@@ -104,14 +110,14 @@ def render(frames: VocoderFrames, first: int, phase: Tensor) -> tuple[Tensor, Te
 
 
 def pulse_train(pitch: Tensor, phase: Tensor) -> tuple[Tensor, Tensor]:
-    """Harmonics of equal strength up to 8 kHz, unit power a sample, and their phase, `[B, (F - 1) HOP]` both."""
+    """Return harmonics of equal strength up to 8 kHz at unit power, and their phase, both `[B, (F - 1) HOP]`."""
     steps = torch.arange(HOP, device=pitch.device) / HOP
     hertz = (pitch[:, :-1, None] * (1 - steps) + pitch[:, 1:, None] * steps).flatten(1).double()
     phases = phase[:, None].double() + F.pad(hertz.cumsum(1)[:, :-1], (1, 0)) * (2 * math.pi / SAMPLE_RATE)
     phases = phases.remainder(2 * math.pi)
     count = SAMPLE_RATE / 2 / hertz - 0.5
     whole = count.floor()
-    # the sum of cos(k x), k = 1 … n, in closed form; the harmonic that comes or goes with the pitch fades
+    # The sum of cos(k x) over k = 1 … n in closed form; the highest harmonic is faded as the pitch changes.
     half = (phases / 2).sin()
     closed = torch.where(half.abs() > 1e-6, ((whole + 0.5) * phases).sin() / (2 * half) - 0.5, whole)
     pulses = closed + (count - whole) * ((whole + 1) * phases).cos()
@@ -119,14 +125,14 @@ def pulse_train(pitch: Tensor, phase: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def white_noise(start: int, length: int, device: torch.device) -> Tensor:
-    """Gaussian noise of samples `start` on, `[length]`: a pure function of the place (Box and Muller 1958)."""
+    """Return Gaussian noise `[length]` from sample `start` on, a function of the position (Box and Muller 1958)."""
     positions, seed = torch.arange(start, start + length, device=device), torch.tensor(NOISE_SEED, device=device)
     radius, angle = uniform_from_keys(seed, 2 * positions), uniform_from_keys(seed, 2 * positions + 1)
     return (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
 
 
 def minimum_phase(log_magnitude: Tensor) -> Tensor:
-    """Complex spectra `[..., FFT/2 + 1]` of that log magnitude whose energy comes first (by the folded cepstrum)."""
+    """Return the minimum-phase spectra `[..., FFT/2 + 1]` of a log magnitude (by the folded cepstrum)."""
     cepstrum = torch.fft.irfft(log_magnitude, FFT)
     fold = torch.zeros(FFT, device=cepstrum.device, dtype=cepstrum.dtype)
     fold[0] = fold[FFT // 2] = 1

@@ -21,10 +21,10 @@ from polydraft.modalities.speech.text.splitting import read_as_written
 
 
 class CloningFamily(TokenFamily):
-    """A prompt ends in the reference's codes, and what follows is said in the same voice."""
+    """Family whose prompts end in the codes of a reference, so that the continuation has its voice."""
 
     clones = True
-    context = 2048  # what both were trained with
+    context = 2048  # positions that both were trained with
 
     def __init__(self, parts: FamilyInputs, codec: Any) -> None:
         super().__init__(parts)
@@ -35,7 +35,7 @@ class CloningFamily(TokenFamily):
         self.last_reference: tuple[bytes, Tensor] = (
             b"",
             torch.empty(0, dtype=torch.long),
-        )  # the last reference and its codes
+        )  # samples and codes of the last reference
 
     @cached_property
     def codebook(self) -> Tensor:
@@ -58,7 +58,7 @@ class CloningFamily(TokenFamily):
         return Voice("reference", " ".join(read_as_written(text).sentences), self.last_reference[1])
 
     def reference_ids(self, voice: Voice) -> list[int]:
-        """Ids of the reference's codes."""
+        """Return the token ids of the reference's codes."""
         return (voice.codes + self.first_code_id).tolist()
 
     def open_audio_stream(self, voice: Voice, speed: float) -> AudioStream:

@@ -2,8 +2,8 @@
 
 A prompt is `<|sos|>text<|task_id|>`, after pretrained_to_huggingface.py of CosyVoice's grpo example; speech has from 2
 to 20 codes a text token, after `inference` of CosyVoice's cosyvoice/llm/llm.py (min_token_text_ratio and
-max_token_text_ratio). Flow and vocoder, which make sound of the tokens and give it a voice, are in no library used
-here: tokens are what comes back.
+max_token_text_ratio). Flow and vocoder, which turn the tokens into audio of a voice, are in no library used
+here, so results have tokens only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from polydraft.modalities.speech.family import LONGEST_SENTENCE, FamilyInputs, V
 from polydraft.modalities.speech.text.splitting import LONGEST_PART
 
 LEVELS, AXES = 3, 8  # of the finite scalar quantiser
-FEWEST, MOST = 2, 20  # codes a text token
+FEWEST, MOST = 2, 20  # codes per text token
 
 
 class CosyVoice2(TokenFamily):
-    """A folder of yuekai/cosyvoice2_llm form."""
+    """Family of folders in the form of yuekai/cosyvoice2_llm."""
 
     code_token, end_tokens = "<|s_{}|>", ("<|eos1|>", "<|eos2|>", "<|eos3|>")
     sample_rate, rate = 24_000, 25.0
@@ -40,7 +40,7 @@ class CosyVoice2(TokenFamily):
 
     @cached_property
     def codebook(self) -> Tensor:
-        """The grid's points, each axis in -1..1."""
+        """Return the grid point of every code, each axis in -1..1."""
         steps = torch.arange(self.num_codes)[:, None] // LEVELS ** torch.arange(AXES) % LEVELS
         return expand_codebook(self.parts.vocab, self.first_code_id, steps.float() - 1).to(self.parts.device)
 
@@ -58,7 +58,7 @@ class CosyVoice2(TokenFamily):
 
 
 class SilentStream:
-    """No sound, whatever the codes."""
+    """Audio stream without audio."""
 
     look_ahead = 0
 

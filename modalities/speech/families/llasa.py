@@ -1,7 +1,7 @@
 """Llasa (HKUSTAudio/Llasa-1B, 3B, 8B; CC-BY-NC-4.0): a Llama that clones voices, X-Codec-2 at 16 kHz.
 
-A prompt is the tokenizer's own chat: the user asks to convert the texts of reference and sentence, the assistant has
-begun to speak with the reference's codes; after the model card's example of speech synthesis with a given prompt.
+A prompt is a chat in the tokenizer's template: the user asks to convert the texts of reference and sentence, and the
+assistant's answer begins with the reference's codes; after the model card's example of speech synthesis with a given prompt.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ CHAT = [
     {"role": "user", "content": f"Convert the text to speech:{OPEN}{CLOSE}"},
     {"role": "assistant", "content": "<|SPEECH_GENERATION_START|>"},
 ]
-DATE = "26 Jul 2024"  # Llama's template writes a date; of the day it would say tomorrow otherwise what it says today
+DATE = "26 Jul 2024"  # fixed date for Llama's chat template, so that output does not change from day to day
 
 
 class Llasa(CloningFamily):
-    """A folder of HKUSTAudio/Llasa form."""
+    """Family of folders in the form of HKUSTAudio/Llasa."""
 
     code_token, end_tokens = "<|s_{}|>", ("<|SPEECH_GENERATION_END|>",)
 
@@ -32,7 +32,7 @@ class Llasa(CloningFamily):
 
     @cached_property
     def chat_ids(self) -> tuple[list[int], list[int]]:
-        """Ids of what stands before and after the text."""
+        """Return the token ids before and after the text."""
         written: str = read_weights(
             "chat template", self.parts.card.target,
             lambda: self.tokenizer.apply_chat_template(

@@ -19,7 +19,7 @@ AFTER = "<|TEXT_PROMPT_END|>\nassistant:<|SPEECH_GENERATION_START|>"
 
 
 class NeuTTS(CloningFamily):
-    """A folder of neuphonic/neutts-air form."""
+    """Family of folders in the form of neuphonic/neutts-air."""
 
     code_token, end_tokens = "<|speech_{}|>", ("<|SPEECH_GENERATION_END|>",)
 
@@ -35,7 +35,7 @@ class NeuTTS(CloningFamily):
 
 @lru_cache(maxsize=256)
 def phonemes(text: str) -> str:
-    """`text` in IPA with stress and marks, as espeak says it in American English."""
+    """Return espeak's American English phonemes of `text` in IPA, with stress and punctuation."""
     return " ".join(espeak().phonemize([text])[0].split()) if text else ""
 
 
@@ -45,7 +45,7 @@ def espeak() -> Any:
         from phonemizer.backend import EspeakBackend
 
         return EspeakBackend("en-us", preserve_punctuation=True, with_stress=True)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: the package is there, espeak is not
+    except (ImportError, RuntimeError) as error:  # RuntimeError: the package is installed, but espeak is not
         raise system_error(error, "espeak cannot be started") or InvalidArgument(
             "this model reads phonemes; install espeak-ng and `pip install phonemizer` to have text made into them."
         ) from error

@@ -2,7 +2,7 @@
 
 A prompt is `<start of human> <bos> voice: text <end of text> <end of human> <start of speaker> <start of speech>`.
 Its card names eight voices; finetunes have others, and the name is text of the prompt, so any is passed on.
-Every slot of a frame is written with ids of its own; the slots are SNAC's levels 0, 1, 2, 2, 1, 2, 2, and speech may
+Every slot of a frame has its own token ids; the slots are SNAC's levels 0, 1, 2, 2, 1, 2, 2, and speech may
 end only where a frame would begin. Layout after orpheus_tts_pypi's engine_class.py and decoder.py.
 """
 
@@ -22,11 +22,11 @@ from polydraft.modalities.speech.families.tokens import TokenFamily
 from polydraft.modalities.speech.family import CHUNK, FIRST_CHUNK, LONGEST_SENTENCE, AudioStream, FamilyInputs, Voice
 from polydraft.modalities.speech.text.splitting import LONGEST_PART
 
-LEVELS = (0, 1, 2, 2, 1, 2, 2)  # of SNAC, a slot each
+LEVELS = (0, 1, 2, 2, 1, 2, 2)  # SNAC level of every slot
 
 
 class Orpheus(TokenFamily):
-    """A folder of canopylabs/orpheus form."""
+    """Family of folders in the form of canopylabs/orpheus."""
 
     code_token, code_zero, end_tokens = "<custom_token_{}>", 10, ("<custom_token_2>",)
     frame = len(LEVELS)
@@ -48,7 +48,7 @@ class Orpheus(TokenFamily):
 
     @cached_property
     def token_mask(self) -> Tensor:
-        """`[7, V]`: every slot's own codes; the end, where a frame begins."""
+        """Return the allowed ids `[7, V]`: codes of the slot, and the end token at the start of a frame."""
         allowed = torch.zeros(self.frame, self.parts.vocab, dtype=torch.bool, device=self.parts.device)
         for slot in range(self.frame):
             begin = self.first_code_id + slot * self.codes_per_slot
@@ -58,7 +58,7 @@ class Orpheus(TokenFamily):
 
     @cached_property
     def codebook(self) -> Tensor:
-        """Codes as their level looks them up, every slot along axes of its own: codes of two slots are never alike."""
+        """Return the codebook embeddings; every slot has its own axes, so that codes of two slots are never similar."""
         books = [self.codec.model.quantizer.quantizers[level].codebook.weight.detach() for level in LEVELS]
         vectors = torch.block_diag(*(torch.nn.functional.normalize(book.float()) for book in books))
         return expand_codebook(self.parts.vocab, self.first_code_id, vectors)
@@ -78,7 +78,7 @@ class Orpheus(TokenFamily):
         return sound if speed == 1 else StretchedStream(sound, self.sample_rate, self.samples_per_code, speed)
 
     def decode(self, codes: Tensor, first: int) -> Tensor:
-        """Sound of whole frames from code `first` on."""
+        """Return the audio of complete frames from code `first` on."""
         slots = codes.view(-1, self.frame) - self.codes_per_slot * torch.arange(self.frame)
         levels = [
             slots[:, [slot for slot, level_codes in enumerate(LEVELS) if level_codes == level]].flatten()

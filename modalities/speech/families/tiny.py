@@ -1,4 +1,4 @@
-"""The project's own speech models: phones, named voices and codes in one vocabulary, and a codec of their own."""
+"""Family of the embedded speech models: phones, named voices and codes in one vocabulary, and their codec."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from polydraft.modalities.speech.text.reading import normalise_text
 from polydraft.modalities.weights import read_weights
 
 LONGEST_PROMPT = 136  # symbols and specials
-USUAL = 3.7  # codes a symbol
+USUAL = 3.7  # codes per symbol
 CODES_A_SYMBOL, CODES_MORE, MOST_CODES = 5, 44, 600  # most codes a sentence may take
 
 
 class TinySpeech(SpeechFamily):
-    """A folder made by `polydraft train tiny-speech`."""
+    """Family of folders made by `polydraft train tiny-speech`."""
 
     sample_rate = SAMPLE_RATE
     rate = SAMPLE_RATE / SAMPLES_PER_CODE
@@ -34,13 +34,13 @@ class TinySpeech(SpeechFamily):
     def __init__(self, parts: FamilyInputs) -> None:
         super().__init__(parts)
         card = parts.card
-        self.speakers: list[str] = card.manifest["voices"]  # as the codec counts them
+        self.speakers: list[str] = card.manifest["voices"]  # in the order of the codec's voice ids
         default = card.manifest.get("voice", self.speakers[0])
         self.voices = [default, *(voice for voice in self.speakers if voice != default)]
-        self.loudness: dict[str, float] = card.manifest.get("loudness", {})  # LUFS of what the codec says, by voice
-        self.comma_pauses: dict[str, float] = card.manifest.get("commas", {})  # seconds that voices pause at one
+        self.loudness: dict[str, float] = card.manifest.get("loudness", {})  # LUFS of decoded audio, by voice
+        self.comma_pauses: dict[str, float] = card.manifest.get("commas", {})  # seconds, by voice
         self.tokenizer = read_weights("vocabulary", card.path, lambda: vocabulary.load_tokenizer(card.target))
-        for voice in self.speakers:  # one that the tokenizer lacks is refused now, and not when it is to speak
+        for voice in self.speakers:  # a voice that the tokenizer lacks is refused when loading, not when synthesising
             token = vocabulary.voice_token(voice)
             read_weights("vocabulary", card.path, partial(vocabulary.id_of, self.tokenizer, token))
         self.code_offset = read_weights("vocabulary", card.path, lambda: vocabulary.code_offset(self.tokenizer))
@@ -54,7 +54,7 @@ class TinySpeech(SpeechFamily):
 
     @cached_property
     def token_mask(self) -> Tensor:
-        """Codes and the end, everywhere."""
+        """Return the allowed ids `[1, V]`: codes and the end token."""
         ids = torch.arange(self.parts.vocab, device=self.parts.device)
         return ((ids >= self.code_offset) | (ids == vocabulary.END))[None]
 

@@ -1,6 +1,6 @@
 """Shared parts of families that write text by a Hugging Face tokenizer and every code as a token of its own.
 
-Text can never write a control token: whatever of the kind its characters would make is left out of the prompt.
+Text can never produce a control token: those that its characters would encode to are left out of the prompt.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from polydraft.modalities.speech.family import LONGEST_SENTENCE, FamilyInputs, S
 from polydraft.modalities.speech.text.splitting import byte_length, read_as_written
 from polydraft.modalities.weights import read_weights
 
-MIN_SECONDS, SLOW_RATE, USUAL_RATE = 3.0, 5.0, 14.0  # seconds of any sentence; bytes said a second, slowly and usually
+MIN_SECONDS, SLOW_RATE, USUAL_RATE = 3.0, 5.0, 14.0  # seconds of any sentence; bytes of text per second, slow and usual
 
 
 class TokenFamily(SpeechFamily):
-    """code: the name of a code's token, code_zero: its number for code 0; ends: names of tokens that end a sentence."""
+    """Family whose codes are tokens of a Hugging Face tokenizer."""
 
-    code_token: ClassVar[str]
-    code_zero: ClassVar[int] = 0
-    end_tokens: ClassVar[tuple[str, ...]]
-    num_codes: int  # codes there are
+    code_token: ClassVar[str]  # format of the names of code tokens
+    code_zero: ClassVar[int] = 0  # number in the name of code 0
+    end_tokens: ClassVar[tuple[str, ...]]  # names of tokens that end a sentence
+    num_codes: int
 
     def __init__(self, parts: FamilyInputs) -> None:
         from transformers import PreTrainedTokenizerFast
@@ -40,7 +40,7 @@ class TokenFamily(SpeechFamily):
         self.tokenizer = made
 
     def locate_codes(self) -> None:
-        """Find the ids of codes and ends, once it is known how many codes there are."""
+        """Set the ids of codes and end tokens; `num_codes` must be set before."""
         self.first_code_id = self.token_id(self.code_token.format(self.code_zero))
         last = self.first_code_id + self.num_codes - 1
         if (
@@ -54,7 +54,7 @@ class TokenFamily(SpeechFamily):
         self.eos = frozenset(self.token_id(name) for name in self.end_tokens)
 
     def token_id(self, token: str) -> int:
-        """Id of a token that must be there."""
+        """Return the id of a token; raises WeightsError if the tokenizer or the model lacks it."""
         found = self.tokenizer.backend_tokenizer.token_to_id(token)
         if found is None or found >= self.parts.vocab:
             raise WeightsError(
@@ -65,24 +65,24 @@ class TokenFamily(SpeechFamily):
 
     @cached_property
     def control_ids(self) -> frozenset[int]:
-        """Ids of tokens that are no text."""
+        """Return the ids of tokens that are no text."""
         added = self.tokenizer.added_tokens_decoder.items()
         named = {id_ for id_, token in added if token.content.startswith(("<|", "<custom_token_"))}
         return frozenset(named | set(range(self.first_code_id, self.first_code_id + self.num_codes)) | self.eos)
 
     def encode_text(self, text: str) -> list[int]:
-        """Ids of `text`, and nothing but text."""
+        """Return the ids of `text` without control tokens."""
         return [id_ for id_ in self.encode(text) if id_ not in self.control_ids]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a part of the prompt, control tokens and all."""
+        """Return the ids of a part of the prompt, control tokens included."""
         ids: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         check_embedded_ids(ids, self.parts.vocab, self.tokenizer, self.parts.card.name)
         return ids
 
     @cached_property
     def token_mask(self) -> Tensor:
-        """Codes and ends, everywhere."""
+        """Return the allowed ids `[1, V]`: codes and end tokens."""
         allowed = torch.zeros(1, self.parts.vocab, dtype=torch.bool, device=self.parts.device)
         allowed[0, self.first_code_id : self.first_code_id + self.num_codes] = True
         allowed[0, list(self.eos)] = True

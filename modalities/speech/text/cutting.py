@@ -1,11 +1,11 @@
-"""Sentences that are too long for a model, in parts: cut where a speaker would pause anyway, if they are cut at all.
+"""Division of sentences that are too long for a model, at points where a speaker would pause.
 
-    planned(["we", "left", "on", "May", "sixth", ",", "twenty", "twenty", "four", ",", …])
-    # [Part(words=["we", "left", …, "four", ","], mark=","), Part(words=[…, "."], mark=".")]
+    divide_sentence(["we", "left", "on", "May", "sixth", ",", "twenty", "twenty", "four", ",", …])
+    # [SentencePart(words=["we", "left", …, "four", ","], mark=","), SentencePart(words=[…, "."], mark=".")]
 
-Cuts are chosen together, so that the sum of what they cost is least (`cost` and `Shape.of`): nothing after a comma that
-ends a clause, little before a conjunction, much inside what is one thing: a date, a number and its unit, a title and a
-name, letters of an acronym, an article and its noun.
+Cuts are chosen together, so that the sum of their costs is least (`cut_cost` and `PrefixLengths.part_cost`): no cost
+after a comma that ends a clause, a low one before a conjunction, a high one inside a unit of meaning: a date, a number
+and its unit, a title and a name, letters of an acronym, an article and its noun.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ LONGEST_PART = 110  # characters of a part, blanks and marks included
 MOST_WORDS = 20  # of a part
 FEW_WORDS = 4  # of a part that is still worth a cut; a clause of fewer stays with its neighbour
 
-# What cutting costs; only differences count.
+# Costs of cuts; only their differences matter.
 ANY = 1.0  # every cut
 CONJUNCTION, PREPOSITION, ELSEWHERE = 2.0, 7.0, 11.0  # before such a word, without a comma
 SHORT = 5.0  # for each word that a part or a clause at the cut lacks to FEW_WORDS
 BEFORE_NUMBER = 6.0
 LEANING = 20.0  # after a word that belongs to the next: "the | house"
 LIST = 8.0  # after the comma in "Paris, | France"
-WHOLE = 40.0  # inside what is one thing
-UNEVEN = 3.0  # a part that is all but empty, beside one that is full
+WHOLE = 40.0  # inside a unit of meaning
+UNEVEN = 3.0  # for a part that is nearly empty, compared with a full one
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -52,7 +52,7 @@ FUNCTION_WORDS = word_set("""
     plus minus number numbers page pages chapter volume figure room extension
 """)
 LEANERS = CONJUNCTIONS | PREPOSITIONS | FUNCTION_WORDS
-LOOSE = (CONJUNCTIONS | PREPOSITIONS) - {"of", "to", "by"}  # after a number these begin something else
+LOOSE = (CONJUNCTIONS | PREPOSITIONS) - {"of", "to", "by"}  # after a number these begin another phrase
 TITLES = word_set("""
     mister missus miz miss doctor professor saint general governor colonel reverend senator president captain sergeant
     lieutenant king queen sir lady aunt uncle mount
@@ -62,15 +62,15 @@ SCALES = word_set("hundred thousand million billion trillion point oh half halve
 
 
 class SentencePart(NamedTuple):
-    """Lower-case words and marks of a part, with a mark at its end, and the mark that stood there: maybe none."""
+    """Part of a sentence."""
 
-    words: list[str]
-    mark: str
+    words: list[str]  # lower-case words and marks, with a mark at the end
+    mark: str  # mark after the part in the text; may be empty
 
 
 @functools.cache
 def number_words() -> frozenset[str]:
-    """Words that numbers below a hundred are made of, and scales."""
+    """Return the words of numbers below a hundred, and of scales."""
     kinds = (spell_number(value, kind) for value in range(100) for kind in ("cardinal", "ordinal"))
     return SCALES.union(*(text.split() for text in kinds))
 
@@ -81,11 +81,11 @@ def coin_names() -> frozenset[str]:
 
 
 def divide_sentence(sentence: Sequence[str]) -> list[SentencePart]:
-    """`sentence` in as many parts as must be; its names still have their capitals, the parts' words have none."""
+    """Return `sentence`, whose names are capitalised, in as few parts as possible, whose words are in lower case."""
     shapes = PrefixLengths.from_sentence(sentence)
     if shapes.fits(0, len(sentence)):
         return [make_part(sentence)]
-    best = [(0.0, 0)] + [(math.inf, 0)] * len(sentence)  # of the first tokens: cost, and where the last part begins
+    best = [(0.0, 0)] + [(math.inf, 0)] * len(sentence)  # for every prefix: its cost, and the start of its last part
     cuts = [cut_cost(sentence, at) for at in range(len(sentence))]
     for end in range(1, len(sentence) + 1):
         if end < len(sentence) and sentence[end] in PUNCTUATION:
@@ -151,7 +151,7 @@ def cut_cost(sentence: Sequence[str], at: int) -> float:
 
 
 def clause_length(sentence: Sequence[str], at: int, step: int) -> int:
-    """Words from `at` on to the next mark, as far as it matters."""
+    """Return the number of words from `at` to the next mark, at most FEW_WORDS."""
     count = 0
     while 0 <= at < len(sentence) and sentence[at] not in PUNCTUATION and count < FEW_WORDS:
         count, at = count + 1, at + step

@@ -2,8 +2,8 @@
 
     sounds("mississauga")   # ("m", "ax", "s", "ih", "s", "ao", "g", "ax")
 
-A letter says no phone, one or two, by the letters around it (Black, Lenzo and Pagel 1998, "Issues in building general
-letter to sound rules"). `apps/lab/recipes/speech/reading/letters.py` learned the trees from what flite says.
+A letter has no phone, one or two, depending on the letters around it (Black, Lenzo and Pagel 1998, "Issues in building general
+letter to sound rules"). `apps/lab/recipes/speech/reading/letters.py` learned the trees from the pronunciations of flite.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import gzip
 from importlib.resources import files
 from typing import NamedTuple
 
-REACH = 4  # letters that are looked at, to either side
-EDGE = "-"  # stands before and after a word
+REACH = 4  # letters of context on either side
+EDGE = "-"  # padding before and after a word
 VOWELS = frozenset("aeiouy")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 
@@ -26,10 +26,10 @@ class LetterTrees(NamedTuple):
     phones of a leaf. roots: the node to begin at, by letter.
     """
 
-    questions: list[tuple[int, str] | None]
-    no_branches: list[int]
-    phones: list[tuple[str, ...]]
-    roots: dict[str, int]
+    questions: list[tuple[int, str] | None]  # (offset, letter) of a question, None at a leaf
+    no_branches: list[int]  # start of the branch of the answer no
+    phones: list[tuple[str, ...]]  # of a leaf
+    roots: dict[str, int]  # first node, by letter
 
 
 @functools.cache
@@ -39,9 +39,9 @@ def letter_trees() -> LetterTrees:
 
 
 def parse_trees(lines: list[str]) -> LetterTrees:
-    """Trees of the alphabet's letters in turn, a node a line: "?-1c" asks for c before the letter, "=k s" says."""
+    """Parse the trees of the alphabet's letters in turn, a node per line: the question "?-1c", or the leaf "=k s"."""
     trees = LetterTrees([], [], [], {})
-    open_questions: list[int] = []  # questions whose other branch is still to come
+    open_questions: list[int] = []  # questions whose branch of the answer no is still to come
     begins = True
     for at, line in enumerate(lines):
         if begins:
@@ -61,7 +61,7 @@ def parse_trees(lines: list[str]) -> LetterTrees:
 
 
 def predict_phones(word: str) -> tuple[str, ...]:
-    """Phones of a lower-case word; other signs than letters have none. Nothing of words without a vowel: spell them."""
+    """Return the phones of a lower-case word; empty for words without a vowel, which are to be spelled."""
     return predict_phones_with(letter_trees(), word) if VOWELS & set(word) else ()
 
 

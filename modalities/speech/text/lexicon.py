@@ -2,8 +2,8 @@
 
     symbols(["the", "cats", ",", "zorbel", "."])  ->  dh ax | k ae t s , z ao r b ax l .
 
-Between two words stands a boundary, unless punctuation does. Pronunciations are flite's (American English, no stress
-marks), one a word; `apps/lab/recipes/speech/reading/lexicon.py` asked flite for them.
+Two words are separated by a boundary, unless punctuation separates them. Pronunciations are flite's (American English, no stress
+marks), one per word, as collected by `apps/lab/recipes/speech/reading/lexicon.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONSONANTS = (
 )  # fmt: skip
 PHONES = (*VOWELS, *CONSONANTS)
 LETTERS = tuple(f"<{letter}>" for letter in ALPHABET)
-SYMBOLS = (BOUNDARY, *PUNCTUATION, *PHONES, *LETTERS)  # the order is the vocabulary's
+SYMBOLS = (BOUNDARY, *PUNCTUATION, *PHONES, *LETTERS)  # in the order of the vocabulary
 
 INTERJECTIONS = {  # sounds that are written without vowels and are no acronyms
     "hmm": "hh m", "shh": "sh", "psst": "p s t", "brr": "b er", "grr": "g er", "tsk": "t ih s k", "pfft": "p f t",
@@ -36,21 +36,21 @@ SIBILANTS = frozenset(("ch", "jh", "s", "sh", "z", "zh"))
 
 @functools.cache
 def pronunciations() -> dict[str, str]:
-    """word -> phones with spaces between."""
+    """Return the lexicon: phones, separated by spaces, by word."""
     packed = (files("polydraft.assets") / "speech" / "lexicon.txt.gz").read_bytes()
     cells = gzip.decompress(packed).decode("ascii").replace("\n", "\t").split("\t")
     return dict(zip(cells[0::2], cells[1::2], strict=False))  # a last newline leaves an empty cell
 
 
 def pronounce(word: str) -> tuple[str, ...] | None:
-    """Phones of a lower-case word, by the lexicon or as an inflected form of a word there; None if neither has it."""
+    """Return the phones of a lower-case word in the lexicon, or of an inflected form of one; None for others."""
     known = pronunciations().get(word) or INTERJECTIONS.get(word)
     phones = known.split() if known is not None else pronounce_inflected(word, pronunciations())
     return None if phones is None else tuple(phones)
 
 
 def pronounce_inflected(word: str, lexicon: dict[str, str]) -> list[str] | None:
-    """Phones of "cat's", "cats", "walked", "baking" from those of "cat", "walk" and "bake"."""
+    """Return the phones of "cat's", "cats", "walked", "baking" from those of "cat", "walk" and "bake"."""
     for suffix, stems in candidate_stems(word):
         known = next((lexicon[stem] for stem in stems if stem in lexicon), None)
         if known is not None:
@@ -60,7 +60,7 @@ def pronounce_inflected(word: str, lexicon: dict[str, str]) -> list[str] | None:
 
 
 def candidate_stems(word: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Suffixes `word` may have, each with the spellings of the stem it may stand on, likeliest first."""
+    """Return the suffixes that `word` may have, each with possible spellings of its stem, likeliest first."""
     if word.endswith("'s"):
         return [("s", (word[:-2],))]
     if word.endswith("ies"):
@@ -77,7 +77,7 @@ def candidate_stems(word: str) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def suffix_phones(suffix: str, last: str) -> list[str]:
-    """Phones of a suffix after a stem that ends in the phone `last`."""
+    """Return the phones of a suffix after a stem that ends in the phone `last`."""
     if suffix == "s":
         return ["ax", "z"] if last in SIBILANTS else ["s"] if last in VOICELESS else ["z"]
     if suffix == "ed":
@@ -86,12 +86,12 @@ def suffix_phones(suffix: str, last: str) -> list[str]:
 
 
 def spell(word: str) -> tuple[str, ...]:
-    """A word as letters; an apostrophe has no sound."""
+    """Return the letter symbols of a word; apostrophes are silent."""
     return tuple(f"<{letter}>" for letter in word if letter != "'")
 
 
 def word_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list[tuple[str, ...]]:
-    """Phones or letters of each word, punctuation as it is; spelled: indices of words to give as letters anyway."""
+    """Return the phones or letters of each word, and punctuation as it is; words at indices `spelled` are spelled."""
     groups: list[tuple[str, ...]] = []
     for index, word in enumerate(sentence):
         if word in PUNCTUATION:
@@ -102,7 +102,7 @@ def word_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list
 
 
 def sentence_symbols(sentence: Sequence[str], spelled: Collection[int] = ()) -> list[str]:
-    """A sentence (lower-case words and punctuation marks) in symbols of `SYMBOLS`."""
+    """Return a sentence (lower-case words and punctuation marks) in symbols of `SYMBOLS`."""
     found: list[str] = []
     for word, group in zip(sentence, word_symbols(sentence, spelled), strict=True):
         if found and word not in PUNCTUATION and found[-1] not in PUNCTUATION:

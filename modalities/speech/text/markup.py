@@ -1,7 +1,7 @@
 """Check of input text: text, and no SSML.
 
-SSML asks for pauses, pitch and pronunciations that no model here follows. It is refused rather than stripped: what it
-asks for would be lost in silence. HTML is taken away (`plain.py`); other tags are text, as Orpheus's `<laugh>` is.
+SSML asks for pauses, pitch and pronunciations that no model here follows. It is refused rather than stripped, since
+its instructions would be lost silently. HTML is removed (`plain.py`); other tags are text, as Orpheus's `<laugh>` is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SSML = re.compile(  # W3C SSML 1.1, section 3; the last three elements are HTML'
 
 
 def check_text(text: object) -> str:
-    """`text` if it is some; raises PromptError."""
+    """Return `text`; raises PromptError if it is no string or contains SSML."""
     if not isinstance(text, str):
         raise PromptError(f"the text is a {type(text).__name__}; give one string, and call once for each of several.")
     if found := SSML.search(text):

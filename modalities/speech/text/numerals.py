@@ -1,6 +1,6 @@
-"""Everything written with digits, as words: counts, dates, times, money, measures, telephone numbers.
+"""Normalisation of digits to words: counts, dates, times, money, measures, telephone numbers.
 
-spoken("It cost $3.50 on 2026-11-21.")
+numerals_to_words("It cost $3.50 on 2026-11-21.")
 # "It cost three dollars and fifty cents on november twenty first twenty twenty six."
 """
 
@@ -103,7 +103,7 @@ YEAR_AFTER = "in|of|by|since|from|to|until|before|after|around|circa|year"
 
 @functools.lru_cache(maxsize=4096)
 def spell_number(value: int, kind: str = "cardinal") -> str:
-    """A number in American English; kind: cardinal, ordinal or year."""
+    """Return a number in American English words; `kind` is cardinal, ordinal or year."""
     from num2words import num2words  # loads every language it knows
 
     text = str(num2words(value, to=kind))
@@ -111,13 +111,13 @@ def spell_number(value: int, kind: str = "cardinal") -> str:
 
 
 def spell_digits(text: str) -> str:
-    """One word a digit; a comma between groups."""
+    """Return a word per digit, with a comma between groups."""
     groups = re.findall("[0-9]+", text)
     return ", ".join(" ".join(spell_number(int(digit)) for digit in group) for group in groups)
 
 
 def read_whole(text: str) -> str:
-    """A number without a point: "1,234"; with leading zeros or too long for words, digit by digit."""
+    """Return an integer such as "1,234" in words; digit by digit if it is too long or has leading zeros."""
     plain = text.replace(",", "")
     if len(plain) > MOST_DIGITS or (len(plain) > 1 and plain[0] == "0"):
         return spell_digits(plain)
@@ -125,7 +125,7 @@ def read_whole(text: str) -> str:
 
 
 def number(text: str) -> str:
-    """A number, maybe with a sign and a point."""
+    """Return a number in words; it may have a sign and a decimal point."""
     sign = "minus " if text[0] == "-" else ""
     before, point, after = text.lstrip("-").partition(".")
     return sign + read_whole(before or "0") + (f" point {spell_digits(after)}" if point else "")
@@ -151,7 +151,7 @@ def hours(match: re.Match[str]) -> str:
 
 
 def half_day(letters: str | None) -> str:
-    """ "p.m." as letters, of which the first is the letter's name and not the article."""
+    """Return "a.m." or "p.m." as letter names; "ay" is the letter, not the article."""
     return f" {'ay' if letters[0] in 'aA' else 'p'} m" if letters else ""
 
 
@@ -165,7 +165,7 @@ def iso_date(match: re.Match[str]) -> str:
 
 
 def slashed_date(match: re.Match[str]) -> str:
-    """Month first, as Americans write; day first where there is no such month. Of two digits, a year is near now."""
+    """Return a date with slashes, month first unless there is no such month; two-digit years are 1950 to 2049."""
     month, day, year_ = int(match[1]), int(match[2]), match[3]
     if month > 12:
         month, day = day, month
@@ -221,13 +221,13 @@ def foreign_dollars(match: re.Match[str]) -> str:
 
 
 def month_days(match: re.Match[str]) -> str:
-    """ "Jan. 5-7, 2024" """
+    """Return the days of "Jan. 5-7, 2024"."""
     first = date(match[2], MONTH_OF[match[1].lower()], None)
     return f"{first} to {spell_number(int(match[3]), 'ordinal')}" + (f", {year(match[4])}" if match[4] else "")
 
 
 def short_years(match: re.Match[str]) -> str:
-    """ "1939-45", "2019/20" """
+    """Return the years of "1939-45" and "2019/20"."""
     return f"{year(match[1])} to {spell_number(int(match[2]))}"
 
 
@@ -281,7 +281,7 @@ def fraction_words(match: re.Match[str]) -> str:
 
 
 def read_named(unit: str) -> tuple[str, str]:
-    """One and several of an abbreviated unit."""
+    """Return singular and plural of an abbreviated unit."""
     return UNITS.get(unit) or SMALL_UNITS[unit.lower()]
 
 
@@ -296,7 +296,7 @@ def decade(match: re.Match[str]) -> str:
 
 
 def from_to(match: re.Match[str]) -> str:
-    """The start of a range; its end keeps its digits, for it may have a unit."""
+    """Return the start of a range; its end keeps its digits, since it may have a unit."""
     years = all(re.fullmatch("1[1-9][0-9]{2}|20[0-9]{2}", end) for end in match.groups())
     return f"{year(match[1]) if years else number(match[1])} to "
 
@@ -367,7 +367,7 @@ COMPILED = [(re.compile(pattern, re.IGNORECASE), speak) for pattern, speak in RU
 
 
 def numerals_to_words(text: str) -> str:
-    """`text` with words instead of digits."""
+    """Return `text` with words instead of digits."""
     for pattern, speak in COMPILED:
         text = pattern.sub(lambda match, speak=speak: f" {speak(match)} ", text)  # type: ignore[misc]
     return text

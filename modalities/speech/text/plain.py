@@ -1,10 +1,10 @@
-"""Text as people write it, without its markup: Markdown and HTML become paragraphs of plain text.
+"""Removal of markup: Markdown and HTML become paragraphs of plain text.
 
     to_plain("# News\n\nSee <b>our</b> [site](https://example.org) &amp; *read*.")
     # PlainText(paragraphs=["News", "See our site & read."], dropped=("https://example.org",))
 
-What says something and is left out is in `dropped`: targets of links, scripts, comments. Tags that are no HTML stay,
-since some models laugh where they read `<laugh>`.
+Removed content is reported in `dropped`: targets of links, scripts, comments. Tags that are no HTML are kept, since
+some models laugh where they read `<laugh>`.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ WITH_A_PAUSE = (",", ";", ":", "—", "–", "，", "、", "；", "：")
 
 
 class PlainText(NamedTuple):
-    """Paragraphs, each one line that is not empty, and what was left out, as written."""
+    """Text without markup."""
 
-    paragraphs: list[str]
-    dropped: tuple[str, ...]
+    paragraphs: list[str]  # each a line that is not empty
+    dropped: tuple[str, ...]  # removed content, as written
 
 
 def to_plain(text: object) -> PlainText:
@@ -94,14 +94,14 @@ def markdown() -> MarkdownIt:
 
 
 class PlainTextWriter:
-    """Collects the plain text of Markdown tokens."""
+    """Writer of the plain text of Markdown tokens."""
 
     def __init__(self) -> None:
         self.paragraphs: list[str] = []
         self.dropped: list[str] = []
         self.line = ""  # of the paragraph so far; its lines end as the text's do
         self.item = ""  # number of a list's item that is not written yet
-        self.unspoken = ""  # name of an open element whose text is not said
+        self.unspoken = ""  # name of an open element whose text is dropped
         self.literal: list[bool] = []  # whether open emphasis is an asterisk between letters or digits
 
     def result(self) -> PlainText:
@@ -152,7 +152,7 @@ class PlainTextWriter:
             self.write("*" * self.literal.pop())
 
     def tag(self, tag: str) -> None:
-        """Follow an HTML tag; what is none stays as it is."""
+        """Process an HTML tag; tags that are no HTML are kept as text."""
         match = TAG.fullmatch(tag)
         name = match[2].lower() if match else ""
         if name not in ELEMENTS:
@@ -187,7 +187,7 @@ class PlainTextWriter:
             self.item = ""
 
     def drop(self, *texts: str) -> None:
-        """Remember what is left out."""
+        """Record removed content."""
         self.dropped += [text.strip() for text in texts if any(c.isalnum() for c in text)]
 
     def number_alone(self) -> None:
@@ -207,7 +207,7 @@ def is_word(characters: str) -> bool:
 
 
 def unwrap(lines: Sequence[str]) -> list[str]:
-    """Join `lines` that were only wrapped; a line that was ended on purpose ends a paragraph."""
+    """Join wrapped `lines`; a line that was ended on purpose ends a paragraph."""
     lines = [join_cells(line) for line in lines if line.strip() and not ("|" in line and TABLE_RULE.fullmatch(line))]
     if not lines:
         return []

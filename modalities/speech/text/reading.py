@@ -1,6 +1,6 @@
-"""Text as people write it, made into sentences that can be spoken.
+"""Text normalisation: written text becomes sentences of pronounceable words.
 
-    read("Dr. Smith paid $3.50 at 3:45. Really?").sentences
+    normalise_text("Dr. Smith paid $3.50 at 3:45. Really?").sentences
     # [["doctor", "smith", "paid", "three", "dollars", "and", "fifty", "cents", "at", "three", "forty", "five", "."],
     #  ["really", "?"]]
 
@@ -32,7 +32,7 @@ from polydraft.modalities.speech.text.roman import roman_numerals_to_words
 from polydraft.modalities.speech.text.segmentation import split_sentences
 
 LONGEST_WORD = 30  # letters
-STRENGTH = ",.!?"  # of marks that meet, the later here stays
+STRENGTH = ",.!?"  # of adjacent marks, the one that is later here is kept
 STOPS = (".", "!", "?")
 
 FOLDED = str.maketrans({
@@ -63,9 +63,9 @@ SYMBOLS = {
     "₽": "rubles", "₺": "lira", "₿": "bitcoins", "π": "pi",
     ":": ",", ";": ",", "(": ",", ")": ",", "[": ",", "]": ",", "{": ",", "}": ",", "•": ",",
 }  # fmt: skip
-# In small letters these are words.
+# These are words in lower case.
 CAPITALS_ARE_LETTERS = frozenset(("AD", "AI", "AM", "CO", "ER", "EST", "ID", "IV", "PA", "PM", "UN", "US"))
-NEAR = 40  # characters around an abbreviation that tell what it means
+NEAR = 40  # characters of context that decide the meaning of an abbreviation
 
 SHORT_DAYS = {short: full for short, full in CAPITALISED.items() if full in DAYS} | {"Sun": "sunday"}
 ANY_CASE = "|".join(re.escape(short) for short in sorted(ABBREVIATIONS, key=len, reverse=True))
@@ -111,7 +111,7 @@ class NormalisedText:
 
     @property
     def undivided_sentences(self) -> list[list[str]]:
-        """Sentences as they were before they were divided."""
+        """Return the sentences before their division into parts."""
         joined: list[list[str]] = [[]]
         for words, mark in zip(self.sentences, self.marks, strict=True):
             joined[-1] += words if mark else words[:-1]
@@ -121,12 +121,12 @@ class NormalisedText:
 
 
 def normalise_text(text: str) -> NormalisedText:
-    """Return the sentences of `text`; raises PromptError where there is nothing to say, or too much."""
+    """Return the normalised sentences of `text`; raises PromptError if nothing is pronounceable, or it is too long."""
     plain = to_plain(text)
     unsaid = list(plain.dropped)
     paragraphs = [remove_signs(paragraph, unsaid) for paragraph in plain.paragraphs]
     if is_shouted(" ".join(paragraphs)):
-        paragraphs = [paragraph.lower() for paragraph in paragraphs]  # capitals mean nothing where all are
+        paragraphs = [paragraph.lower() for paragraph in paragraphs]  # capitals have no meaning if all letters are capitals
     written = [fold(sentence) for paragraph in paragraphs for sentence in split_sentences(paragraph)]
     sentences = [sentence for each in written for sentence in split_at_stops(tokenise(each, unsaid))]
     if not sentences:
@@ -149,7 +149,7 @@ def is_shouted(text: str) -> bool:
 
 
 def fold(text: str) -> str:
-    """Without accents, with plain quotes, dashes and digits; other scripts stay."""
+    """Remove accents, and replace typographic quotes, dashes and digits; other scripts are kept."""
     text = re.sub("(?<=[0-9])(?=[¼-¾⅐-⅞])", " ", SUPERSCRIPT.sub(expand_superscript, text))
     text = re.sub(r"(?<=[0-9)]) ?− ?(?=[0-9(])", " minus ", text)
     text = re.sub(r"(?<=[0-9])( ?)μ(?=[mgslL]\b)", r"\1u", text.translate(FOLDED))
@@ -167,18 +167,18 @@ def expand_superscript(match: re.Match[str]) -> str:
 
 
 def is_foreign(char: str) -> bool:
-    """Return whether `char` has something to say and no word to say it with."""
+    """Return whether `char` is content that cannot be pronounced."""
     category = unicodedata.category(char)
     return char > "\x7f" and char not in SYMBOLS and (category[0] in "LMNSC" or category == "Po")
 
 
 def foreign_runs(plain: str) -> list[str]:
-    """Runs of letters and pictures of `plain` that cannot be said."""
+    """Return the runs of characters of `plain` that cannot be pronounced."""
     return ["".join(run) for found, run in groupby(plain, is_foreign) if found]
 
 
 def tokenise(text: str, unsaid: list[str]) -> list[str]:
-    """Words and marks of a folded sentence; names keep their capital. What cannot be said joins `unsaid`."""
+    """Return the words and marks of a folded sentence, with names capitalised; unpronounceable parts join `unsaid`."""
     for pattern, replacement in BEFORE_NUMERALS:
         text = re.sub(pattern, replacement, text)
     text = numerals_to_words(text)
@@ -197,7 +197,7 @@ def tokenise(text: str, unsaid: list[str]) -> list[str]:
 
 
 def spell_address(match: re.Match[str]) -> str:
-    """An address as one says it."""
+    """Return a web or mail address as it is read aloud."""
     address = re.sub("^(?:https?|ftp)://", "", match[1])
     address = re.sub(":([0-9]{2,5})", lambda port: ":" + spell_digits(port[1]), address)
     address = re.sub(r"(?<=\.)[a-z]{2}(?=$|[/?#])", lambda country: letter_names(country[0]), address)
@@ -205,7 +205,7 @@ def spell_address(match: re.Match[str]) -> str:
 
 
 def spell_path(match: re.Match[str]) -> str:
-    """Return the name of a file or folder as one says it."""
+    """Return the path of a file or folder as it is read aloud."""
     return "".join(f" {SIGNS_OF_ADDRESSES[char]} " if char in SIGNS_OF_ADDRESSES else char for char in match[0])
 
 
@@ -221,7 +221,7 @@ def match_context(match: re.Match[str]) -> tuple[str, str]:
 
 
 def expand_abbreviation(match: re.Match[str]) -> str:
-    """The words for an abbreviation; its dot stays where it seems to end the sentence too."""
+    """Return the words of an abbreviation; its dot is kept where it seems to end the sentence too."""
     before, after = match_context(match)
     if before[-2:].strip()[-1:].isdigit() and match[1].lower() in UNITS:
         return match[0]  # "2 tbsp."
@@ -237,13 +237,13 @@ def expand_abbreviation(match: re.Match[str]) -> str:
 
 
 def join_initials(match: re.Match[str]) -> str:
-    """Letters with dots, without them."""
+    """Return dotted initials as letter names."""
     end = "." if not match_context(match)[1].strip() else ""
     return f" {letter_names(re.sub('[^A-Za-z]', '', match[0]))}{end} "
 
 
 def letter_names(word: str) -> str:
-    """The names of a word's letters; of "a" it is not the article."""
+    """Return the names of a word's letters; "ay" is the letter, not the article."""
     return " ".join("ay" if letter in "aA" else letter.lower() for letter in word)
 
 
@@ -295,7 +295,7 @@ AFTER_NUMERALS: tuple[Rule, ...] = (
 
 
 def words_of_token(token: str, before: list[str], after: list[str]) -> list[str]:
-    """The words for one token between its neighbours: mostly itself in lower case, an acronym as letters."""
+    """Return the words of one token between its neighbours: mostly itself in lower case, an acronym as letters."""
     word = token.lower()
     if token in PUNCTUATION:
         return [token]
@@ -335,7 +335,7 @@ def is_word_like_acronym(capitals: str) -> bool:
 
 
 def split_at_stops(found: list[str]) -> list[list[str]]:
-    """Tokens grouped, every group with one mark at a time and a stop at its end."""
+    """Group tokens into sentences, with no adjacent marks and a stop at the end of each."""
     sentences: list[list[str]] = [[]]
     for token in [*found, "."]:
         current = sentences[-1]

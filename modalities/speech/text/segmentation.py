@@ -1,10 +1,10 @@
-"""Sentences of plain text: the one place that says where a sentence ends, for every speech model.
+"""Sentence segmentation of plain text, for all speech models.
 
     split_sentences("The U.S. economy grew. Dr. Smith came at 5 p.m. He left.")
     # ["The U.S. economy grew.", "Dr. Smith came at 5 p.m.", "He left."]
 
 Boundaries are sentencex's (Wikimedia, MIT; some 300 languages, whose rules of English hold for other scripts too).
-What it gets wrong in everyday text is mended here.
+Its errors in everyday text are corrected here.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TRAILING = re.compile("[)\\]}”’»」』\u2600-\u27bf\U0001f300-\U0001faff\uf
 
 LEADING_STOPS = re.compile(r"^(?:[.!?…]+ )+")
 
-# What is two sentences: "(He was late.) She was not.", "by 4.8 m. Prof. Okafor"
+# Matches inside two sentences: "(He was late.) She was not.", "by 4.8 m. Prof. Okafor"
 TWO = re.compile(r"(^\([^()]*[.!?]\) )(?=[A-Z\"“(])|([0-9] ?[mglshWV]\. )(?=[A-Z])")
 
 

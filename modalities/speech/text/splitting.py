@@ -1,4 +1,4 @@
-"""Text for models that read it as written: without markup, and in sentences that are not too long.
+"""Sentences for models that read text as written: without markup, and of limited length.
 
 read_as_written("Dr. Who? Yes!  It is <b>3.50</b>.").sentences   # ["Dr. Who?", "Yes!", "It is 3.50."]
 """
@@ -18,14 +18,14 @@ CLAUSE = re.compile(r"(?<=[,;:，、；：—])\s*|(?<=\s)")
 
 
 class PlainSentences(NamedTuple):
-    """Sentences and parts of long ones, and what is left out, as written."""
+    """Sentences of a text as written."""
 
-    sentences: list[str]
-    ignored: tuple[str, ...]
+    sentences: list[str]  # and parts of long sentences
+    ignored: tuple[str, ...]  # removed and unpronounceable parts
 
 
 def read_as_written(text: str) -> PlainSentences:
-    """Return the sentences of `text`; raises PromptError where there is nothing to say, or too much."""
+    """Return the sentences of `text`; raises PromptError if nothing is pronounceable, or it is too long."""
     plain = to_plain(text)
     whole = [sentence for paragraph in plain.paragraphs for sentence in split_sentences(paragraph)]
     parts = [part for sentence in whole for part in split_long_sentence(sentence)]
@@ -41,7 +41,7 @@ def is_speakable(text: str) -> bool:
 
 
 def split_long_sentence(sentence: str) -> list[str]:
-    """`sentence` in parts that are not too long: cut after marks, else between words, else anywhere."""
+    """Divide a sentence into parts that are not too long: after marks, else between words, else anywhere."""
     parts, rest = [], sentence
     while byte_length(rest) > LONGEST_PART:
         most = next(at for at in range(len(rest), 0, -1) if byte_length(rest[:at]) <= LONGEST_PART)

@@ -33,21 +33,21 @@ def turn(seconds: float, passes: int, guarantee: str = "identical") -> Run:
     return Run(seconds, 4, TOKENS, stats, passes)
 
 
-def block(plain: float, theirs: float | None, own: float, guarantee: str = "identical") -> ResultBlock:
+def block(plain: float, theirs: float | None, method_seconds: float, guarantee: str = "identical") -> ResultBlock:
     """Plain decoding, `generate` and a method of τ 2."""
-    runs = {"ar": [turn(plain, 4)], "method": [turn(own, 2, guarantee)]}
+    runs = {"ar": [turn(plain, 4)], "method": [turn(method_seconds, 2, guarantee)]}
     return ResultBlock.from_runs("planted", runs if theirs is None else runs | {PEER: [Run(theirs, 4, TOKENS)]})
 
 
 def test_speed_is_taken_against_the_faster() -> None:
-    rows = {row.method: row for row in block(plain=4.0, theirs=2.0, own=1.0).rows}
+    rows = {row.method: row for row in block(plain=4.0, theirs=2.0, method_seconds=1.0).rows}
     assert {row.baseline for row in rows.values()} == {"generate"}
     assert [rows[name].speedup.median for name in ("ar", "method", PEER)] == [0.5, 2, 1]
     assert rows["method"].over_plain.median == 4 and rows["method"].efficiency == 1
-    other = {row.method: row for row in block(plain=2.0, theirs=4.0, own=1.0).rows}
+    other = {row.method: row for row in block(plain=2.0, theirs=4.0, method_seconds=1.0).rows}
     assert other["method"].baseline == "ar" and other[PEER].speedup.median == 0.5
-    told = other["method"].to_dict()
-    assert told["baseline"] == "ar" and told["over_peer"]["median"] == 4 and told["over_plain"]["median"] == 2
+    result = other["method"].to_dict()
+    assert result["baseline"] == "ar" and result["over_peer"]["median"] == 4 and result["over_plain"]["median"] == 2
     assert "| 2.00 | ar | 2.00 | 1.00 |" in markdown([block(2.0, 4.0, 1.0)])
 
 
@@ -67,8 +67,13 @@ def test_gaining_more_than_was_accepted_is_a_fault(guarantee: str) -> None:
 def test_a_fault_ends_the_bench_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         report.tell_blocks("planted", {"rows": []}, [block(3.0, None, 1.0)], [], tmp_path, json=True)
-    said = capsys.readouterr().err.splitlines()
-    assert end.value.code == 1 and len(said) == 1 and said[0].startswith("baseline fault: ") and "method" in said[0]
+    messages = capsys.readouterr().err.splitlines()
+    assert (
+        end.value.code == 1
+        and len(messages) == 1
+        and messages[0].startswith("baseline fault: ")
+        and "method" in messages[0]
+    )
     assert (tmp_path / "planted.json").exists()  # what was measured is kept
     report.check_promises([], [])
     with pytest.raises(SystemExit):

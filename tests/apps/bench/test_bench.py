@@ -75,23 +75,23 @@ def test_names_with_commas_stay_whole():
     assert split(None) == [] and split("") == []
 
 
-def test_a_model_is_measured_at_its_own_sampling():
+def test_settings_default_to_sampling_of_the_model():
     pipe = load("tiny-image")
-    own = SamplingParams(
+    defaults = SamplingParams(
         **{name: pipe.defaults[name] for name in ("temperature", "top_k", "top_p", "min_p", "guidance_scale")}
     )
-    assert settings(pipe) == own
-    assert settings(pipe, 0.0, 1.0, 9) == replace(own, temperature=0.0, top_k=9, guidance_scale=1.0)
+    assert settings(pipe) == defaults
+    assert settings(pipe, 0.0, 1.0, 9) == replace(defaults, temperature=0.0, top_k=9, guidance_scale=1.0)
     with pytest.raises(InvalidArgument):
         settings(pipe, temperature=-1.0)
 
 
-def test_the_environment_names_what_is_needed_to_measure_again():
-    told = environment("cpu", "bfloat16")
-    assert told["torch"] == torch.__version__ and told["machine"] and told["cores"] >= 1 and told["argv"]
+def test_environment_describes_versions_and_machine():
+    result = environment("cpu", "bfloat16")
+    assert result["torch"] == torch.__version__ and result["machine"] and result["cores"] >= 1 and result["argv"]
 
 
-def test_held_out_captions_are_one_list_and_truly_held_out():
+def test_held_out_captions_are_one_fixed_list():
     captions, compositions = held_out(12)
     assert held_out(5)[0] == captions[:5] and all(composition.is_held_out for composition in compositions)
 
@@ -114,7 +114,7 @@ def test_speed_end_to_end(tmp_path: Path):
 
 
 def test_acceptance_end_to_end(tmp_path: Path):
-    """Of the trained drafter: any ranking gains with k, and the shared noise more than the likeliest ids."""
+    """Every ranking of the trained drafter gains with k, shared noise more than the most probable ids."""
     arguments = ["--prompts", "1", "--tokens", "24", "--method", "draft", "--temperatures", "1", "-o", str(tmp_path)]
     done = runner.invoke(app, ["bench", "acceptance", *arguments, "--json"])
     assert done.exit_code == 0, done.output
@@ -135,7 +135,7 @@ def test_bad_arguments_leave_nothing(tmp_path: Path, wrong: list[str]):
     assert done.exit_code == 2 and not (tmp_path / "out").exists()
 
 
-def test_a_file_in_the_way_is_refused_before_measuring(tmp_path: Path):
+def test_output_path_of_a_file_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("mine")
     done = runner.invoke(app, ["bench", "image", "-o", str(tmp_path / "file")])
     assert done.exit_code == 2 and (tmp_path / "file").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""What committed tokens cost under their laws: by hand on one verdict, and of methods whose drift is known."""
+"""Costs of committed tokens under their distributions: by hand on one result, and for methods of known drift."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from polydraft.core.verification import accept_to_node
 from polydraft.modalities.loading import load
 
 
-def test_tokens_cost_what_their_own_column_says():
-    """Of a chain of two the first is kept in place of another, the second is not, and the target adds one."""
+def test_tokens_cost_is_taken_from_their_position():
+    """Verify a chain of two: the first replaces a target token, the second is rejected, the target adds one."""
     pipe = load("tiny-speech")
     state = pipe.target().empty_state()
     pipe.target().prefill(state, held_out_prompts(pipe, 1, None, 8))
     p = torch.tensor([[[0.5, 0.25, 0.25, 0.0], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]]])
     draft, choices = Draft.from_chain(torch.tensor([[1, 3]])), torch.tensor([[0, 2, 3]])
-    law = TokenDistribution(p.log(), torch.tensor([False]))
+    distribution = TokenDistribution(p.log(), torch.tensor([False]))
     kept = CommittedTokens(NoDrafter())
-    kept.observe(state, None, DraftOutcome(draft, law, p, accept_to_node(torch.tensor([1]), draft, choices)))
+    kept.observe(state, None, DraftOutcome(draft, distribution, p, accept_to_node(torch.tensor([1]), draft, choices)))
     assert kept.nats == pytest.approx([-math.log(0.25), -math.log(0.3)])
     assert kept.entropy == pytest.approx(torch.special.entr(p[0, :2]).sum(1).tolist())
     assert kept.replaced == [True, False]
 
 
-def test_what_is_identical_costs_what_plain_decoding_does_and_what_is_unlikely_more():
+def test_identical_methods_have_plain_cost_lossy_more():
     pipe = load("tiny-speech")
     prompts = held_out_prompts(pipe, 4, None, 60)
     plain, same, tame, wild = (
@@ -51,14 +51,14 @@ def test_what_is_identical_costs_what_plain_decoding_does_and_what_is_unlikely_m
     assert tame["guarantee"] == wild["guarantee"] == "lossy"
 
 
-def test_it_is_told_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_result_is_printed_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run(
         prompts=2, methods="jacobi", model="tiny-speech", tokens=16, world=None, output=tmp_path, json=True,
     )  # fmt: skip
-    told = json.loads(capsys.readouterr().out)
-    assert [row["method"] for row in told["rows"]] == ["ar", "jacobi"]
+    result = json.loads(capsys.readouterr().out)
+    assert [row["method"] for row in result["rows"]] == ["ar", "jacobi"]
     assert {file.name for file in tmp_path.iterdir()} == {"drift.json", "drift.md", "drift.png"}
-    assert json.loads((tmp_path / "drift.json").read_text())["rows"] == told["rows"]
+    assert json.loads((tmp_path / "drift.json").read_text())["rows"] == result["rows"]
 
 
 def test_latents_are_refused():

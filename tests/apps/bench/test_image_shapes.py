@@ -20,7 +20,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(roofline.COPIED, "cpu", 2**20)
 
 
-def measured(*options: str) -> Any:
+def run_image_bench(*options: str) -> Any:
     done = run(
         "bench", "image", "--repeats", "1", "--tokens", "24", "--scale", "16", "--device", "cpu", "--dtype", "float32",
         "--json", *options,
@@ -30,7 +30,7 @@ def measured(*options: str) -> Any:
 
 
 def test_passes_of_published_shapes_are_timed() -> None:
-    found = measured("--shape", "janus-pro-1b", "--shape", "glm-image", "--tau", "3")
+    found = run_image_bench("--shape", "janus-pro-1b", "--shape", "glm-image", "--tau", "3")
     janus, glm = found["rows"]
     assert (found["weights"], found["tau"]) == ("random", "prescribed")
     for row in (janus, glm):

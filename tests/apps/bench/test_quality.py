@@ -45,7 +45,7 @@ def picture(seed: int, shift: int = 0, size: tuple[int, int] = (40, 48)) -> Imag
     return Image.fromarray((noise + shift).astype(np.uint8))
 
 
-def test_features_are_clip_s_own_of_pictures_that_pil_resized(clip: Clip):
+def test_clip_features_match_transformers_with_pil_resizing(clip: Clip):
     shown = [picture(0, size=(64, 64)), picture(1, 120, size=(64, 64))]
     resized = [np.asarray(one.resize((SIDE, SIDE), Image.Resampling.BICUBIC)) for one in shown]
     eye = clip.eye
@@ -56,7 +56,7 @@ def test_features_are_clip_s_own_of_pictures_that_pil_resized(clip: Clip):
     torch.testing.assert_close(clip(shown).float(), wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_a_score_is_the_cosine_of_picture_and_caption_and_nothing_below_zero(clip: Clip):
+def test_clip_score_is_cosine_clamped_at_zero(clip: Clip):
     shown, captions = [picture(seed, 40 * seed) for seed in range(4)], ["a red cat", "two owls", "night", "late cat"]
     with torch.inference_mode():
         read = clip.read(captions)
@@ -66,7 +66,7 @@ def test_a_score_is_the_cosine_of_picture_and_caption_and_nothing_below_zero(cli
     assert cosines.std() > 0.01
 
 
-def test_a_long_caption_is_cut_with_its_end_and_told(clip: Clip):
+def test_long_caption_is_truncated_with_note(clip: Clip):
     long = " ".join(["a red cat"] * LONGEST)
     ids = clip.read([long])["input_ids"][0]
     assert len(ids) == LONGEST and ids[-1] == clip.words.eos_token_id
@@ -74,7 +74,7 @@ def test_a_long_caption_is_cut_with_its_end_and_told(clip: Clip):
     assert clip.scores([picture(0)], [long])[0] >= 0
 
 
-def test_a_distance_in_batches_is_that_of_two_clouds():
+def test_batched_distance_matches_distance_of_two_samples():
     generator = torch.Generator().manual_seed(0)
     one, other = (torch.randn(40, 5, generator=generator, dtype=torch.float64) * scale + scale for scale in (1, 2))
     metric = Frechet(5)
@@ -108,7 +108,7 @@ def reference(folder: Path, count: int, shift: int = 0) -> Path:
     return folder
 
 
-def test_a_shift_shows_and_the_same_pictures_have_plain_decoding_s_figures(clip_folder: Path, tmp_path: Path):
+def test_shifted_images_score_worse_equal_ones_same(clip_folder: Path, tmp_path: Path):
     folder = reference(tmp_path / "reference", 13)
     judge = Quality(Wanted(13, str(clip_folder), str(folder), "clip"), ["a red cat", "two owls"], 5, CPU)
     assert judge.texts[:3] == ["a red cat", "two owls", "a red cat"] and len(judge.texts) == 13
@@ -198,7 +198,7 @@ def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def asked(captions: Path, *options: Any) -> list[Any]:
+def image_bench_arguments(captions: Path, *options: Any) -> list[Any]:
     timed = ["--prompts", "1", "--repeats", "1", "--methods", "jacobi(window=8)", "--guidance", "1"]
     return ["bench", "image", *timed, "--captions", captions, *options]
 
@@ -207,7 +207,7 @@ def test_end_to_end(janus: Path, clip_folder: Path, captions: Path, tmp_path: Pa
     folder = reference(tmp_path / "reference", 3)
     options = ["--pictures", "3", "--clip", clip_folder, "--fid", folder, "--fid-features", "clip", "--few"]
     options += ["--model", janus, "--batch", "2"]
-    done = run(*asked(captions, *options, "-o", tmp_path / "out", "--json"))
+    done = run(*image_bench_arguments(captions, *options, "-o", tmp_path / "out", "--json"))
     assert done.exit_code == 0, done.stderr
     value = json.loads(done.stdout)
     assert value == json.loads((tmp_path / "out" / "image.json").read_text())
@@ -219,8 +219,8 @@ def test_end_to_end(janus: Path, clip_folder: Path, captions: Path, tmp_path: Pa
     assert value["world"] is None and value["captions"] == str(captions)
     assert "judging jacobi(window=8): 3/3 pictures" in done.stderr and "3/3 pictures\n" in done.stderr
     assert "has no way to draw what tiny-janus draws" in value["notes"][0]
-    told = (tmp_path / "out" / "image.md").read_text()
-    assert "| jacobi(window=8) | 100 % |" in told and "3 pictures in 6 features are far too large" in told
+    markdown = (tmp_path / "out" / "image.md").read_text()
+    assert "| jacobi(window=8) | 100 % |" in markdown and "3 pictures in 6 features are far too large" in markdown
 
 
 BY_CLIP = ["--clip", "CLIP", "--fid-features", "clip", "--few"]
@@ -261,15 +261,19 @@ def test_what_is_not_at_hand_is_one_sentence(
     reference(places["FEW"], 3)
     torch.save(SimpleNamespace(a=1), places["PICKLE"])
     options, word = WRONG[name]
-    told = [places.get(option, option) for option in options]
-    assert_refused(run(*asked(captions, *told, "-o", tmp_path / "out")), word)
+    arguments = [places.get(option, option) for option in options]
+    assert_refused(run(*image_bench_arguments(captions, *arguments, "-o", tmp_path / "out")), word)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_picture_is_named_before_anything_is_drawn(clip_folder: Path, captions: Path, tmp_path: Path):
+def test_damaged_image_is_reported_before_generation(clip_folder: Path, captions: Path, tmp_path: Path):
     damaged = reference(tmp_path / "reference", 3) / "2.png"
     damaged.write_bytes(damaged.read_bytes()[:500])
-    done = run(*asked(captions, "--clip", clip_folder, "--fid-features", "clip", "--few", "--fid", damaged.parent))
+    done = run(
+        *image_bench_arguments(
+            captions, "--clip", clip_folder, "--fid-features", "clip", "--few", "--fid", damaged.parent
+        )
+    )
     assert done.exit_code == 2 and "timing" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "2.png is cut off" in line and "replace or remove it" in line
@@ -277,7 +281,7 @@ def test_a_damaged_picture_is_named_before_anything_is_drawn(clip_folder: Path, 
 
 def test_without_torchmetrics(clip_folder: Path, captions: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    assert_refused(run(*asked(captions, "--clip", clip_folder)), "pip install 'polydraft[bench]'")
+    assert_refused(run(*image_bench_arguments(captions, "--clip", clip_folder)), "pip install 'polydraft[bench]'")
 
 
 def test_without_torch_fidelity(tmp_path: Path, captions: Path, monkeypatch: pytest.MonkeyPatch):
@@ -285,13 +289,13 @@ def test_without_torch_fidelity(tmp_path: Path, captions: Path, monkeypatch: pyt
 
     monkeypatch.setattr(fid, "_TORCH_FIDELITY_AVAILABLE", False)
     torch.save({"fc.bias": torch.zeros(2)}, tmp_path / "given.pth")
-    done = run(*asked(captions, "--inception", tmp_path / "given.pth"))
+    done = run(*image_bench_arguments(captions, "--inception", tmp_path / "given.pth"))
     assert_refused(done, "pip install 'polydraft[inception]'")
 
 
-def test_a_clip_that_is_a_pickle_is_not_opened(clip_folder: Path, captions: Path, tmp_path: Path):
+def test_pickled_clip_is_refused(clip_folder: Path, captions: Path, tmp_path: Path):
     for file in clip_folder.glob("*.json"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    assert_refused(run(*asked(captions, "--clip", tmp_path)), "has no safetensors")
+    assert_refused(run(*image_bench_arguments(captions, "--clip", tmp_path)), "has no safetensors")
     torch.save({}, tmp_path / "pytorch_model.bin")
-    assert_refused(run(*asked(captions, "--clip", tmp_path)), "pytorch_model.bin is a pickle")
+    assert_refused(run(*image_bench_arguments(captions, "--clip", tmp_path)), "pytorch_model.bin is a pickle")

@@ -134,7 +134,7 @@ def own_target(live: Live) -> CausalTarget:
 def test_a_pass_that_raises_fails_its_requests_alone(
     live: Live, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, planted = runs.step, []
+    honest, planted = runs.decode_step, []
 
     def raising(method: Any, batch: Any) -> Any:
         if method.target is own_target(live) and len(batch) == 2 and not planted:

@@ -1,4 +1,4 @@
-"""Data of one's own: every form people keep it in asks the same, and what is wrong is told with file and line."""
+"""User data: every schema yields the same questions, and errors name file and line."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def lines(folder: Path, *values: Any) -> Path:
     return file
 
 
-def told(messages: list[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """Roles, and what stands in turns: text, or the first letter of a picture's name."""
+def summarise_turns(messages: list[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """Return roles with the parts of turns: text, or the first letter of an image's name."""
     return [
         (turn["role"], [part.get("text") or Path(part["image"]).name[0] for part in turn["content"]])
         for turn in messages
@@ -49,7 +49,7 @@ def told(messages: list[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
 
 def only(file: Path) -> list[list[tuple[str, list[Any]]]]:
     (row,) = rows(str(file), PICTURES)
-    return [told(messages) for messages in questions(row)]
+    return [summarise_turns(messages) for messages in questions(row)]
 
 
 DATA_URL = "data:image/png;base64," + base64.b64encode(png("red")).decode()
@@ -85,22 +85,22 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_asks_once_for_every_question_of_the_users(photos: Path, form: str):
+def test_every_schema_yields_one_prompt_per_question(photos: Path, form: str):
     first = [("user", ["a", "What?"])]
     assert only(lines(photos, FORMS[form])) == [first, [*first, ("assistant", ["A cat."]), ("user", ["Why?"])]]
 
 
 def test_pictures_alone_get_questions_of_ours(photos: Path):
     asked = [questions(row) for row in rows(str(photos), PICTURES)]
-    assert [told(messages[0]) for messages in asked] == [[("user", [name, GENERAL[0]])] for name in "ab"]
+    assert [summarise_turns(messages[0]) for messages in asked] == [[("user", [name, GENERAL[0]])] for name in "ab"]
     assert [len(each) for each in asked] == [len(GENERAL)] * 2
     assert only(lines(photos, {"image": "sub/b.png", "question": "Where?"})) == [[("user", ["b", "Where?"])]]
 
 
-def test_a_table_in_a_folder_comes_before_its_pictures(photos: Path):
+def test_folder_with_table_ignores_loose_images(photos: Path):
     lines(photos, {"file_name": "a.png", "question": "What?"})
     (row,) = rows(str(photos), PICTURES)
-    assert told(questions(row)[0]) == [("user", ["a", "What?"])]
+    assert summarise_turns(questions(row)[0]) == [("user", ["a", "What?"])]
 
 
 def test_pictures_may_stand_in_the_data_itself(photos: Path):
@@ -108,13 +108,13 @@ def test_pictures_may_stand_in_the_data_itself(photos: Path):
     assert questions(row)[0][0]["content"][0]["image"] == png("red")
 
 
-def test_a_list_in_one_file_is_read_as_lines_are(photos: Path):
+def test_json_list_is_read_like_json_lines(photos: Path):
     file = photos / "llava.json"
     file.write_text(json.dumps([FORMS["LLaVA"], FORMS["texts"]]))
     assert [len(questions(row)) for row in rows(str(file), PICTURES)] == [2, 2]
 
 
-def test_a_set_of_the_hub_is_read_with_its_pictures_undecoded(photos: Path, monkeypatch: pytest.MonkeyPatch):
+def test_hub_set_is_read_with_undecoded_images(photos: Path, monkeypatch: pytest.MonkeyPatch):
     datasets = pytest.importorskip("datasets")
     made = datasets.Dataset.from_dict(
         {"image": [{"bytes": png(name), "path": None} for name in ("red", "blue")], "question": ["What?", "Why?"]},
@@ -165,7 +165,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_one_sentence_with_file_and_line(photos: Path, case: str):
+def test_data_error_names_file_and_line(photos: Path, case: str):
     value, says = WRONG[case]
     with pytest.raises(DataUnavailable, match=says) as caught:
         asks(str(lines(photos, GOOD, value)), "vlm")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polydraft.apps.data.built_in_prompts import LESSONS
+from polydraft.apps.data.built_in_prompts import BUILT_IN_PROMPTS
 from polydraft.apps.data.samples import Samples
 from polydraft.apps.train import drafter
 from polydraft.core.distillation.examples import run_target
@@ -57,7 +57,7 @@ def test_what_the_target_saw_is_remembered_row_by_row(folder: Path, tmp_path: Pa
     pipe = load(str(folder), dtype="float32")
     target, rows = pipe.target(), [3, 0, 2]
     drawn = Samples(target, tmp_path)
-    drawn.draw(pipe.method(parse("ar")), LESSONS["speech"](pipe, 0).prompts, "taught", 0.0)
+    drawn.draw(pipe.method(parse("ar")), BUILT_IN_PROMPTS["speech"](pipe, 0).prompts, "taught", 0.0)
     with drawn.remembering(drawn.bytes_seen - 1):
         fresh = drawn.examples(rows)
     with drawn.remembering(drawn.bytes_seen):

@@ -55,7 +55,10 @@ class Clip(nn.Module):
 
     @torch.inference_mode()
     def forward(self, pictures: Sequence[Image.Image]) -> Tensor:
-        """Return float64 features `[N, width]`, not normalised (Kynkäänniemi et al. 2023, arXiv 2203.06026)."""
+        """Return features `[N, width]` float64 on the CPU, not normalised.
+
+        See Kynkäänniemi et al. 2023 (arXiv 2203.06026).
+        """
         seen = self.read(images=[pixels(picture) for picture in pictures])["pixel_values"]
         return self.get_image_features(seen.to(self.device)).double().cpu()
 

@@ -26,7 +26,10 @@ class MetricsMissing(PolydraftError, ImportError):
 
 
 class Features(Protocol):
-    """A network that pictures are compared by. label: in headers; about: whose weights; width: features a picture."""
+    """Network whose features images are compared by.
+
+    `label` is its header in tables, `about` names the weights, `width` is the number of features per image.
+    """
 
     label: str
     about: str

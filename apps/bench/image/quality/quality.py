@@ -40,25 +40,20 @@ from polydraft.core.errors import InvalidArgument
 from polydraft.modalities.image.base import TextToImagePipeline
 
 LEAST = 2  # pictures that have a covariance
-CHANCE = f"{PLAIN}, other seeds"  # the row that says what another seed alone changes
+CHANCE = f"{PLAIN}, other seeds"  # the row that shows the effect of another seed alone
 Take = Callable[[Tensor], None]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Requested figures; nothing by default.
+    """Requested quality measures; none by default."""
 
-    count: pictures a method, None is one a caption. clip: a folder or repository, for scores. reference: pictures to
-    compare with. features: "inception" or "clip", which pictures are compared by. inception: its weights' file or
-    folder. few: tell distances of no more pictures than features, too.
-    """
-
-    count: int | None = None
-    clip: str | None = None
-    reference: str | None = None
-    features: str | None = None
-    inception: Path | None = None
-    few: bool = False
+    count: int | None = None  # images per method; None is one per caption
+    clip: str | None = None  # folder or repository, for scores
+    reference: str | None = None  # images to compare with
+    features: str | None = None  # of distances: "inception" or "clip"
+    inception: Path | None = None  # weights, a file or folder
+    few: bool = False  # report distances of no more images than features
 
     def __bool__(self) -> bool:
         return self.clip is not None or self.compares
@@ -84,10 +79,10 @@ NOTHING = Wanted()
 
 @dataclass
 class MethodImages:
-    """A method's pictures, in order. scores: CLIP's; marks: alike where pictures are."""
+    """Scores and hashes of a method's images, in order."""
 
-    scores: list[float] = field(default_factory=list)
-    marks: list[bytes] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)  # CLIP scores
+    marks: list[bytes] = field(default_factory=list)  # hashes, equal for equal images
 
     def against(self, plain: MethodImages) -> dict[str, Any]:
         """Return scores with their paired difference, and the share of images that equal plain decoding's."""
@@ -101,7 +96,7 @@ class MethodImages:
 
 
 class Quality:
-    """Judges of pictures of `texts`, loaded; whatever is not at hand is refused here, before anything is drawn."""
+    """Loaded quality measures for images of `texts`; anything missing is refused before images are generated."""
 
     def __init__(self, wanted: Wanted, texts: Sequence[str], batch: int, device: torch.device) -> None:
         wanted.check()
@@ -115,7 +110,7 @@ class Quality:
         self.reference, self.references = self.referred()
 
     def enough(self, count: int, how: str) -> None:
-        """Refuse distances of too few pictures, of which so many are there."""
+        """Refuse distances of too few images."""
         assert self.network is not None
         least = LEAST if self.wanted.few else self.network.width + 1
         if count < least:
@@ -170,7 +165,7 @@ class Quality:
     def look(
         self, pipe: TextToImagePipeline, method: str, seed: int, takers: Sequence[Take], options: dict[str, Any]
     ) -> MethodImages:  # fmt: skip
-        """Draw all captions, picture i with seed + i, and hand features of each batch to `takers`."""
+        """Generate images of all captions, image i with seed + i, and pass features of each batch to `takers`."""
         found, passes = MethodImages(), 0
         with progress(f"judging {method if seed == 0 else CHANCE}", "pictures") as advance:
             for first in range(0, len(self.texts), self.batch):

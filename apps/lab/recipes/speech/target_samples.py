@@ -26,7 +26,7 @@ def run(runs: Path, sentences: int, minutes: float, seed: int = 0) -> int:
     check_belongs(folder, about)
     begin(folder, about)
     pipe = load(name, modality="speech")
-    lessons, samples = built_in_prompts.SpeechLessons(pipe, seed), Samples(pipe.target(), folder)
+    lessons, samples = built_in_prompts.SpeechPrompts(pipe, seed), Samples(pipe.target(), folder)
 
     def group(index: int) -> list[PromptInputs]:
         return lessons.prompts(index) if len(samples) < sentences else []

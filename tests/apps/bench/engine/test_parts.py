@@ -40,7 +40,7 @@ def measure(folder: Path, name: str, *words: str) -> dict[str, Any]:
     return value
 
 
-def test_rows_are_as_long_as_they_say_and_roll_back() -> None:
+def test_filled_rows_have_given_length_and_roll_back() -> None:
     method = filled.plain(shapes.target_of("tiny", CPU, torch.float32))
     batch = filled.filled_batch(method, 3, 600, 5)
     assert batch.state.num_tokens.tolist() == batch.state.seq_lens == [600, 600, 600]
@@ -61,22 +61,22 @@ def test_length_stands_beside_attention(tmp_path: Path) -> None:
         assert row["beyond"] == pytest.approx(row["seconds"]["median"] - row["attention_seconds"]["median"])
 
 
-def test_attention_is_that_of_every_layer_over_the_whole_view(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_call_covers_all_layers_and_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
 
-    def noted(query: Any, key: Any, *others: Any) -> Any:
+    def record_call(query: Any, key: Any, *others: Any) -> Any:
         seen.append((*query.shape, key.shape[2]))
         return KERNELS[SDPA](query, key, *others)
 
     target = shapes.target_of("tiny", CPU, torch.float32)
     batch = filled.filled_batch(filled.plain(target), 1, 1024 - 4, 5)
-    monkeypatch.setattr(length, "KERNELS", {SDPA: noted})
+    monkeypatch.setattr(length, "KERNELS", {SDPA: record_call})
     with torch.inference_mode():
         length.attention_call(target, batch.state)()
     assert seen == [(1, 4, 1, 16, 1024)] * 2
 
 
-def test_growth_is_taken_of_what_attention_does_not_explain() -> None:
+def test_growth_is_fitted_to_non_attention_time() -> None:
     runs = {
         "512": [Run(3.0, 1)],
         "512 attention": [Run(1.0, 1)],
@@ -87,7 +87,7 @@ def test_growth_is_taken_of_what_attention_does_not_explain() -> None:
     assert (first["beyond"], second["beyond"], second["growth"]) == (2, 3, 1.5)
 
 
-def test_rows_that_come_and_go_are_shares_of_a_pass(tmp_path: Path) -> None:
+def test_row_changes_are_reported_as_pass_shares(tmp_path: Path) -> None:
     words = ("--shape", "tiny", "--rows", "4", "--length", "40", "--prompt", "9", "--dtype", "float32")
     value = measure(tmp_path, "rows", *words)
     costs, needed = value["costs"], value["memory"]

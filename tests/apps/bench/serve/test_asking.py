@@ -1,4 +1,4 @@
-"""What a client of `bench serve` keeps of an answer: the same bytes are the same answer, however they are cut."""
+"""Answers kept by the client of `bench serve`: equal bytes are equal answers, whatever the chunks."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from polydraft.apps.bench.serve.asking import ServerAnswer, ask
 SOUND = bytes(range(250))
 
 
-def heard(*cuts: int) -> ServerAnswer:
-    """The answer to a request for speech whose sound is sent in pieces."""
+def answer_in_chunks(*cuts: int) -> ServerAnswer:
+    """Return the answer to a speech request whose audio is sent in chunks."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for begin, end in zip((0, *cuts), (*cuts, None), strict=True):
             yield SOUND[begin:end]
 
-    async def asked() -> ServerAnswer:
+    async def send_request() -> ServerAnswer:
         server = httpx.MockTransport(lambda _: httpx.Response(200, content=pieces()))
         async with httpx.AsyncClient(transport=server, base_url="http://server") as http:
             return await ask(http, "speech", 0, False, {})
 
-    return asyncio.run(asked())
+    return asyncio.run(send_request())
 
 
 @pytest.mark.parametrize("cuts", [(2,), (2, 4, 100)])
 def test_pieces_do_not_matter(cuts: tuple[int, ...]) -> None:
-    assert heard(*cuts).content == heard().content
+    assert answer_in_chunks(*cuts).content == answer_in_chunks().content
 
 
 def test_other_sounds_are_other_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = heard().content
+    before = answer_in_chunks().content
     monkeypatch.setitem(globals(), "SOUND", SOUND[:-1])
-    assert heard().content != before
+    assert answer_in_chunks().content != before

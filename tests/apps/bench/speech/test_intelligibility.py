@@ -1,4 +1,4 @@
-"""Texts said together are judged apart, part by part, by voice and by kind; a model without weights shows it."""
+"""Texts synthesised in one batch are evaluated apart, by part, voice and kind, with a model without weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polydraft.apps.bench.speech.intelligibility import cells, headers, judged, similar_words
+from polydraft.apps.bench.speech.intelligibility import cells, headers, judged, synthesise_texts
 from polydraft.apps.bench.speech.word_errors import words_of
 from polydraft.apps.measure import table
 from polydraft.modalities.speech.text.reading import normalise_text
@@ -50,21 +50,21 @@ class Ears:
         return ["good", "morning"]
 
 
-def test_texts_said_together_come_apart() -> None:
+def test_texts_synthesised_in_one_batch_are_split() -> None:
     parts = [len(normalise_text(text).sentences) for text in TEXTS]
     assert parts[0] == 1 and parts[1] > 1 and parts[2] == 2
-    said = similar_words(Pipe(), table.PLAIN, TEXTS, "left", 0, {})  # type: ignore[arg-type]
-    assert [len(one.seams) + 1 for one in said] == parts
-    assert torch.cat([one.codes for one in said]).tolist() == list(range(sum(len(one.codes) for one in said)))
-    assert [len(one.audio) for one in said] == [400 * len(one.codes) for one in said]
-    assert said[1].seams[0] == 400 * len(normalise_text(LONG).sentences[0])
+    spoken = synthesise_texts(Pipe(), table.PLAIN, TEXTS, "left", 0, {})  # type: ignore[arg-type]
+    assert [len(one.seams) + 1 for one in spoken] == parts
+    assert torch.cat([one.codes for one in spoken]).tolist() == list(range(sum(len(one.codes) for one in spoken)))
+    assert [len(one.audio) for one in spoken] == [400 * len(one.codes) for one in spoken]
+    assert spoken[1].seams[0] == 400 * len(normalise_text(LONG).sentences[0])
 
 
-def test_a_text_that_ends_in_an_abbreviation_ends_there() -> None:
+def test_split_after_final_abbreviation_keeps_texts_apart() -> None:
     texts = ["We went to see the Dr.", "Okafor was born in Chile."]
     assert len(normalise_text(" ".join(texts)).sentences) == 1  # what is to be kept apart
-    said = similar_words(Pipe(), table.PLAIN, texts, "left", 0, {})  # type: ignore[arg-type]
-    assert [len(one.audio) for one in said] == [400 * len(normalise_text(text).sentences[0]) for text in texts]
+    spoken = synthesise_texts(Pipe(), table.PLAIN, texts, "left", 0, {})  # type: ignore[arg-type]
+    assert [len(one.audio) for one in spoken] == [400 * len(normalise_text(text).sentences[0]) for text in texts]
 
 
 def test_errors_are_counted_by_voice_and_kind() -> None:

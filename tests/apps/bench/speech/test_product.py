@@ -27,7 +27,7 @@ def test_filters_are_the_standards_at_48_khz() -> None:
 
 
 @pytest.mark.parametrize("rate", [16_000, 24_000, 48_000])
-def test_a_full_sine_at_1_khz_is_3_lufs_below_full_scale(rate: int) -> None:
+def test_full_scale_sine_measures_minus_3_lufs(rate: int) -> None:
     assert abs(loudness(tone(3, 1.0, 997, rate), rate) + 3.01) < 0.05
 
 
@@ -39,38 +39,38 @@ def test_quiet_does_not_count_and_gain_does() -> None:
 
 
 def test_pauses_are_found_and_ends_are_none() -> None:
-    said = np.concatenate([quiet(0.3), tone(1), quiet(0.25), tone(0.5), quiet(0.06), tone(0.5), quiet(0.4)])
-    assert np.allclose(pauses(said, RATE), [0.25], atol=0.006)
+    speech = np.concatenate([quiet(0.3), tone(1), quiet(0.25), tone(0.5), quiet(0.06), tone(0.5), quiet(0.4)])
+    assert np.allclose(pauses(speech, RATE), [0.25], atol=0.006)
     assert pauses(quiet(2), RATE) == [] and pauses(tone(2), RATE) == []
 
 
-def test_a_planted_tick_and_a_bad_join_are_seen() -> None:
-    said = np.concatenate([quiet(0.2), tone(1), quiet(0.2)])
-    clean = row("slt", [SpokenText(np.concatenate([said, said]), [len(said)], True)], None, RATE)
+def test_planted_click_and_bad_join_are_detected() -> None:
+    speech = np.concatenate([quiet(0.2), tone(1), quiet(0.2)])
+    clean = row("slt", [SpokenText(np.concatenate([speech, speech]), [len(speech)], True)], None, RATE)
     assert clean["start"] == clean["join"] == -120 and abs(clean["pauses"] - 0.4) < 0.02
-    said[100:180] = 0.01
+    speech[100:180] = 0.01
     ticking = row(
-        "slt", [SpokenText(np.concatenate([said, said]), [len(said)], False)], [ReferenceSpeech(said, 1)], RATE
+        "slt", [SpokenText(np.concatenate([speech, speech]), [len(speech)], False)], [ReferenceSpeech(speech, 1)], RATE
     )
     assert -50 < ticking["start"] < -40 and -50 < ticking["join"] < -40 and ticking["pauses"] is None
     assert cells(ticking)[5:] == ["", "", "", ""] and len(cells(clean)) == 9
 
 
-def test_how_long_a_pause_is_is_told_where_the_renderer_pauses() -> None:
-    def said(*gaps: float) -> np.ndarray:
+def test_pause_length_is_measured_at_renderer_pauses() -> None:
+    def speech(*gaps: float) -> np.ndarray:
         return np.concatenate([tone(0.5), *(part for gap in gaps for part in (quiet(gap), tone(0.5)))])
 
     reference = [
-        ReferenceSpeech(said(0.09, 0.05), 1),
-        ReferenceSpeech(said(0.05), 0),
-        ReferenceSpeech(said(0.11, 0.07), 2),
+        ReferenceSpeech(speech(0.09, 0.05), 1),
+        ReferenceSpeech(speech(0.05), 0),
+        ReferenceSpeech(speech(0.11, 0.07), 2),
     ]
-    stretched = [said(0.05, 0.12), said(0.15), said(0.14, 0.07)]
+    stretched = [speech(0.05, 0.12), speech(0.15), speech(0.14, 0.07)]
     found = row("slt", [SpokenText(one, [], True) for one in stretched], reference, RATE)
     assert found["reference_pause"] == pytest.approx((0.09 + 0.11 + 0.07) / 3, abs=0.006)
     assert found["pause"] == pytest.approx((0.12 + 0.14 + 0.07) / 3, abs=0.006)
     assert found["pauses"] == pytest.approx((0.12 + 0.15 + 0.14) / 3, abs=0.006), "a stop that lasts too long is one"
-    none = row("slt", [SpokenText(said(0.05), [], True)], [ReferenceSpeech(said(0.05), 0)], RATE)
+    none = row("slt", [SpokenText(speech(0.05), [], True)], [ReferenceSpeech(speech(0.05), 0)], RATE)
     assert none["pause"] is None and none["reference_pause"] is None and none["pauses"] == 0
 
 

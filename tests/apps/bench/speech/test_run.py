@@ -48,7 +48,7 @@ def test_speed_and_understanding_are_measured(tmp_path: Path, monkeypatch: pytes
     assert Image.open(tmp_path / "out" / "speech.png").width > 500
 
 
-def test_a_sound_is_judged_once_and_by_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audio_is_evaluated_once_by_requested_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[int] = []
 
     class Ears:

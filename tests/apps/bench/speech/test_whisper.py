@@ -1,4 +1,4 @@
-"""Whisper as a judge: weights of CTranslate2's form are the network's own, and its transcripts become plain words."""
+"""Whisper as a recogniser: CTranslate2 weights match the network's, and transcripts become plain words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECOND = 16_000  # samples
 def stored_layer(state: dict[str, torch.Tensor], name: str, source: str, attentions: dict[str, str]) -> Iterator[Any]:
     """A layer as CTranslate2 stores it: projections in one matrix, zeros for the bias that keys lack."""
 
-    def joined(block: str, letters: str, kind: str) -> np.ndarray:
+    def concatenate(block: str, letters: str, kind: str) -> np.ndarray:
         width = state[f"{name}.{block}.q_proj.weight"].shape[0]
         parts = [state.get(f"{name}.{block}.{letter}_proj.{kind}", torch.zeros(width)) for letter in letters]
         return torch.cat(parts).numpy()
@@ -40,7 +40,7 @@ def stored_layer(state: dict[str, torch.Tensor], name: str, source: str, attenti
                 made = (
                     state[f"{name}.{block}.out_proj.{kind}"].numpy()
                     if letters is None
-                    else joined(block, letters, kind)
+                    else concatenate(block, letters, kind)
                 )
                 yield f"{source}/{stored}/linear_{index}/{kind}", made
         yield from stored_norm(state, f"{name}.{block}_layer_norm", f"{source}/{stored}/layer_norm")
@@ -61,8 +61,8 @@ def model_bin(model: WhisperForConditionalGeneration) -> bytes:
     attentions = {"self_attn": "self_attention", "encoder_attn": "attention"}
     for side, blocks in (("encoder", ("self_attn",)), ("decoder", tuple(attentions))):
         for index in range(2):
-            own = {block: attentions[block] for block in blocks}
-            arrays |= stored_layer(state, f"model.{side}.layers.{index}", f"{side}/layer_{index}", own)
+            layer_attentions = {block: attentions[block] for block in blocks}
+            arrays |= stored_layer(state, f"model.{side}.layers.{index}", f"{side}/layer_{index}", layer_attentions)
         arrays |= stored_norm(state, f"model.{side}.layer_norm", f"{side}/layer_norm")
         arrays[f"{side}/position_encodings/encodings"] = state[f"model.{side}.embed_positions.weight"].numpy()
     for block in ("conv1", "conv2"):
@@ -133,7 +133,7 @@ def test_long_sound_is_cut_where_it_is_quiet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "words"),
     [
         (" Dinner is at 430pm, bring $5!", "dinner is at four thirty p m bring five dollars"),
         ("The bridge was closed from 11.30 p.m.", "the bridge was closed from eleven thirty p m"),
@@ -142,8 +142,8 @@ def test_long_sound_is_cut_where_it_is_quiet() -> None:
         ("...", ""),
     ],
 )
-def test_a_transcript_becomes_the_words_that_are_said(written: str, said: str) -> None:
-    assert " ".join(spelt_words(written)) == said
+def test_transcript_is_normalised_to_spoken_words(written: str, words: str) -> None:
+    assert " ".join(spelt_words(written)) == words
 
 
 class Ears:
@@ -190,5 +190,5 @@ def test_missing_weights_are_told_with_the_extra(monkeypatch: pytest.MonkeyPatch
 def test_clear_speech_is_understood() -> None:
     from polydraft import generate_speech
 
-    whisper, said = Whisper(), generate_speech("We will meet again tomorrow.", voice="rms")
-    assert whisper.hear(said.audio, said.sample_rate) == ["we", "will", "meet", "again", "tomorrow"]
+    whisper, speech = Whisper(), generate_speech("We will meet again tomorrow.", voice="rms")
+    assert whisper.hear(speech.audio, speech.sample_rate) == ["we", "will", "meet", "again", "tomorrow"]

@@ -25,7 +25,7 @@ def test_errors_are_the_fewest_changes(wanted: str, heard: str, errors: int):
     assert word_errors(plain_words(wanted), plain_words(heard)) == errors
 
 
-def test_words_are_compared_without_marks_and_as_they_are_said():
+def test_words_are_compared_normalised_and_without_punctuation():
     assert plain_words("Dr. Jones, it's OK.") == plain_words("doctor jones its ok")
 
 

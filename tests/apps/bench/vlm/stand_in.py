@@ -19,7 +19,7 @@ METHODS = {"ar": ("identical", 1), "eagle2": ("identical", 4), "fast(k=2,l=3)": 
 
 
 @dataclass(frozen=True)
-class Said:
+class StandInAnswer:
     text: str
     tokens: Tensor
     stats: DecodeStats
@@ -47,7 +47,7 @@ class StandIn:
         if method not in METHODS:
             raise UnknownMethod(f"method {method!r} is unknown; use {', '.join(METHODS)}.")
 
-    def __call__(self, image: Image.Image | list[Image.Image] | None, question: str, **options: Any) -> Said:
+    def __call__(self, image: Image.Image | list[Image.Image] | None, question: str, **options: Any) -> StandInAnswer:
         self.asked.append({"image": image, "question": question} | options)
         if self.stop_after is not None and len(self.asked) > self.stop_after:
             raise KeyboardInterrupt
@@ -65,4 +65,4 @@ class StandIn:
         stats = DecodeStats(method, guarantee, tokens, passes, accepted_at=Counter())
         stats.prefill_seconds, stats.decode_seconds = 0.1, 0.01 * passes
         ids = torch.tensor([zlib.crc32(word.encode()) for word in words], dtype=torch.long)
-        return Said(" ".join(words), ids, stats, "length" if len(text.split()) > most else "eos")
+        return StandInAnswer(" ".join(words), ids, stats, "length" if len(text.split()) > most else "eos")

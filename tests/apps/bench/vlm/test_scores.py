@@ -155,7 +155,7 @@ def test_mathvista_rows_are_read() -> None:
     assert sample("mathvista", **row | {"choices": "['a', 'b']"}).gold.choices == ["a", "b"]
 
 
-def test_emoji_questions_are_held_out_and_scored_both_ways() -> None:
+def test_emoji_questions_are_held_out_and_scored() -> None:
     task, rows = TASKS["emoji-qa"], Rows()
     topics = set()
     for place in range(24):
@@ -238,7 +238,7 @@ def test_rows_as_the_hubs_own_tools_leave_them(layout: str, tmp_path: Path) -> N
     assert [row["query"] for row in data.open_rows(TASKS["chartqa"], top)] == ["now?"]
 
 
-def test_what_is_no_data_of_the_split_is_said(tmp_path: Path) -> None:
+def test_missing_split_data_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train-00000-of-00001.jsonl").write_text("{}")
     with pytest.raises(DataUnavailable, match="has files of train and none of test"):
         data.open_rows(TASKS["chartqa"], tmp_path)
@@ -250,7 +250,7 @@ def test_what_is_no_data_of_the_split_is_said(tmp_path: Path) -> None:
         data.open_rows(TASKS["chartqa"], tmp_path)
 
 
-def test_mmt_rows_of_the_hub_have_lists_of_pictures(tmp_path: Path) -> None:
+def test_mmt_hub_rows_have_image_lists(tmp_path: Path) -> None:
     """lmms-lab/MMT-Benchmark: `image` is a list, of one or more."""
     datasets = pytest.importorskip("datasets")
     rows = {"index": [1, 2], "question": ["Which?", "<image> or <image>?"], "A": ["x", "x"], "B": ["y", "y"],
@@ -308,12 +308,12 @@ def test_fewer_questions_are_a_part_of_more() -> None:
     assert all(place % 2 for place in data.choose_samples(rows, "image", 7))
 
 
-def test_what_cannot_be_had_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_data_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(task: str, folder: Path | None, *words: str) -> None:
         with pytest.raises(DataUnavailable) as caught:
             data.open_rows(TASKS[task], folder)
-        told = str(caught.value)
-        assert all(word in told for word in words) and told.endswith(".") and "\n" not in told
+        message = str(caught.value)
+        assert all(word in message for word in words) and message.endswith(".") and "\n" not in message
 
     refused("chartqa", tmp_path, "parquet", "HuggingFaceM4/ChartQA")
     refused("chartqa", tmp_path / "missing", "--data")

@@ -74,8 +74,8 @@ def test_accuracy_asks_the_sets_prompt_and_scores_it(folder: Path, model: StandI
     }
     files = {path.name for path in (folder / "out").iterdir()}
     assert files == {"samples.jsonl", "run.json", "vlm.json", "vlm.md", "vlm.csv", "vlm.png"}
-    told = json.loads((folder / "out" / "run.json").read_text())
-    assert told["settings"]["methods"] == ["ar", "eagle2"] and told["sessions"][0]["torch"]
+    report = json.loads((folder / "out" / "run.json").read_text())
+    assert report["settings"]["methods"] == ["ar", "eagle2"] and report["sessions"][0]["torch"]
     table = list(csv.DictReader((folder / "out" / "vlm.csv").open()))
     assert [row["task"] for row in table] == ["chartqa", "chartqa", "ocrbench", "ocrbench"]
     assert "| method | chartqa S | chartqa τ | ocrbench S |" in (folder / "out" / "vlm.md").read_text()
@@ -126,7 +126,7 @@ def test_a_stopped_run_goes_on(folder: Path, model: StandIn) -> None:
     assert batch(folder, "--limit", "3").exit_code == 0 and len(records(folder)) == 6
 
 
-def test_shards_are_a_partition_and_the_last_tells_all(folder: Path, model: StandIn) -> None:
+def test_shards_partition_samples_and_last_reports_all(folder: Path, model: StandIn) -> None:
     first = batch(folder, "--shard", "1/2")
     second = batch(folder, "--shard", "2/2")
     names = [f"samples-{part}-of-2.jsonl" for part in (1, 2)]
@@ -160,8 +160,8 @@ def test_a_failing_sample_is_recorded_and_asked_again(folder: Path, model: Stand
     assert failed["error"] == {"type": "PromptError", "message": "the question is too long; ask a shorter one."}
     value, table = json.loads(done.stdout), (folder / "out" / "vlm.md").read_text()
     assert value["rows"][0]["score"] == pytest.approx(4 / 5) and value["rows"][0]["failed"] == 1, "an error is no zero"
-    told = "chartqa: 1 of 6 samples are errors and in no figure: the question is too long; ask a shorter one."
-    assert value["errors"] == [told] and told in done.stderr and table.startswith(told)
+    report = "chartqa: 1 of 6 samples are errors and in no figure: the question is too long; ask a shorter one."
+    assert value["errors"] == [report] and report in done.stderr and table.startswith(report)
     assert list(value)[:2] == ["failed", "errors"]
     model.fails_on = "\0"
     again = batch(folder)
@@ -170,7 +170,7 @@ def test_a_failing_sample_is_recorded_and_asked_again(folder: Path, model: Stand
 
 
 def test_an_answer_that_was_cut_is_an_error(folder: Path, model: StandIn) -> None:
-    """Where the context ends before the tokens do; where the set's own number of tokens ends it, it is scored."""
+    """Count context overflow as an error; an answer at the set's token limit is scored."""
     model.room = 6
     model.answer = lambda question: FREE
     done = batch(folder, tasks="chartqa,ocrbench")
@@ -232,7 +232,7 @@ def test_shards_are_read() -> None:
 # --- the journal
 
 
-def test_a_journal_drops_what_was_cut_off_and_keeps_the_last_of_an_id(tmp_path: Path) -> None:
+def test_journal_drops_partial_lines_and_keeps_last_record(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "log.jsonl"
     log = journal.Journal(path)
     log.add({"id": "a", "n": 1})
@@ -256,7 +256,7 @@ def test_a_spoilt_journal_is_refused(line: str, tmp_path: Path) -> None:
         journal.Journal(tmp_path / "log.jsonl")
 
 
-def test_planted_bug_a_journal_that_keeps_half_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_partial_journal_line_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the cut the next line is glued to the half one, and the run cannot go on: the test above sees it."""
     path = tmp_path / "log.jsonl"
     path.write_text('{"id": "a"}\n{"id": "half')

@@ -12,7 +12,7 @@ import soundfile
 
 from polydraft.apps.data import held_out
 from polydraft.apps.data import user_prompts as own
-from polydraft.apps.data.prompts import built_in_asks, lessons_of
+from polydraft.apps.data.prompts import build_training_prompts, built_in_asks
 from polydraft.apps.data.sentences.sentences import everyday_sentences
 from polydraft.apps.train import drafter
 from polydraft.core.errors import DataUnavailable
@@ -35,7 +35,7 @@ def test_without_data_everyday_sentences_teach(pipes: dict[str, SpeechPipeline],
     pipe = pipes[family]
     asked = built_in_asks(pipe.card)
     assert asked is not None and [ask.content["text"] for ask in asked] == everyday_sentences()
-    lessons = lessons_of(pipe, asked, seed=0)
+    lessons = build_training_prompts(pipe, asked, seed=0)
     taught = {prompt.branch_token_ids[0] for index in range(3) for prompt in lessons.prompts(index)}
     apart = {prompt.branch_token_ids[0] for prompt in lessons.held_out()}
     assert len(taught) > 20 and apart and not taught & apart

@@ -23,7 +23,7 @@ from polydraft.apps.data.arrangements import (
     draw_kind,
     opening,
 )
-from polydraft.apps.data.built_in_prompts import VLMLessons
+from polydraft.apps.data.built_in_prompts import VLMPrompts
 from polydraft.apps.data.scene_questions import sample_scene, scene_turns
 from polydraft.apps.lab.recipes.vlm.data import ID, IGNORED, IMAGE, LENGTH, PATCHES, Conversations
 from polydraft.apps.lab.recipes.vlm.processor import TEMPLATE
@@ -149,7 +149,7 @@ def test_next_batch_marks_scenes_with_image_tokens(processor: Any) -> None:
 
 @pytest.mark.parametrize("describe", [True, False])
 def test_drafters_learn_from_every_kind_of_conversation(describe: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    lessons = VLMLessons(load("tiny-vlm"), 0)
+    lessons = VLMPrompts(load("tiny-vlm"), 0)
     for kind in KINDS:
         monkeypatch.setattr("polydraft.apps.data.built_in_prompts.draw_kind", lambda rng, kind=kind: kind)
         (prompt,) = lessons.sample_prompts(np.random.default_rng(5), 1, 0)
